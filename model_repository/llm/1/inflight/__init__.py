@@ -1,0 +1,35 @@
+"""In-flight batching of Hugging Face decoders: engine, scheduler and paged KV cache. Imports nothing from Triton."""
+
+from typing import TYPE_CHECKING, Any
+
+from inflight.config import EngineConfig
+from inflight.errors import EngineDead, InvalidRequest, QueueFull, UnsupportedModel
+from inflight.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from inflight.engine import Engine
+    from inflight.outputs import RequestOutput
+
+__all__ = [
+    "Engine",
+    "EngineConfig",
+    "EngineDead",
+    "InvalidRequest",
+    "QueueFull",
+    "RequestOutput",
+    "SamplingParams",
+    "UnsupportedModel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch only when asked for: the scheduler and the cache are used without it."""
+    if name == "Engine":
+        from inflight.engine import Engine
+
+        return Engine
+    if name == "RequestOutput":
+        from inflight.outputs import RequestOutput
+
+        return RequestOutput
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,73 @@
+"""Engine settings, one frozen dataclass. Names are vLLM's where vLLM has one."""
+
+from dataclasses import dataclass
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of one engine.
+
+    Raises:
+        ValueError: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    model: str
+    """Local Hugging Face folder or hub id of a causal language model with safetensors weights."""
+
+    dtype: str = "auto"
+    """Weights and cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes CUDA where there is one."""
+
+    trust_remote_code: bool = False
+    """Run Python code that ships with the model."""
+
+    max_model_len: int | None = None
+    """Most tokens of a sequence, prompt and output; the model's own bound if not given."""
+
+    max_num_seqs: int = 64
+    """Most sequences that run at once."""
+
+    max_num_batched_tokens: int = 512
+    """Token budget of a step: decodes and prompt chunks together."""
+
+    block_size: int = 16
+    """Tokens in a block of the KV cache."""
+
+    kv_cache_tokens: int | None = None
+    """Size of the KV cache in tokens; if not given it follows from `kv_cache_memory_fraction`."""
+
+    kv_cache_memory_fraction: float = 0.2
+    """Share of the memory that is free once the model is loaded; the cache never takes more than
+    `max_num_seqs` sequences of `max_model_len` tokens can use."""
+
+    enable_prefix_caching: bool = True
+    """Reuse blocks whose tokens and all tokens before them are the same."""
+
+    max_queue_size: int = 2048
+    """Most requests that wait; one more is refused with `QueueFull`."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queue_size"):
+            _at_least_one(name, getattr(self, name))
+        for name in ("max_model_len", "kv_cache_tokens"):
+            if getattr(self, name) is not None:
+                _at_least_one(name, getattr(self, name))
+        if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:
+            raise ValueError(
+                f"kv_cache_tokens is {self.kv_cache_tokens}; it must hold one block of {self.block_size} tokens"
+            )
+        if not 0 < self.kv_cache_memory_fraction < 1:
+            raise ValueError(
+                f"kv_cache_memory_fraction is {self.kv_cache_memory_fraction}; it must lie between 0 and 1"
+            )
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -1,0 +1,228 @@
+"""The engine in process: a model, a scheduler and a cache behind `generate`, or `submit` and `step`."""
+
+import itertools
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from tqdm import tqdm
+
+from inflight.config import EngineConfig
+from inflight.core import EngineCore
+from inflight.errors import InvalidRequest
+from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.model.loader import load_model
+from inflight.model.runner import ModelRunner
+from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
+from inflight.request import ERROR, Request
+from inflight.sampling_params import SamplingParams
+from inflight.scheduler.scheduler import Scheduler
+from inflight.stats import EngineStats
+from inflight.text.chat import chat_prompt_ids
+
+Prompt: TypeAlias = str | Sequence[int]
+
+
+class Engine:
+    """Batches requests in flight.
+
+    `generate` does it all. `submit`, `cancel` and `step` let requests come and go between steps. A server runs
+    `core.run` on a thread of its own and `process` on another.
+
+    Raises:
+        UnsupportedModel: the model cannot be served token for token right.
+        ValueError: the model or a setting does not fit; the message names it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.model = load_model(config)
+        self._runner = ModelRunner(self.model, config)
+        self.max_model_len = self.model.max_model_len
+        tables = BlockTables(
+            BlockPool(self._runner.num_blocks), config.block_size, prefix_caching=config.enable_prefix_caching
+        )
+        self._scheduler = Scheduler(
+            tables, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
+        )
+        self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size)
+        self._processor = OutputProcessor(self.model.backend_tokenizer)
+        self._ids = itertools.count()
+
+    # -- requests in -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> str:
+        """Queue a request and return its id. From any thread.
+
+        Args:
+            prompt: text, or token ids.
+            params: how to sample; the model's defaults if not given.
+            request_id: one that no unfinished request has; made up if not given.
+
+        Raises:
+            InvalidRequest: the prompt or a parameter cannot be served; the message names it and the bound.
+            QueueFull: too many requests wait.
+            EngineDead: the engine has stopped.
+        """
+        request = self._request(prompt, params or SamplingParams(), request_id or f"request-{next(self._ids)}")
+        self.core.submit(request)
+        return request.request_id
+
+    def chat_prompt_ids(self, messages: object) -> list[int]:
+        """Prompt tokens for a list of chat messages, through the model's chat template.
+
+        Raises:
+            InvalidRequest: the messages are malformed, or the model has no chat template or tokenizer.
+        """
+        return chat_prompt_ids(self._tokenizer("messages"), messages)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request, waiting or running, before the next step. From any thread."""
+        self.core.cancel(request_id)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step and return the outputs that it changed; each keeps growing until it is `finished`."""
+        deltas = self.process(self.core.step())
+        return [delta.output for delta in deltas]
+
+    def process(self, events: Sequence[TokenEvent]) -> list[Delta]:
+        """Detokenise a step's events; requests that a stop string ends are dropped from the engine."""
+        deltas, stopped = self._processor.process(events)
+        for request_id in stopped:
+            self.core.cancel(request_id)
+        return deltas
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request waits or runs."""
+        return self.core.has_work
+
+    def stats(self) -> EngineStats:
+        """Counters and cache use."""
+        return self.core.stats()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Serve a list of prompts and return their outputs in order.
+
+        Args:
+            prompts: texts or lists of token ids; a single one gives a list of one output.
+            params: for all prompts, or one for each.
+            progress: show a progress bar.
+
+        Raises:
+            InvalidRequest: a prompt or parameter cannot be served; nothing is computed then.
+            RuntimeError: a step failed.
+        """
+        every = _as_list(prompts)
+        each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(every)
+        if len(each) != len(every):
+            raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
+        run = f"generate-{next(self._ids)}"
+        requests = [
+            self._request(p, s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))
+        ]
+        outputs: dict[str, RequestOutput] = {}
+        with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
+            self._drain(requests, outputs, bar)
+        failed = next((o for o in outputs.values() if o.finish_reason == ERROR), None)
+        if failed is not None:
+            raise RuntimeError(f"{failed.request_id} failed: {failed.error}")
+        return [outputs[request.request_id] for request in requests]
+
+    def _drain(
+        self, requests: list[Request], outputs: dict[str, RequestOutput], bar: "tqdm[None]"
+    ) -> None:
+        """Step until each of `requests` has an output, submitting as the queue has room."""
+        unsent = deque(requests)
+        ours = {request.request_id for request in requests}
+        while len(outputs) < len(requests):
+            while unsent and self.core.num_waiting < self.config.max_queue_size:
+                self.core.submit(unsent.popleft())
+            for output in self.step():
+                if output.finished and output.request_id in ours:
+                    outputs[output.request_id] = output
+                    bar.update()
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def _request(self, prompt: Prompt, params: SamplingParams, request_id: str) -> Request:
+        prompt_ids = self._encode(prompt)
+        params = self.model.defaults.fill(params)
+        if params.stop and self.model.tokenizer is None:
+            raise InvalidRequest("stop is given, but the model folder has no tokenizer")
+        for token in params.stop_token_ids:
+            self._check_token("stop_token_ids", token)
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            params=params,
+            max_tokens=self._max_tokens(len(prompt_ids), params),
+            seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
+            stop_token_ids=frozenset(params.stop_token_ids)
+            | (frozenset() if params.ignore_eos else self.model.eos_token_ids),
+            arrival=time.monotonic(),
+        )
+        if not self._scheduler.fits(request):
+            capacity = self._runner.num_blocks * self.config.block_size
+            raise InvalidRequest(
+                f"prompt and max_tokens are {len(prompt_ids)} and {request.max_tokens} tokens; "
+                f"together they must not be over the KV cache's {capacity}"
+            )
+        return request
+
+    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
+        room = self.max_model_len - prompt_tokens
+        if room < 1:
+            raise InvalidRequest(
+                f"prompt has {prompt_tokens} tokens; it must have at most {self.max_model_len - 1}, "
+                f"as the context is {self.max_model_len}"
+            )
+        if params.max_tokens is None:
+            return min(self.model.defaults.max_tokens, room)
+        if params.max_tokens > room:
+            raise InvalidRequest(
+                f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "
+                f"at most {room}, as the context is {self.max_model_len}"
+            )
+        return params.max_tokens
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            prompt_ids: list[int] = self._tokenizer("a text prompt")(prompt)["input_ids"]
+        else:
+            prompt_ids = [int(token) for token in prompt]
+            for token in prompt_ids:
+                self._check_token("prompt", token)
+        if not prompt_ids:
+            raise InvalidRequest("prompt is empty; it must have at least 1 token")
+        return prompt_ids
+
+    def _check_token(self, name: str, token: int) -> None:
+        if not 0 <= token < self.model.vocab_size:
+            raise InvalidRequest(
+                f"{name} holds token {token}; it must be at least 0 and below {self.model.vocab_size}"
+            )
+
+    def _tokenizer(self, needed_for: str) -> Any:
+        if self.model.tokenizer is None:
+            raise InvalidRequest(f"{needed_for} is given, but the model folder has no tokenizer; give token ids")
+        return self.model.tokenizer
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

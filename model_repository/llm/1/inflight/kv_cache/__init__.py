@@ -1,0 +1,1 @@
+"""Which block of the KV cache belongs to whom. Torch-free; the tensors live in `inflight.model`."""

@@ -1,0 +1,1 @@
+"""The tensors: loading, ragged batches, attention over pages, sampling."""

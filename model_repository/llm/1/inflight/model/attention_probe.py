@@ -1,0 +1,61 @@
+"""A dry run that learns how a model calls its attention."""
+
+from dataclasses import dataclass
+
+import torch
+
+from inflight.errors import UnsupportedModel
+from inflight.model.attention_interface import AttentionCall, attending
+from inflight.model.forward import forward
+from inflight.model.kv_tensors import LayerShape
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """What one attention call of a forward pass needs, whatever the batch."""
+
+    module: torch.nn.Module
+    shape: LayerShape
+    window: int | None
+
+
+def probe_layers(module: torch.nn.Module) -> tuple[AttentionLayer, ...]:
+    """Run three tokens through a model and return its attention calls in order.
+
+    Raises:
+        UnsupportedModel: the model fails on a flat row of tokens, or asks its attention for what we don't know.
+    """
+    recorder = _Recorder()
+    device = next(module.parameters()).device
+    try:
+        with attending(recorder), torch.inference_mode():
+            forward(module, torch.zeros(3, dtype=torch.long, device=device), torch.arange(3, device=device), None)
+    except UnsupportedModel:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(
+            f"a flat row of tokens does not go through it: {type(error).__name__}: {error}"
+        ) from error
+    return tuple(recorder.layers)
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.layers: list[AttentionLayer] = []
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        kind = type(call.module).__name__
+        if call.unexpected:
+            raise UnsupportedModel(f"{kind} passes {', '.join(call.unexpected)}, which is not served")
+        if any(layer.module is call.module for layer in self.layers):
+            raise UnsupportedModel(f"{kind} attends more than once in a forward pass")
+        if getattr(call.module, "is_causal", True) is False:
+            raise UnsupportedModel(f"{kind} is not causal")
+        tokens = {call.query.shape[2], call.key.shape[2], call.value.shape[2]}
+        if len(tokens) > 1 or call.query.shape[0] != 1:
+            raise UnsupportedModel(f"{kind} attends to other tokens than the sequence's own")
+        shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
+        self.layers.append(AttentionLayer(call.module, shape, call.window))
+        # Any output of the right shape will do: only how the model asks is of interest.
+        share = call.query.shape[1] // call.value.shape[1]
+        return call.value.repeat_interleave(share, 1).transpose(1, 2).contiguous()

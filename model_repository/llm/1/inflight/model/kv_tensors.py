@@ -1,0 +1,62 @@
+"""The memory of the KV cache."""
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Width of one layer's cache: KV heads, and elements of a key and of a value per head."""
+
+    num_kv_heads: int
+    key_width: int
+    value_width: int
+
+    @property
+    def elements_per_token(self) -> int:
+        return self.num_kv_heads * (self.key_width + self.value_width)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Keys [blocks, block size, KV heads, key width] and values [blocks, block size, KV heads, value width]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def write(self, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store keys and values [tokens, KV heads, width] of a step's tokens at `slots` [tokens]."""
+        self.keys.flatten(0, 1).index_copy_(0, slots, keys)
+        self.values.flatten(0, 1).index_copy_(0, slots, values)
+
+
+def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
+    """Cache memory of one token over all layers."""
+    return sum(shape.elements_per_token for shape in shapes) * dtype.itemsize
+
+
+def allocate(
+    shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """A cache of `num_blocks` blocks for every layer, all zero: a masked slot counts 0 times its content, and that
+    must be finite."""
+
+    def tensor(heads: int, width: int) -> torch.Tensor:
+        size = (num_blocks, block_size, heads, width)
+        return _lazy_zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
+
+    return [
+        LayerCache(tensor(s.num_kv_heads, s.key_width), tensor(s.num_kv_heads, s.value_width)) for s in shapes
+    ]
+
+
+def _lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only when first written, in huge pages where the system grants them."""
+    count = torch.Size(size).numel()
+    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype, count=count).view(size)

@@ -1,0 +1,157 @@
+"""A Hugging Face folder or hub id made ready to serve, or refused with the reason."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+
+from inflight.config import EngineConfig
+from inflight.errors import UnsupportedModel
+from inflight.generation_defaults import GenerationDefaults
+from inflight.model import attention_interface, support
+from inflight.model.attention_probe import AttentionLayer, probe_layers
+from inflight.model.self_check import check_against_eager
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that passed every gate, and what serving needs to know of it."""
+
+    module: torch.nn.Module
+    layers: tuple[AttentionLayer, ...]
+    """One per attention call of a forward pass, in order."""
+    tokenizer: Any | None
+    """The transformers tokenizer; None if the folder has none."""
+    eos_token_ids: frozenset[int]
+    defaults: GenerationDefaults
+    max_model_len: int
+    vocab_size: int
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer | None:
+        """The Rust tokenizer behind `tokenizer`."""
+        return None if self.tokenizer is None else self.tokenizer.backend_tokenizer
+
+
+def load_model(config: EngineConfig) -> LoadedModel:
+    """Load weights and tokenizer, then make sure that the model comes out right when it is served ragged.
+
+    Raises:
+        UnsupportedModel: it would not; the message says why.
+        ValueError: folder, dtype or length don't fit; the message names the field.
+    """
+    hf_config = _hf_config(config)
+    support.check_config(hf_config)
+    module = _module(config, hf_config)
+    device = _device(config.device)
+    module.to(device)
+    text_config = hf_config.get_text_config(decoder=True)
+    layers = support.check_layers(text_config, probe_layers(module))
+    tokenizer = _tokenizer(config)
+    max_model_len = _max_model_len(config, text_config, tokenizer)
+    check_against_eager(module, layers, max_model_len)
+    generation = _generation_config(config)
+    return LoadedModel(
+        module=module,
+        layers=layers,
+        tokenizer=tokenizer,
+        eos_token_ids=_eos_token_ids(config, generation, tokenizer),
+        defaults=GenerationDefaults.of(generation),
+        max_model_len=max_model_len,
+        vocab_size=module.get_input_embeddings().weight.shape[0],
+        device=device,
+        dtype=module.dtype,
+    )
+
+
+def _hf_config(config: EngineConfig) -> PreTrainedConfig:
+    if config.model.startswith((".", "/", "~")) and not (Path(config.model).expanduser() / "config.json").is_file():
+        raise ValueError(f"model is {config.model!r}; that folder has no config.json")
+    try:
+        return AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
+
+
+def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
+    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            config.model,
+            config=hf_config,
+            dtype=dtype,
+            attn_implementation=attention_interface.NAME,
+            use_safetensors=True,
+            trust_remote_code=config.trust_remote_code,
+        )
+    except OSError as error:
+        raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
+    support.check_attention_is_ours(module)
+    return module.eval().requires_grad_(False)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device is {name!r}: {error}") from error
+
+
+def _tokenizer(config: EngineConfig) -> Any | None:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", error)
+        return None
+    if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() == 0:
+        logger.warning("the tokenizer has no Rust backend, so only token ids are served")
+        return None
+    return tokenizer
+
+
+def _max_model_len(config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None) -> int:
+    bound = support.max_length(text_config)
+    if bound is None and tokenizer is not None and tokenizer.model_max_length < 10**9:
+        bound = tokenizer.model_max_length
+    if config.max_model_len is None and bound is None:
+        raise ValueError("max_model_len must be given: the model does not say how long its context is")
+    if config.max_model_len is not None and bound is not None and config.max_model_len > bound:
+        raise ValueError(
+            f"max_model_len is {config.max_model_len}; it must be at most {bound}, for which the model was made"
+        )
+    return config.max_model_len or int(bound or 0)
+
+
+def _generation_config(config: EngineConfig) -> Mapping[str, Any]:
+    try:
+        return dict(GenerationConfig.from_pretrained(config.model).to_diff_dict())
+    except OSError:
+        # Many folders have none; that is no error.
+        return {}
+
+
+def _eos_token_ids(
+    config: EngineConfig, generation: Mapping[str, Any], tokenizer: Any | None
+) -> frozenset[int]:
+    """From generation_config.json, else the tokenizer, else what config.json itself says: never a class's default."""
+    written, _ = PreTrainedConfig.get_config_dict(config.model)
+    candidates = (
+        generation.get("eos_token_id"),
+        None if tokenizer is None else tokenizer.eos_token_id,
+        written.get("eos_token_id"),
+    )
+    eos = next((candidate for candidate in candidates if candidate is not None), ())
+    return frozenset([eos] if isinstance(eos, int) else eos)

@@ -1,0 +1,161 @@
+"""Attention over block tables in plain torch: right for every model and device, and the reference for faster ones.
+
+Rows of one query token (decodes) are gathered into groups of similar context length, rows of several (prompt chunks)
+go one by one; a group is one call of scaled_dot_product_attention.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from inflight.model.attention_interface import AttentionCall
+from inflight.model.kv_tensors import LayerCache
+from inflight.model.ragged_batch import RaggedBatch
+
+
+class PagedAttention:
+    """Attends for one forward pass over `batch`: layer by layer, in the order in which the model calls.
+
+    Args:
+        caches: one per attention call of a forward pass, in order.
+        windows: the sliding window of each, None for none.
+    """
+
+    def __init__(
+        self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]
+    ) -> None:
+        self._slots = batch.slots
+        self._layers = iter(zip(caches, windows, strict=True))
+        block_size, dtype = caches[0].keys.shape[1], caches[0].keys.dtype
+        self._groups = {window: list(_groups(batch, block_size, window, dtype)) for window in set(windows)}
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
+        cache, window = next(self._layers)
+        cache.write(self._slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))
+        query = call.query[0].transpose(0, 1)
+        parts = [_attend_group(query[g.first : g.last], cache, g, call) for g in self._groups[window]]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows that attend together: B rows of N tokens, where B or N is 1."""
+
+    first: int
+    last: int
+    """Borders of its B * N tokens in the flat row."""
+    blocks: torch.Tensor
+    """[B, blocks], from the first block that some token of the group sees."""
+    num_keys: int
+    """K, how many of the gathered keys count."""
+    bias: torch.Tensor | None
+    """[B, 1, N, K]: 0 where a query sees a key, -inf where not; None if plain causal attention is meant."""
+
+
+def _groups(
+    batch: RaggedBatch, block_size: int, window: int | None, dtype: torch.dtype
+) -> Iterator[_Group]:
+    """Cut a batch into groups; single-token rows come with the shortest context first, so neighbours are alike."""
+    row = 0
+    while row < len(batch.context_lens):
+        end = row + 1
+        if row < batch.num_single:
+            # No row is padded to more than twice its own context.
+            longest = 2 * max(batch.context_lens[row], block_size)
+            while end < batch.num_single and batch.context_lens[end] <= longest:
+                end += 1
+        yield _group(batch, row, end, block_size, window, dtype)
+        row = end
+
+
+def _group(
+    batch: RaggedBatch, row: int, end: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> _Group:
+    first, last = batch.query_starts[row], batch.query_starts[end]
+    lengths = batch.context_lens[row:end]
+    positions = batch.positions[first:last].view(end - row, -1)
+    shortest_start = min(lengths) - positions.shape[1]
+    first_block = 0 if window is None else max(0, shortest_start - window + 1) // block_size
+    last_block = -(-max(lengths) // block_size)
+    num_keys = max(lengths) - first_block * block_size
+    keys = torch.arange(num_keys, device=positions.device) + first_block * block_size
+    whole_prompt = shortest_start == 0 and (window is None or max(lengths) <= window)
+    lone_decode = first == last - 1 and window is None
+    bias = None
+    if not (end - row == 1 and (whole_prompt or lone_decode)):
+        distance = positions[:, :, None] - keys
+        hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+        bias = bias.masked_fill_(hidden, -math.inf).unsqueeze(1)
+    return _Group(first, last, batch.block_tables[row:end, first_block:last_block], num_keys, bias)
+
+
+def _attend_group(
+    query: torch.Tensor, cache: LayerCache, group: _Group, call: AttentionCall
+) -> torch.Tensor:
+    """Attention of a group's queries [B * N, query heads, key width]: [B * N, query heads, value width]."""
+    keys = _gather(cache.keys, group)
+    values = _gather(cache.values, group)
+    num_rows, num_kv_heads = keys.shape[:2]
+    num_heads, width = query.shape[1:]
+    if num_rows == query.shape[0]:
+        # One token a row: the query heads that share a KV head take the place of the tokens.
+        grouped = query.view(num_rows, num_kv_heads, num_heads // num_kv_heads, width)
+        causal = False
+    else:
+        grouped = query.transpose(0, 1).unsqueeze(0)
+        causal = group.bias is None
+    if call.softcap is None and call.sinks is None:
+        output = F.scaled_dot_product_attention(
+            grouped,
+            keys,
+            values,
+            attn_mask=group.bias,
+            is_causal=causal,
+            scale=call.scaling,
+            enable_gqa=grouped.shape[1] != num_kv_heads,
+        )
+    else:
+        output = _attend_step_by_step(grouped, keys, values, group.bias, call, causal=causal)
+    if num_rows == query.shape[0]:
+        return output.reshape(num_rows, num_heads, -1)
+    return output[0].transpose(0, 1)
+
+
+def _gather(pages: torch.Tensor, group: _Group) -> torch.Tensor:
+    """[B, KV heads, K, width] out of [blocks, block size, KV heads, width]."""
+    rows, count = group.blocks.shape
+    gathered = pages.index_select(0, group.blocks.reshape(-1))
+    return gathered.view(rows, count * pages.shape[1], *pages.shape[2:])[:, : group.num_keys].transpose(1, 2)
+
+
+def _attend_step_by_step(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor | None,
+    call: AttentionCall,
+    *,
+    causal: bool,
+) -> torch.Tensor:
+    """What scaled_dot_product_attention lacks: softcap (Gemma 2) and sinks (gpt-oss)."""
+    share = query.shape[1] // keys.shape[1]
+    if share > 1:
+        keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
+    scores = (query @ keys.transpose(-1, -2) * call.scaling).float()
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~visible, -math.inf)
+    if call.sinks is not None:
+        sinks = call.sinks.float().view(1, query.shape[1], -1, 1)
+        scores = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
+    probabilities = torch.softmax(scores, dim=-1)[..., : keys.shape[-2]]
+    return probabilities.to(values.dtype) @ values

@@ -1,0 +1,92 @@
+"""Chooses a token per row of logits, each row by its own request's parameters.
+
+A row's choice depends on its logits, its request's seed and its position alone, never on its neighbours: the one random
+number that it takes comes from a counter-based generator keyed with seed and position (Philox, SC'11).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from inflight.model.penalties import apply_penalties
+from inflight.outputs import TokenLogprobs
+from inflight.request import Request
+
+# Up to this k the likeliest tokens are selected, above it all are sorted.
+_MOST_SELECTED = 1024
+
+
+def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int, TokenLogprobs | None]]:
+    """A token, and log-probabilities if asked for, for each request from its row of logits [S, vocabulary]."""
+    if not requests:
+        return []
+    wants_logprobs = any(request.params.logprobs is not None for request in requests)
+    shaped = apply_penalties(logits, requests)
+    tokens = shaped.argmax(dim=-1)
+    drawn = [row for row, request in enumerate(requests) if request.params.temperature]
+    if drawn:
+        rows = torch.tensor(drawn, device=logits.device)
+        tokens[rows] = _draw(shaped[rows].float(), [requests[row] for row in drawn])
+    chosen = tokens.tolist()
+    if not wants_logprobs:
+        return [(token, None) for token in chosen]
+    return [
+        (token, _logprobs(row, token, request.params.logprobs))
+        for row, token, request in zip(logits, chosen, requests, strict=True)
+    ]
+
+
+def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+    """Draw from softmax(logits / temperature) [S, vocabulary] cut down by top_k, top_p and min_p."""
+    params = [request.params for request in requests]
+    device = logits.device
+    logits = logits / torch.tensor([p.temperature for p in params], device=device)[:, None]
+    top_ks = [p.top_k if p.top_k and p.top_k > 0 else logits.shape[1] for p in params]
+    sort = any(k < logits.shape[1] or p.top_p != 1 for k, p in zip(top_ks, params, strict=True))
+    tokens = None
+    if sort:
+        most = min(max(top_ks), logits.shape[1])
+        if most <= _MOST_SELECTED:
+            logits, tokens = logits.topk(most)
+        else:
+            logits, tokens = logits.sort(descending=True, stable=True)
+        ranks = torch.arange(logits.shape[1], device=device)
+        logits = logits.masked_fill(ranks >= torch.tensor(top_ks, device=device)[:, None], -torch.inf)
+    probabilities = logits.double().softmax(dim=-1)
+    if sort:
+        # A token stays while those before it fall short of p; the likeliest always does.
+        before = probabilities.cumsum(dim=-1) - probabilities
+        top_ps = torch.tensor([p.top_p for p in params], device=device)
+        probabilities = probabilities.masked_fill(before >= top_ps[:, None], 0)
+    min_ps = torch.tensor([p.min_p for p in params], device=device)
+    least = probabilities.amax(dim=-1) * min_ps
+    probabilities = probabilities.masked_fill(probabilities < least[:, None], 0)
+    places = _place(probabilities, torch.tensor([_uniform(r) for r in requests], device=device))
+    return places if tokens is None else tokens.gather(1, places[:, None])[:, 0]
+
+
+def _place(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Where each uniform number in [0, 1) falls in its row's cumulated probabilities, which need not sum to 1."""
+    cumulated = probabilities.cumsum(dim=-1)
+    wanted = uniforms * cumulated[:, -1]
+    return torch.searchsorted(cumulated, wanted[:, None], right=True)[:, 0].clamp(max=probabilities.shape[1] - 1)
+
+
+def _uniform(request: Request) -> float:
+    """A number in [0, 1) for the request's next position."""
+    bits = int(np.random.Philox(key=request.seed, counter=len(request.token_ids)).random_raw())
+    return (bits >> 11) * 2.0**-53
+
+
+def _logprobs(logits: torch.Tensor, token: int, count: int | None) -> TokenLogprobs | None:
+    if count is None:
+        return None
+    row = logits.float().log_softmax(dim=-1)
+    values, tokens = row.topk(count)
+    chosen = row[token]
+    return TokenLogprobs(
+        chosen=chosen.item(),
+        rank=int((row > chosen).sum()) + 1,
+        top=dict(zip(tokens.tolist(), values.tolist(), strict=True)),
+    )

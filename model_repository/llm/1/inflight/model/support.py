@@ -1,0 +1,90 @@
+"""Which models are served: what can be told from config and calls. The self-check has the last word."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from inflight.errors import UnsupportedModel
+from inflight.model import attention_interface
+from inflight.model.attention_probe import AttentionLayer
+
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+# Their frequencies depend on the longest sequence in the batch once it is over the original length.
+_BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+def check_config(config: PreTrainedConfig) -> None:
+    """Refuse what the config alone tells cannot be served.
+
+    Raises:
+        UnsupportedModel: with the reason.
+    """
+    text_config = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        raise UnsupportedModel(f"{config.model_type} is an encoder-decoder")
+    if getattr(text_config, "is_decoder", None) is False and getattr(text_config, "use_bidirectional_attention", False):
+        raise UnsupportedModel(f"{config.model_type} attends in both directions")
+    others = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
+    if others:
+        raise UnsupportedModel(f"{config.model_type} has layers of type {', '.join(sorted(others))}")
+
+
+def check_attention_is_ours(module: Any) -> None:
+    """Refuse a model that silently kept an attention of its own.
+
+    Raises:
+        UnsupportedModel: with the reason.
+    """
+    config = module.config
+    for part in {id(c): c for c in (config, config.get_text_config(decoder=True))}.values():
+        if part._attn_implementation != attention_interface.NAME:
+            raise UnsupportedModel(
+                f"{config.model_type} does not let its attention be replaced (it kept {part._attn_implementation})"
+            )
+
+
+def check_layers(
+    text_config: PreTrainedConfig, layers: Sequence[AttentionLayer]
+) -> tuple[AttentionLayer, ...]:
+    """Compare what the dry run saw with what the config says; returns the layers with their windows.
+
+    Raises:
+        UnsupportedModel: they disagree.
+    """
+    expected = text_config.num_hidden_layers
+    if len(layers) != expected:
+        raise UnsupportedModel(
+            f"{text_config.model_type} has {expected} layers, but attention was called {len(layers)} times"
+        )
+    types = getattr(text_config, "layer_types", None)
+    if types is None:
+        return tuple(layers)
+    return tuple(
+        _with_window(layer, kind, text_config) for layer, kind in zip(layers, types, strict=True)
+    )
+
+
+def _with_window(layer: AttentionLayer, kind: str, text_config: PreTrainedConfig) -> AttentionLayer:
+    """Some models keep the window only in the mask, which they don't make for us; the config has it too."""
+    if kind != "sliding_attention" or layer.window is not None:
+        return layer
+    return dataclasses.replace(layer, window=getattr(text_config, "sliding_window", None))
+
+
+def max_length(text_config: PreTrainedConfig) -> int | None:
+    """The longest sequence that comes out right, or None if the config does not say."""
+    bounds = [getattr(text_config, "max_position_embeddings", None)]
+    for rope in _rope_parameters(text_config):
+        if rope.get("rope_type", rope.get("type")) in _BATCH_DEPENDENT_ROPE:
+            original = rope.get("original_max_position_embeddings")
+            bounds.append(original or getattr(text_config, "original_max_position_embeddings", None))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _rope_parameters(text_config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
+    """The rope parameters of a config, which may hold one set for each layer type."""
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    yield from nested or [rope]

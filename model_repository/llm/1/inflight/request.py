@@ -1,0 +1,60 @@
+"""One request as the scheduler sees it: tokens known, tokens computed, blocks held."""
+
+from dataclasses import dataclass, field
+
+from inflight.sampling_params import SamplingParams
+
+STOP = "stop"
+LENGTH = "length"
+CANCELLED = "cancelled"
+ERROR = "error"
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """A sequence on its way through the engine.
+
+    There is no prefill phase and no decode phase: `token_ids` holds prompt and output so far, `num_computed` says
+    how many of them have their keys and values in `blocks`, and a step computes some of the difference.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    seed: int
+    stop_token_ids: frozenset[int] = frozenset()
+    """End-of-sequence and stop tokens of this request."""
+    arrival: float = 0.0
+    """Seconds on the monotonic clock."""
+    token_ids: list[int] = field(init=False)
+    num_computed: int = 0
+    num_cached: int = 0
+    """Prompt tokens that the prefix cache held when the request was first admitted."""
+    num_preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - len(self.prompt_ids)
+
+    @property
+    def most_cached_tokens(self) -> int:
+        """Most tokens that this request ever keeps in the cache: the last one sampled is never computed."""
+        return len(self.prompt_ids) + self.max_tokens - 1
+
+    def finish_reason(self) -> str | None:
+        """Why the newest token ends the request, if it does."""
+        if self.num_output >= self.params.min_tokens and self.token_ids[-1] in self.stop_token_ids:
+            return STOP
+        if self.num_output >= self.max_tokens:
+            return LENGTH
+        return None

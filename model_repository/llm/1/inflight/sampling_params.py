@@ -1,0 +1,106 @@
+"""What one request asks of the sampler, checked when it is made."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inflight.errors import InvalidRequest
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """Sampling of one request. `None` means: what the model's generation_config says, else the value named here.
+
+    Raises:
+        InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    max_tokens: int | None = None
+    """Most tokens to generate; 16 if neither this nor the model says."""
+
+    min_tokens: int = 0
+    """Tokens to generate before an end-of-sequence token, a stop token or a stop string may end the request."""
+
+    temperature: float | None = None
+    """0 is greedy. Greedy too if the model does not ask for sampling and no other sampling field is given."""
+
+    top_k: int | None = None
+    """Sample among the k likeliest tokens; 0 or -1: all."""
+
+    top_p: float | None = None
+    """Sample among the likeliest tokens whose probabilities just reach p."""
+
+    min_p: float | None = None
+    """Leave out tokens less likely than this share of the likeliest one."""
+
+    repetition_penalty: float | None = None
+    """Over 1: tokens of prompt and output get less likely (CTRL, arXiv 1909.05858)."""
+
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of tokens that the output holds."""
+
+    frequency_penalty: float = 0.0
+    """Subtracted from the logits of a token once for each time that the output holds it."""
+
+    seed: int | None = None
+    """The same seed and request give the same tokens, whatever else is in the batch."""
+
+    stop: tuple[str, ...] = ()
+    """Texts that end the output; they are not part of it."""
+
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end the output besides the model's own end-of-sequence tokens."""
+
+    ignore_eos: bool = False
+    """Go on after an end-of-sequence token."""
+
+    logprobs: int | None = None
+    """Log-probabilities of the chosen and of this many likeliest tokens, before penalties and temperature."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _texts("stop", self.stop))
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        _within("max_tokens", self.max_tokens, 1, None)
+        _within("min_tokens", self.min_tokens, 0, None)
+        _within("temperature", self.temperature, 0, None)
+        _within("top_k", self.top_k, -1, None)
+        _within("top_p", self.top_p, 0, 1, open_low=True)
+        _within("min_p", self.min_p, 0, 1)
+        _within("repetition_penalty", self.repetition_penalty, 0, None, open_low=True)
+        _within("presence_penalty", self.presence_penalty, -2, 2)
+        _within("frequency_penalty", self.frequency_penalty, -2, 2)
+        _within("seed", self.seed, 0, MAX_SEED)
+        _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for token in self.stop_token_ids:
+            _within("stop_token_ids", token, 0, None)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}"
+            )
+
+
+def _within(
+    name: str, value: float | None, low: float, high: float | None, *, open_low: bool = False
+) -> None:
+    if value is None:
+        return
+    fits = math.isfinite(value) and (value > low if open_low else value >= low)
+    if fits and (high is None or value <= high):
+        return
+    bound = f"over {low}" if open_low else f"at least {low}"
+    if high is not None:
+        bound += f" and at most {high}"
+    raise InvalidRequest(f"{name} is {value}; it must be {bound}")
+
+
+def _texts(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else tuple(value)
+    if len(texts) > MAX_STOP_STRINGS:
+        raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {MAX_STOP_STRINGS}")
+    if not all(texts):
+        raise InvalidRequest(f"{name} holds an empty text; each must have at least 1 character")
+    return texts

@@ -1,0 +1,1 @@
+"""Who computes how many tokens in the next step. Torch-free."""

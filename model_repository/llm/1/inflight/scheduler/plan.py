@@ -1,0 +1,34 @@
+"""What the scheduler promises for one step: the only thing that the runner sees of it."""
+
+from dataclasses import dataclass
+
+from inflight.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One request's share of a step: its next `num_tokens` uncomputed tokens."""
+
+    request: Request
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """The share reaches the last known token, so a new one is sampled after it."""
+        return self.num_tokens == self.request.num_uncomputed
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The shares of a step, decodes (one token each) before prompt chunks."""
+
+    scheduled: tuple[Scheduled, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(share.num_tokens for share in self.scheduled)
+
+    @property
+    def sampling(self) -> list[Request]:
+        """Requests that get a new token from this step, in the order of their rows."""
+        return [share.request for share in self.scheduled if share.samples]

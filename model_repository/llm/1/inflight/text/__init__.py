@@ -1,0 +1,1 @@
+"""Between text and tokens: chat template, incremental detokeniser, stop strings."""

@@ -1,0 +1,38 @@
+"""Chat messages to prompt tokens, through the model's own chat template."""
+
+from typing import Any
+
+import jinja2
+
+from inflight.errors import InvalidRequest
+
+
+def chat_prompt_ids(tokenizer: Any, messages: object) -> list[int]:
+    """Tokens of a conversation, with the header of the assistant's next message.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        messages: a list of objects with `role` and `content`.
+
+    Raises:
+        InvalidRequest: the messages are malformed, or the model has no chat template or refuses them.
+    """
+    if tokenizer.chat_template is None:
+        raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequest("messages must be a list of at least 1 message")
+    for index, message in enumerate(messages):
+        _check(index, message)
+    try:
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    except jinja2.TemplateError as error:
+        raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
+    return list(ids)
+
+
+def _check(index: int, message: object) -> None:
+    if not isinstance(message, dict):
+        raise InvalidRequest(f"messages[{index}] is {message!r}; it must be an object with role and content")
+    for name in ("role", "content"):
+        if not isinstance(message.get(name), str):
+            raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
