@@ -1,0 +1,41 @@
+"""Triton's entry point: wires the engine to Triton's requests and responses."""
+
+import json
+import locale
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+# The embedded interpreter starts with ASCII as its encoding, whatever the environment says; libraries that open
+# their own files then fail on the first other character.
+locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+# Triton appends this folder to the path, after site-packages; the packages beside this file are the ones meant.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from inflight import Engine  # noqa: E402
+from serving.server import Server  # noqa: E402
+from serving.settings import engine_config  # noqa: E402
+
+
+class TritonPythonModel:
+    """A decoupled model: `execute` hands requests to the engine and returns; answers follow from other threads."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the model and start the engine; whatever is raised here stops the load with its message."""
+        logging.basicConfig(
+            level=logging.INFO, format="%(levelname).1s %(asctime)s %(name)s] %(message)s", stream=sys.stderr
+        )
+        parameters = json.loads(args["model_config"])["parameters"]
+        config = engine_config({key: value["string_value"] for key, value in parameters.items()})
+        self._server = Server(Engine(config))
+        self._server.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Take requests in; never blocks on the engine."""
+        for request in requests:
+            self._server.accept(request)
+
+    def finalize(self) -> None:
+        """Stop the engine. Triton calls this once every request has had its last response."""
+        self._server.stop()

@@ -1,0 +1,1 @@
+"""Triton's side: tensors to requests, events to responses, cancellation."""

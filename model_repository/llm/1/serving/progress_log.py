@@ -1,0 +1,44 @@
+"""A line in the log now and then that says what the engine is doing."""
+
+import logging
+import time
+
+from inflight import Engine
+
+logger = logging.getLogger(__name__)
+
+_PERIOD_SECONDS = 10.0
+
+
+class ProgressLog:
+    """Logs throughput and step time of the last period, if anything was computed in it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._since = time.monotonic()
+        self._before = engine.stats()
+
+    def tick(self) -> None:
+        """Log a line if a period is over."""
+        if time.monotonic() - self._since >= _PERIOD_SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Log what has happened since the last line."""
+        now, stats, before = time.monotonic(), self._engine.stats(), self._before
+        steps = stats.steps - before.steps
+        if steps:
+            logger.info(
+                "%.0f tokens/s out, %.0f tokens/s computed, %.1f ms a step (%d steps); "
+                "running %d, waiting %d, blocks %d of %d, preempted %d",
+                (stats.generated_tokens - before.generated_tokens) / (now - self._since),
+                (stats.computed_tokens - before.computed_tokens) / (now - self._since),
+                (stats.step_seconds - before.step_seconds) / steps * 1000,
+                steps,
+                stats.running,
+                stats.waiting,
+                stats.blocks_used,
+                stats.blocks_total,
+                stats.preemptions - before.preemptions,
+            )
+        self._since, self._before = now, stats

@@ -1,0 +1,67 @@
+"""Reads single values, whatever a client sent them as: tensors, JSON, or JSON with numbers as text.
+
+Every reader takes the field's name for its message and raises `InvalidRequest` where the value does not fit.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from inflight import InvalidRequest
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def text(name: str, value: Any) -> str:
+    """Text, or bytes that hold UTF-8."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            bad = value[error.start]
+            raise InvalidRequest(f"{name} is not valid UTF-8: byte {error.start} is {bad:#04x}") from None
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a text")
+    return value
+
+
+def integer(name: str, value: Any) -> int:
+    """A whole number, as such or as text."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    if isinstance(value, int | np.integer | str) and not isinstance(value, bool):
+        try:
+            return int(value)
+        except ValueError:
+            pass  # Said below, as for every other misfit.
+    raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+
+
+def number(name: str, value: Any) -> float:
+    """A number, as such or as text."""
+    if isinstance(value, int | float | np.number | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass  # Said below, as for every other misfit.
+    raise InvalidRequest(f"{name} is {value!r}; it must be a number")
+
+
+def truth(name: str, value: Any) -> bool:
+    """True or false, as such, as 0 or 1, or as text."""
+    known = _TRUTHS.get(str(value).lower())
+    if known is None:
+        raise InvalidRequest(f"{name} is {value!r}; it must be true or false")
+    return known
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """A text or a list of texts."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return tuple(text(name, item) for item in items)
+
+
+def integers(name: str, value: Any) -> tuple[int, ...]:
+    """A whole number or a list of them."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return tuple(integer(name, item) for item in items)
