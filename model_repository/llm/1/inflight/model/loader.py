@@ -15,9 +15,12 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.model import attention_interface, support
 from inflight.model.attention_probe import AttentionLayer, probe_layers
-from inflight.model.self_check import check_against_eager
+from inflight.model.self_check import LONGEST, served_layers
 
 logger = logging.getLogger(__name__)
+
+# Tokenizers that know no length say a huge number.
+_NO_LENGTH = 10**9
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ def load_model(config: EngineConfig) -> LoadedModel:
     device = _device(config.device)
     module.to(device)
     text_config = hf_config.get_text_config(decoder=True)
-    layers = support.check_layers(text_config, probe_layers(module))
+    candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
-    max_model_len = _max_model_len(config, text_config, tokenizer)
-    check_against_eager(module, layers, max_model_len)
+    max_model_len = _max_model_len(config, text_config, tokenizer, bound)
+    layers = served_layers(module, candidates, max_model_len)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
@@ -96,6 +99,8 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
     except OSError as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
     except (ValueError, KeyError) as error:
+        if attention_interface.NAME in str(error):
+            raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     support.check_attention_is_ours(module)
     return module.eval().requires_grad_(False)
@@ -114,7 +119,9 @@ def _tokenizer(config: EngineConfig) -> Any | None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", error)
+        logger.warning(
+            "no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0]
+        )
         return None
     if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() == 0:
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")
@@ -122,17 +129,19 @@ def _tokenizer(config: EngineConfig) -> Any | None:
     return tokenizer
 
 
-def _max_model_len(config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None) -> int:
-    bound = support.max_length(text_config)
-    if bound is None and tokenizer is not None and tokenizer.model_max_length < 10**9:
-        bound = tokenizer.model_max_length
-    if config.max_model_len is None and bound is None:
+def _max_model_len(
+    config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None, bound: int | None
+) -> int:
+    known = [b for b in (bound, support.max_length(text_config)) if b is not None]
+    most = min(known, default=None)
+    if most is None and tokenizer is not None and tokenizer.model_max_length < _NO_LENGTH:
+        most = tokenizer.model_max_length
+    wanted = config.max_model_len
+    if wanted is None and most is None:
         raise ValueError("max_model_len must be given: the model does not say how long its context is")
-    if config.max_model_len is not None and bound is not None and config.max_model_len > bound:
-        raise ValueError(
-            f"max_model_len is {config.max_model_len}; it must be at most {bound}, for which the model was made"
-        )
-    return config.max_model_len or int(bound or 0)
+    if wanted is not None and most is not None and wanted > most:
+        raise ValueError(f"max_model_len is {wanted}; it must be at most {most}, what the model is right for")
+    return wanted or most or 0
 
 
 def _generation_config(config: EngineConfig) -> Mapping[str, Any]:

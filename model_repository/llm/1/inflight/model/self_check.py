@@ -1,4 +1,4 @@
-"""Serves two made-up requests through pages, ragged and in chunks, and compares with the model's own eager attention.
+"""Serves two made-up requests through pages, ragged and in chunks, and compares with the model by itself.
 
 Catches at load what no config tells: positions that a model makes up itself, state kept between tokens, masks that it
 applies behind the attention interface.
@@ -22,33 +22,49 @@ from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import Scheduled, StepPlan
 
-_SHORT, _LONG, _LONGEST = 13, 40, 640
+_SHORT, _LONG, LONGEST = 13, 40, 640
+_DECODED = 4
 _BLOCK_SIZE = 4
 # Relative error of logits. Rounding gives about 1e-6, 2e-3 and 2e-2; a wrong mask or position 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-def check_against_eager(module: Any, layers: Sequence[AttentionLayer], max_model_len: int) -> None:
-    """Compare logits of all positions of two requests.
+def served_layers(
+    module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int
+) -> tuple[AttentionLayer, ...]:
+    """The first of some readings of a model's layers with which it comes out right, compared at every position.
 
     Raises:
-        UnsupportedModel: they differ by more than rounding explains.
+        UnsupportedModel: none does; by how much the first is off is said.
     """
-    longest_window = max((layer.window or 0 for layer in layers), default=0)
-    long = min(max(_LONG, longest_window + 9), _LONGEST, max_model_len)
+    prompts = _prompts(module, candidates, max_model_len)
+    try:
+        theirs = _eager_logits(module, prompts)
+        errors = []
+        for layers in candidates:
+            errors.append(max(map(_error, _paged_logits(module, layers, prompts), theirs)))
+            if errors[-1] < _TOLERANCE.get(module.dtype, 1e-3):
+                return layers
+    except Exception as error:
+        raise UnsupportedModel(
+            f"{module.config.model_type} fails in the self-check: {type(error).__name__}: {error}"
+        ) from error
+    raise UnsupportedModel(
+        f"{module.config.model_type} does not come out right when served ragged: its logits are off by "
+        f"{errors[0]:.1%} from those that it gives by itself"
+    )
+
+
+def _prompts(
+    module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int
+) -> list[list[int]]:
+    """Two prompts of made-up tokens, longer than any window if that is affordable."""
+    widest = max((layer.window or 0 for layers in candidates for layer in layers), default=0)
+    long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
     short = min(max(_SHORT, long // 2), max_model_len)
     vocabulary = module.get_input_embeddings().weight.shape[0]
     generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (long, short)]
-    ours = _paged_logits(module, layers, prompts)
-    theirs = _eager_logits(module, prompts)
-    for mine, other in zip(ours, theirs, strict=True):
-        error = _error(mine, other)
-        if not error < _TOLERANCE.get(module.dtype, 1e-3):
-            raise UnsupportedModel(
-                f"{module.config.model_type} does not come out right when served ragged: its logits are off by "
-                f"{error:.1%} from those with its own attention"
-            )
+    return [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (long, short)]
 
 
 def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
@@ -86,21 +102,35 @@ def _paged_logits(
 
 
 def _next_chunks(requests: Sequence[Request]) -> StepPlan | None:
-    """The first request gets on by half of what is left, the second by a third, the last four tokens one by one."""
+    """The first request gets on by half of what is left, the second by a third, the last tokens one by one."""
     shares = []
     for parts, request in enumerate(requests, start=2):
         left = request.num_uncomputed
         if left:
-            shares.append(Scheduled(request, 1 if left <= 4 else -(-left // parts)))
+            shares.append(Scheduled(request, 1 if left <= _DECODED else -(-left // parts)))
     return StepPlan(tuple(shares)) if shares else None
 
 
 @torch.inference_mode()
 def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tensor]:
+    """Logits [tokens, vocabulary] of each prompt as `generate` would get them: the last tokens with the model's own
+    cache, whose window is not always that of its masks."""
     device = next(module.parameters()).device
+    keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
     module.set_attn_implementation("eager")
     try:
-        keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
-        return [module(torch.tensor([prompt], device=device), **keep).logits[0] for prompt in prompts]
+        logits = []
+        for prompt in prompts:
+            split = max(1, len(prompt) - _DECODED)
+            pieces = [prompt[:split], *([token] for token in prompt[split:])]
+            cache, rows = None, []
+            for piece in pieces:
+                output = module(
+                    torch.tensor([piece], device=device), past_key_values=cache, use_cache=True, **keep
+                )
+                cache = output.past_key_values
+                rows.append(output.logits[0])
+            logits.append(torch.cat(rows))
+        return logits
     finally:
         module.set_attn_implementation(attention_interface.NAME)

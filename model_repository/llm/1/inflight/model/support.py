@@ -45,32 +45,37 @@ def check_attention_is_ours(module: Any) -> None:
             )
 
 
-def check_layers(
-    text_config: PreTrainedConfig, layers: Sequence[AttentionLayer]
-) -> tuple[AttentionLayer, ...]:
-    """Compare what the dry run saw with what the config says; returns the layers with their windows.
+def readings(
+    text_config: PreTrainedConfig, layers: Sequence[AttentionLayer], longest_checked: int
+) -> tuple[list[tuple[AttentionLayer, ...]], int | None]:
+    """What the layers that the dry run saw may mean, likeliest first, and a bound on the length if that stays open.
+
+    A window may come as an argument, or stand in the config alone, for models that keep it in their masks. Whether a
+    model without layer types uses the config's window can only be tried; one too wide to try bounds the length.
 
     Raises:
-        UnsupportedModel: they disagree.
+        UnsupportedModel: attention is not called once per layer.
     """
     expected = text_config.num_hidden_layers
     if len(layers) != expected:
         raise UnsupportedModel(
             f"{text_config.model_type} has {expected} layers, but attention was called {len(layers)} times"
         )
+    as_seen = tuple(layers)
+    window = getattr(text_config, "sliding_window", None)
+    if not window or any(layer.window for layer in layers):
+        return [as_seen], None
     types = getattr(text_config, "layer_types", None)
-    if types is None:
-        return tuple(layers)
-    return tuple(
-        _with_window(layer, kind, text_config) for layer, kind in zip(layers, types, strict=True)
+    sliding = [kind == "sliding_attention" for kind in types] if types else [True] * expected
+    windowed = tuple(
+        dataclasses.replace(layer, window=window) if slides else layer
+        for layer, slides in zip(layers, sliding, strict=True)
     )
-
-
-def _with_window(layer: AttentionLayer, kind: str, text_config: PreTrainedConfig) -> AttentionLayer:
-    """Some models keep the window only in the mask, which they don't make for us; the config has it too."""
-    if kind != "sliding_attention" or layer.window is not None:
-        return layer
-    return dataclasses.replace(layer, window=getattr(text_config, "sliding_window", None))
+    if types:
+        return [windowed], None
+    if window >= longest_checked:
+        return [as_seen], window
+    return [as_seen, windowed], None
 
 
 def max_length(text_config: PreTrainedConfig) -> int | None:

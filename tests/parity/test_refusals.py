@@ -1,0 +1,71 @@
+"""What cannot be served right is refused at load, with the reason."""
+
+from pathlib import Path
+
+import pytest
+from tests.parity.zoo import REFUSED, SERVED, save_model
+from transformers import LlamaConfig, Phi3Config, T5Config, T5ForConditionalGeneration
+
+from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
+
+
+def config_for(folder: Path) -> EngineConfig:
+    return EngineConfig(model=str(folder), dtype="float32", kv_cache_tokens=1024)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_model_is_refused(name: str, tmp_path: Path) -> None:
+    config, reason = REFUSED[name]
+    save_model(config, tmp_path)
+    with pytest.raises(UnsupportedModel, match=reason):
+        Engine(config_for(tmp_path))
+
+
+def test_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    config = T5Config(vocab_size=160, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match="encoder-decoder"):
+        Engine(config_for(tmp_path))
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere.*no config\.json"):
+        Engine(config_for(tmp_path / "nowhere"))
+
+
+def test_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="weights cannot be loaded"):
+        Engine(config_for(tmp_path))
+
+
+def test_rope_that_depends_on_the_batch_bounds_the_length(tmp_path: Path) -> None:
+    size = {"vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    longrope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "short_factor": [1.0] * 8,
+        "long_factor": [2.0] * 8,
+        "original_max_position_embeddings": 32,
+    }
+    config = Phi3Config(
+        **size,
+        num_attention_heads=4,
+        pad_token_id=0,
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=longrope,
+    )
+    save_model(config, tmp_path)
+    engine = Engine(config_for(tmp_path))
+    assert engine.max_model_len == 32
+    with pytest.raises(InvalidRequest, match=r"prompt has 40 tokens.*at most 31"):
+        engine.submit([5] * 40, SamplingParams(max_tokens=1))
+
+
+def test_length_beyond_the_models_is_refused(tmp_path: Path) -> None:
+    save_model(LlamaConfig(**{**SERVED["llama"].config.to_diff_dict(), "max_position_embeddings": 64}), tmp_path)
+    with pytest.raises(ValueError, match=r"max_model_len is 65.*at most 64"):
+        Engine(EngineConfig(model=str(tmp_path), max_model_len=65))
