@@ -117,6 +117,7 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
         t.BartConfig(
             vocab_size=VOCABULARY,
             d_model=64,
+            encoder_layers=2,
             decoder_layers=2,
             decoder_ffn_dim=96,
             decoder_attention_heads=4,

@@ -14,7 +14,7 @@ import triton_python_backend_utils as pb_utils
 # The Python that Triton embeds starts with ASCII as its encoding, whatever the environment says.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
-OUTPUTS = ["text_output", "finish_reason"]
+ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL"]
 
 
 class TritonPythonModel:
@@ -40,44 +40,52 @@ class TritonPythonModel:
 
     def _answer(self, request: Any, sender: Any) -> None:
         try:
-            _send(sender, _complete(request, sender))
+            if sender.is_cancelled():
+                answer = _failure("cancelled before it began", pb_utils.TritonError.CANCELLED)
+            else:
+                answer = _complete(request)
+            _send(sender, answer)
         finally:
             self._places.release()
 
 
-def _complete(request: Any, sender: Any) -> Any:
+def _complete(request: Any) -> Any:
     """Return the response to send; a fault of one request becomes its own error and no other's."""
-    if sender.is_cancelled():
-        return _failure("cancelled before it began", pb_utils.TritonError.CANCELLED)
     try:
-        return _whole_answer(_llm_request(request).exec(decoupled=True))
+        for response in _llm_request(request).exec(decoupled=True):
+            if response.has_error():
+                return _passed_on(response.error())
+            # An empty response may follow the answer, to say that it was the last.
+            if response.output_tensors():
+                answer = pb_utils.InferenceResponse(response.output_tensors())
+        return answer
     except Exception as error:  # noqa: BLE001
-        pb_utils.Logger.log_error(f"completion: {error!r}")
-        return _failure(f"completion failed: {error}", pb_utils.TritonError.INTERNAL)
+        return _failure(f"no answer from llm: {error!r}", pb_utils.TritonError.INTERNAL)
 
 
 def _llm_request(request: Any) -> Any:
-    whole = pb_utils.Tensor("stream", np.array([False]))
+    parameters = json.loads(request.parameters())
+    # Triton takes no floating point numbers here.
+    passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
         model_name="llm",
         request_id=request.request_id(),
-        inputs=[*request.inputs(), whole],
-        requested_output_names=OUTPUTS,
-        parameters=json.loads(request.parameters()),
+        inputs=[*request.inputs(), pb_utils.Tensor("stream", np.array([False]))],
+        requested_output_names=list(request.requested_output_names()),
+        parameters={**passed_on, "code_in_error": True},
         timeout=request.timeout(),
     )
 
 
-def _whole_answer(responses: Any) -> Any:
-    for response in responses:
-        if response.has_error():
-            return _failure(response.error().message(), response.error().code())
-        if response.output_tensors():
-            answer = pb_utils.InferenceResponse(response.output_tensors())
-    return answer
+def _passed_on(error: Any) -> Any:
+    # Between models Triton 24.10 replaces every code by INTERNAL, so `llm` was asked to begin with the code.
+    name, _, message = error.message().partition(": ")
+    if name in ERROR_CODES:
+        return _failure(message, getattr(pb_utils.TritonError, name))
+    return _failure(error.message(), error.code())
 
 
-def _failure(message: str, code: int) -> Any:
+def _failure(message: str, code: Any) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
 
 

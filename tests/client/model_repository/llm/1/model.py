@@ -1,0 +1,111 @@
+"""A stand-in for the real `llm`: it speaks the same wire contract and echoes the words of the prompt.
+
+A word that starts with `!` is an instruction:
+`!gap MS` sets the pause before each word that follows, `!forever` never ends until cancelled,
+`!error CODE` ends the request with that Triton error code,
+`!cancelled` says how many requests were cancelled so far, `!request` says what arrived, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args: dict[str, str]) -> None:
+        self.cancelled = 0
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            sender = request.get_response_sender()
+            threading.Thread(target=self.answer, args=(arrived(request), sender)).start()
+
+    def answer(self, request: dict[str, Any], sender: Any) -> None:
+        sampling = json.loads(request.get("sampling_parameters", "{}"))
+        max_tokens = request.get("max_tokens") or sampling.get("max_tokens")
+        pieces: list[str] = []
+        try:
+            for piece in self.pieces(request):
+                if sender.is_cancelled():
+                    self.cancelled += 1
+                    raise RequestFailed("CANCELLED")
+                pieces.append(piece)
+                if len(pieces) == max_tokens:
+                    break
+                if request.get("stream"):
+                    sender.send(response(piece, "None"))
+        except RequestFailed as failure:
+            with_code = "code_in_error" in request["parameters"]
+            sender.send(failure.response(with_code), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            return
+        finish_reason = "length" if len(pieces) == max_tokens else "stop"
+        if request.get("stream"):
+            # All others were sent as they came.
+            pieces = pieces[-1:] if finish_reason == "length" else []
+        sender.send(
+            response("".join(pieces), finish_reason), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        )
+
+    def pieces(self, request: dict[str, Any]) -> Iterator[str]:
+        if "messages" in request:
+            prompt = json.loads(request["messages"])[-1]["content"]
+        else:
+            prompt = request["text_input"]
+        words = iter(prompt.split())
+        gap = 0.0
+        for word in words:
+            time.sleep(gap)
+            match word:
+                case "!gap":
+                    gap = int(next(words)) / 1000
+                case "!error":
+                    raise RequestFailed(next(words))
+                case "!forever":
+                    while True:
+                        yield "tick "
+                        time.sleep(gap)
+                case "!cancelled":
+                    yield str(self.cancelled)
+                case "!request":
+                    yield json.dumps(request)
+                case _:
+                    yield word + " "
+
+
+class RequestFailed(Exception):
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def response(self, with_code: bool) -> Any:
+        message = f"failed with {self.code}"
+        if with_code:
+            message = f"{self.code}: {message}"
+        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, self.code))
+        return pb_utils.InferenceResponse(error=error)
+
+
+def arrived(request: Any) -> dict[str, Any]:
+    """All that came with a request: its inputs as Python values, and under "parameters" its parameters."""
+    values: dict[str, Any] = {}
+    for tensor in request.inputs():
+        elements = [e.decode() if isinstance(e, bytes) else e for e in tensor.as_numpy().tolist()]
+        values[tensor.name()] = elements if tensor.name() == "stop_words" else elements[0]
+    values["parameters"] = json.loads(request.parameters() or "{}")
+    values["timeout_us"] = request.timeout()
+    return values
+
+
+def response(text: str, finish_reason: str) -> Any:
+    return pb_utils.InferenceResponse(
+        [
+            pb_utils.Tensor("text_output", np.array([text.encode()], dtype=np.object_)),
+            pb_utils.Tensor("finish_reason", np.array([finish_reason.encode()], dtype=np.object_)),
+        ]
+    )

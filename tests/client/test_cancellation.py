@@ -1,0 +1,67 @@
+"""A stream that nobody reads any more ends on the server, alone, and leaves nothing behind."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from inflight_client import Client, RequestCancelled
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 5
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def cancelled(client: Client) -> int:
+    """How many requests the server has seen cancelled so far."""
+    return int(client.generate("!cancelled").text)
+
+
+def test_leaving_a_stream_cancels_it_and_no_other(client: Client) -> None:
+    before = cancelled(client)
+    with client.stream("!gap 10 !forever") as kept:
+        next(kept)
+        with client.stream("!gap 10 !forever") as left:
+            next(left)
+        assert eventually(lambda: cancelled(client) == before + 1)
+        assert [next(kept).text for _ in range(20)] == ["tick "] * 20
+        assert cancelled(client) == before + 1
+    assert eventually(lambda: cancelled(client) == before + 2)
+
+
+def test_abandoned_stream_is_cancelled(client: Client) -> None:
+    before = cancelled(client)
+    for _ in client.stream("!gap 10 !forever"):
+        break
+    assert eventually(lambda: cancelled(client) == before + 1)
+
+
+def test_cancel_from_another_thread_ends_the_iteration(client: Client) -> None:
+    with client.stream("!gap 10 !forever") as stream:
+        next(stream)
+        threading.Timer(0.1, stream.cancel).start()
+        with pytest.raises(RequestCancelled):
+            list(stream)
+
+
+def test_finished_stream_is_not_counted_as_cancelled(client: Client) -> None:
+    before = cancelled(client)
+    with client.stream("one two") as stream:
+        assert [chunk.text for chunk in stream] == ["one ", "two ", ""]
+    assert cancelled(client) == before
+
+
+def test_no_thread_is_left_behind(server) -> None:
+    before = set(threading.enumerate())
+    with Client(server.grpc_url) as client:
+        streams = [client.stream("!gap 10 !forever") for _ in range(16)]
+        for stream in streams:
+            next(stream)
+            stream.cancel()
+        client.generate("one")
+    assert eventually(lambda: set(threading.enumerate()) <= before)
