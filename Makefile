@@ -1,0 +1,51 @@
+# `make help` lists what there is to do. Everything but `clean` and `help` sets up $(VENV) first.
+
+VENV ?= .venv
+LOAD_ARGS ?= --users 16 --spawn-rate 16 --run-time 30s
+
+supported := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(python) -c '$(supported)' 2>/dev/null && echo $(python))))
+
+bin := $(VENV)/bin
+installed := $(VENV)/.installed
+
+.PHONY: help serve demo load test check clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make serve    Triton with the model on 127.0.0.1, in the foreground"
+	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags)"
+	@echo "make demo     watch a running server batch requests in flight"
+	@echo "make load     load a running server with Locust; variable: LOAD_ARGS"
+	@echo "make test     the whole test suite, on a real server"
+	@echo "make check    lint, types and the unit tests, in seconds"
+	@echo "make clean    remove $(VENV) and what tools left behind"
+	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
+
+$(installed): pyproject.toml
+	@$(or $(PYTHON),false) -c '$(supported)' || { echo "error: PYTHON=$(PYTHON): Python 3.11 or 3.12 is needed" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(bin)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+serve: $(installed)
+	@$(bin)/python -m scripts.serve
+
+demo: $(installed)
+	@$(bin)/python -m scripts.demo
+
+load: $(installed)
+	$(bin)/locust --headless -f load_tests/locustfile.py $(LOAD_ARGS)
+
+test: $(installed)
+	$(bin)/python -m pytest
+
+check: $(installed)
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy
+	$(bin)/python -m pytest -q tests/unit
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""Short ways to make what the engine's core is made of."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from inflight import SamplingParams
+from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.request import Request
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler import Scheduler
+
+
+def make_request(
+    request_id: str,
+    prompt: Iterable[int] | int = 4,
+    *,
+    max_tokens: int = 4,
+    stop_token_ids: Iterable[int] = (),
+    seed: int = 0,
+    arrival: float = 0.0,
+    **params: Any,
+) -> Request:
+    """A request; a prompt given as a number has as many tokens, different from those of other requests."""
+    if isinstance(prompt, int):
+        first = 1000 * (1 + sum(request_id.encode()))
+        prompt = range(first, first + prompt)
+    return Request(
+        request_id=request_id,
+        prompt_ids=list(prompt),
+        params=SamplingParams(max_tokens=max_tokens, **params),
+        max_tokens=max_tokens,
+        seed=seed,
+        stop_token_ids=frozenset(stop_token_ids),
+        arrival=arrival,
+    )
+
+
+def make_tables(num_blocks: int = 8, block_size: int = 4, *, prefix_caching: bool = True) -> BlockTables:
+    return BlockTables(BlockPool(num_blocks), block_size, prefix_caching=prefix_caching)
+
+
+def make_scheduler(
+    num_blocks: int = 64,
+    block_size: int = 4,
+    *,
+    max_num_seqs: int = 8,
+    budget: int = 32,
+    prefix_caching: bool = True,
+) -> Scheduler:
+    return Scheduler(
+        make_tables(num_blocks, block_size, prefix_caching=prefix_caching),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+    )
+
+
+def shares(plan: StepPlan) -> dict[str, int]:
+    """Tokens of a plan by request id, in the plan's order."""
+    return {share.request.request_id: share.num_tokens for share in plan.scheduled}
+
+
+def step(scheduler: Scheduler, token: int = 7) -> dict[str, int]:
+    """Plan a step and commit it with the same token for everybody; returns the shares."""
+    plan = scheduler.schedule()
+    planned = shares(plan)
+    scheduler.commit(plan, [token] * len(plan.sampling))
+    return planned

@@ -1,0 +1,83 @@
+"""A model without weights whose KV cache tells every mix-up of blocks.
+
+The next token is a function of all tokens before it. A slot of the cache holds the name of the tokens up to
+its position, and every token that is computed first looks up the names at all positions before its own.
+"""
+
+from collections.abc import Sequence
+
+from inflight.outputs import TokenLogprobs
+from inflight.request import Request
+from inflight.scheduler.plan import Scheduled, StepPlan
+
+VOCABULARY = 7
+
+
+def prefix_names(token_ids: Sequence[int]) -> list[int]:
+    """For each token, a name of it and all before it."""
+    names, name = [], 0
+    for token in token_ids:
+        name = hash((name, token))
+        names.append(name)
+    return names
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    return prefix_names(token_ids)[-1] % VOCABULARY
+
+
+def expected_output(request: Request) -> tuple[list[int], str]:
+    """What a request generates, and why it ends, as if it were alone."""
+    tokens, output = list(request.prompt_ids), []
+    while True:
+        output.append(next_token(tokens))
+        tokens.append(output[-1])
+        if len(output) >= request.params.min_tokens and output[-1] in request.stop_token_ids:
+            return output, "stop"
+        if len(output) >= request.max_tokens:
+            return output, "length"
+
+
+class FakeModel:
+    """Runs plans as `ModelRunner` does."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._slots: dict[int, int] = {}
+
+    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+        for share in plan.scheduled:
+            self._look_up(share.request, share.request.num_computed)
+        self._write(plan, spoil=False)
+        for share in plan.scheduled:
+            self._look_up(share.request, share.request.num_computed + share.num_tokens)
+        tokens = [next_token(request.token_ids) for request in plan.sampling]
+        return tokens, [None] * len(tokens)
+
+    def break_down(self, plan: StepPlan) -> None:
+        """Leave garbage wherever the plan would have written."""
+        self._write(plan, spoil=True)
+
+    def _look_up(self, request: Request, length: int) -> None:
+        """Every position of a request before `length` holds what its own tokens put there."""
+        wanted = prefix_names(request.token_ids[:length])
+        found = [self._slots.get(self._slot(request, position)) for position in range(length)]
+        assert found == wanted, f"{request.request_id} reads the keys and values of other tokens"
+
+    def _write(self, plan: StepPlan, *, spoil: bool) -> None:
+        written: set[int] = set()
+        for share in plan.scheduled:
+            names = prefix_names(share.request.token_ids)
+            for position in _positions(share):
+                slot = self._slot(share.request, position)
+                assert slot not in written, f"slot {slot} is written twice in a step"
+                written.add(slot)
+                self._slots[slot] = -1 if spoil else names[position]
+
+    def _slot(self, request: Request, position: int) -> int:
+        block = request.blocks[position // self._block_size]
+        return block * self._block_size + position % self._block_size
+
+
+def _positions(share: Scheduled) -> range:
+    return range(share.request.num_computed, share.request.num_computed + share.num_tokens)

@@ -1,0 +1,185 @@
+"""Admission with prefix reuse, growth and release of whole block tables."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inflight.kv_cache.block_hash import extend_hashes
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.request import Request
+
+from tests.unit.builders import make_request, make_tables
+
+
+def served(tables: BlockTables, request_id: str, prompt: range) -> Request:
+    """A request whose whole prompt has been computed."""
+    request = make_request(request_id, prompt)
+    assert tables.admit(request)
+    tables.commit(request, request.num_uncomputed)
+    return request
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
+def test_blocks_are_counted_in_whole(tokens: int, blocks: int) -> None:
+    assert make_tables(block_size=4).blocks_for(tokens) == blocks
+
+
+def test_admission_gives_blocks_for_all_known_tokens() -> None:
+    tables = make_tables(block_size=4)
+    request = make_request("a", 9)
+    assert tables.admit(request)
+    assert len(request.blocks) == 3
+    assert request.num_computed == 0
+
+
+def test_nothing_is_taken_when_the_blocks_do_not_suffice() -> None:
+    tables = make_tables(num_blocks=4, block_size=4)
+    tables.pool.release(served(tables, "a", range(8)).blocks)
+    tables.pool.allocate(1)
+    request = make_request("b", range(16))
+    assert not tables.admit(request)
+    assert request.blocks == []
+    assert tables.pool.num_used == 1
+    assert tables.pool.num_cached == 2
+
+
+def test_a_hit_that_must_be_taken_from_the_free_blocks_counts_as_taken() -> None:
+    tables = make_tables(num_blocks=3, block_size=4)
+    tables.release(served(tables, "a", range(8)))
+    tables.pool.allocate(1)  # Two blocks are free, and both are the hit.
+    assert not tables.admit(make_request("b", range(9)))
+    assert tables.pool.num_used == 1
+
+
+def test_a_hit_that_others_use_needs_no_free_block() -> None:
+    tables = make_tables(num_blocks=3, block_size=4)
+    first = served(tables, "a", range(8))
+    second = make_request("b", range(9))
+    assert tables.admit(second)
+    assert second.blocks[:2] == first.blocks
+    assert second.num_computed == 8
+
+
+def test_the_last_token_is_computed_even_if_all_blocks_are_known() -> None:
+    tables = make_tables(block_size=4)
+    first = served(tables, "a", range(8))
+    second = make_request("b", range(8))
+    assert tables.admit(second)
+    assert second.num_computed == 4
+    assert second.blocks[0] == first.blocks[0]
+    assert second.blocks[1] != first.blocks[1]
+
+
+def test_equal_tokens_after_different_ones_are_no_hit() -> None:
+    tables = make_tables(block_size=2)
+    served(tables, "a", range(0, 8))
+    request = make_request("b", [99, 1, *range(2, 8)])
+    assert tables.admit(request)
+    assert request.num_computed == 0
+
+
+def test_nothing_is_reused_with_prefix_caching_off() -> None:
+    tables = make_tables(block_size=2, prefix_caching=False)
+    tables.release(served(tables, "a", range(8)))
+    assert tables.pool.num_cached == 0
+    request = make_request("b", range(8))
+    assert tables.admit(request)
+    assert request.num_computed == 0
+
+
+def test_blocks_are_offered_for_reuse_only_once_their_step_has_committed() -> None:
+    tables = make_tables(block_size=2)
+    first, second = make_request("a", range(6)), make_request("b", range(6))
+    assert tables.admit(first)
+    assert tables.admit(second)
+    assert second.num_computed == 0
+    assert not set(first.blocks) & set(second.blocks)
+
+
+def test_only_full_blocks_are_offered_for_reuse() -> None:
+    tables = make_tables(block_size=4)
+    request = make_request("a", range(8))
+    tables.admit(request)
+    tables.commit(request, 3)
+    tables.release(request)
+    assert tables.pool.num_cached == 0
+    tables.admit(request)
+    tables.commit(request, 3)
+    tables.commit(request, 3)
+    tables.release(request)
+    assert tables.pool.num_cached == 1
+
+
+def test_blocks_filled_with_output_are_reused_too() -> None:
+    tables = make_tables(block_size=2)
+    first = served(tables, "a", range(3))
+    first.token_ids.append(3)
+    assert tables.grow(first)
+    tables.commit(first, 1)
+    second = make_request("b", range(5))
+    assert tables.admit(second)
+    assert second.num_computed == 4
+
+
+def test_two_requests_that_compute_the_same_prompt_keep_their_own_blocks() -> None:
+    tables = make_tables(block_size=2)
+    first, second = make_request("a", range(4)), make_request("b", range(4))
+    tables.admit(first)
+    tables.admit(second)
+    before = list(second.blocks)
+    tables.commit(first, 4)
+    tables.commit(second, 4)
+    assert second.blocks == before
+    tables.release(first)
+    tables.release(second)
+    assert tables.pool.num_cached == 2
+
+
+def test_a_table_grows_by_a_block_when_the_last_is_full() -> None:
+    tables = make_tables(block_size=4)
+    request = served(tables, "a", range(7))
+    for token, blocks in ((7, 2), (8, 3), (9, 3)):
+        request.token_ids.append(token)
+        assert tables.grow(request)
+        assert len(request.blocks) == blocks
+
+
+def test_growth_fails_without_a_change_when_no_block_is_free() -> None:
+    tables = make_tables(num_blocks=1, block_size=4)
+    request = served(tables, "a", range(4))
+    blocks = list(request.blocks)
+    request.token_ids.append(4)
+    assert not tables.grow(request)
+    assert request.blocks == blocks
+
+
+def test_release_returns_every_block_and_forgets_what_was_computed() -> None:
+    tables = make_tables()
+    request = served(tables, "a", range(9))
+    tables.release(request)
+    assert (request.blocks, request.num_computed) == ([], 0)
+    assert tables.pool.num_used == 0
+    tables.release(request)  # A request that waits holds nothing.
+    assert tables.pool.num_used == 0
+
+
+@given(st.lists(st.integers(0, 3), max_size=24), st.lists(st.integers(0, 3), max_size=24), st.integers(1, 5))
+def test_blocks_have_equal_names_just_where_all_tokens_so_far_are_equal(
+    first: list[int], second: list[int], block_size: int
+) -> None:
+    names: tuple[list[bytes], list[bytes]] = ([], [])
+    for tokens, hashes in zip((first, second), names, strict=True):
+        extend_hashes(hashes, tokens, len(tokens), block_size)
+        assert len(hashes) == len(tokens) // block_size
+    for index, (one, other) in enumerate(zip(*names, strict=False)):
+        end = (index + 1) * block_size
+        assert (one == other) == (first[:end] == second[:end])
+
+
+def test_hashes_extended_in_parts_are_those_made_at_once() -> None:
+    tokens = list(range(20))
+    parts: list[bytes] = []
+    for length in (3, 4, 11, 20):
+        extend_hashes(parts, tokens, length, 4)
+    whole: list[bytes] = []
+    extend_hashes(whole, tokens, 20, 4)
+    assert parts == whole

@@ -1,0 +1,58 @@
+"""Chat messages are checked before the model's template sees them."""
+
+from typing import Any
+
+import jinja2
+import pytest
+from inflight import InvalidRequest
+from inflight.text.chat import chat_prompt_ids
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+class Tokenizer:
+    """As much of a transformers tokenizer as a chat needs."""
+
+    chat_template: str | None = "{{ messages }}"
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> list[int]:
+        assert options == {"add_generation_prompt": True, "return_dict": False}
+        if messages[0]["role"] == "rogue":
+            raise jinja2.TemplateError("roles must alternate")
+        return [1, 2, 3]
+
+
+def test_the_template_makes_the_tokens() -> None:
+    assert chat_prompt_ids(Tokenizer(), MESSAGES) == [1, 2, 3]
+
+
+def test_a_model_without_a_template_takes_no_messages() -> None:
+    tokenizer = Tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(InvalidRequest, match="no chat template; give text_input"):
+        chat_prompt_ids(tokenizer, MESSAGES)
+
+
+@pytest.mark.parametrize("messages", [None, [], {}, "hello", 5])
+def test_messages_are_a_list_of_at_least_one(messages: object) -> None:
+    with pytest.raises(InvalidRequest, match="messages must be a list of at least 1 message"):
+        chat_prompt_ids(Tokenizer(), messages)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("hello", "is 'hello'; it must be an object with role and content"),
+        ({"content": "hello"}, "role is None; it must be a text"),
+        ({"role": "user"}, "content is None; it must be a text"),
+        ({"role": "user", "content": [1]}, r"content is \[1\]; it must be a text"),
+    ],
+)
+def test_a_malformed_message_is_named_by_its_place(message: object, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"^messages\[1\]\.?\s?{says}"):
+        chat_prompt_ids(Tokenizer(), [*MESSAGES, message])
+
+
+def test_a_template_that_refuses_is_quoted() -> None:
+    with pytest.raises(InvalidRequest, match="do not fit the model's chat template: roles must alternate"):
+        chat_prompt_ids(Tokenizer(), [{"role": "rogue", "content": "x"}])

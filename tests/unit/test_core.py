@@ -1,0 +1,206 @@
+"""The engine's loop on one thread: submission, cancellation, failing steps, counters."""
+
+import pytest
+from inflight import InvalidRequest, QueueFull
+from inflight.core import EngineCore
+from inflight.outputs import TokenEvent
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler import Scheduler
+
+from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_model import FakeModel, expected_output
+
+
+class Model(FakeModel):
+    """Fails every step that has a request named in `poison`."""
+
+    def __init__(self) -> None:
+        super().__init__(block_size=4)
+        self.poison: set[str] = set()
+
+    def run(self, plan: StepPlan):  # type: ignore[no-untyped-def]
+        if self.poison & {share.request.request_id for share in plan.scheduled}:
+            raise RuntimeError("out of luck")
+        return super().run(plan)
+
+
+def make_core(scheduler: Scheduler | None = None, *, max_queue_size: int = 100) -> tuple[EngineCore, Model]:
+    model = Model()
+    return EngineCore(scheduler or make_scheduler(), model, max_queue_size=max_queue_size), model
+
+
+def drain(core: EngineCore) -> list[TokenEvent]:
+    events: list[TokenEvent] = []
+    for _ in range(1000):
+        if not core.has_work:
+            return events
+        events += core.step()
+    raise AssertionError("the core does not come to rest")
+
+
+def ends(events: list[TokenEvent]) -> dict[str, str | None]:
+    """Finish reasons by request id; no request may end twice."""
+    finals = [(e.request.request_id, e.finish_reason) for e in events if e.finish_reason is not None]
+    assert len(dict(finals)) == len(finals)
+    return dict(finals)
+
+
+def test_events_tell_a_request_token_by_token_and_how_it_ended() -> None:
+    core, _ = make_core()
+    requests = [make_request(name, 5, max_tokens=6, stop_token_ids=[3]) for name in "abc"]
+    for request in requests:
+        core.submit(request)
+    events = drain(core)
+    for request in requests:
+        mine = [event for event in events if event.request is request]
+        tokens, reason = expected_output(request)
+        assert [event.token_id for event in mine] == tokens
+        assert [event.finish_reason for event in mine] == [None] * (len(tokens) - 1) + [reason]
+    assert core.stats().blocks_used == 0
+
+
+def test_a_full_queue_refuses_and_takes_requests_again_later() -> None:
+    core, _ = make_core(max_queue_size=2)
+    core.submit(make_request("a"))
+    core.submit(make_request("b"))
+    with pytest.raises(QueueFull, match="2 requests wait; max_queue_size is 2"):
+        core.submit(make_request("c"))
+    assert core.num_waiting == 2
+    core.step()
+    core.submit(make_request("c"))
+    assert set(ends(drain(core))) == {"a", "b", "c"}
+
+
+def test_requests_that_run_take_no_place_in_the_queue() -> None:
+    core, _ = make_core(make_scheduler(max_num_seqs=1), max_queue_size=1)
+    core.submit(make_request("a"))
+    core.step()
+    core.submit(make_request("b"))
+    core.step()
+    with pytest.raises(QueueFull):
+        core.submit(make_request("c"))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_an_unfinished_request_keeps_its_id_to_itself(steps: int) -> None:
+    core, _ = make_core(make_scheduler(max_num_seqs=1))
+    for name in ("runs", "waits"):
+        core.submit(make_request(name))
+    for _ in range(steps):
+        core.step()
+    for name in ("runs", "waits"):
+        with pytest.raises(InvalidRequest, match=f"request_id '{name}' belongs to an unfinished request"):
+            core.submit(make_request(name))
+    drain(core)
+    core.submit(make_request("runs"))
+    assert ends(drain(core)) == {"runs": "length"}
+
+
+def test_cancelled_requests_end_before_the_next_step() -> None:
+    core, _ = make_core(make_scheduler(max_num_seqs=1))
+    for name in ("runs", "waits", "stays"):
+        core.submit(make_request(name))
+    core.step()
+    core.submit(make_request("new"))
+    for name in ("runs", "waits", "new"):
+        core.cancel(name)
+    assert ends(core.step()) == {"runs": "cancelled", "waits": "cancelled", "new": "cancelled"}
+    assert ends(drain(core)) == {"stays": "length"}
+    assert core.stats().blocks_used == 0
+
+
+def test_cancelling_twice_or_what_is_not_here_changes_nothing() -> None:
+    core, _ = make_core()
+    core.cancel("never")
+    core.submit(make_request("a"))
+    core.cancel("a")
+    core.cancel("a")
+    assert ends(drain(core)) == {"a": "cancelled"}
+    core.cancel("a")
+    assert drain(core) == []
+
+
+def test_a_late_cancellation_does_not_hit_a_new_request_of_the_same_name() -> None:
+    core, _ = make_core()
+    core.submit(make_request("a", max_tokens=1))
+    assert ends(core.step()) == {"a": "length"}
+    core.cancel("a")
+    core.submit(make_request("a"))
+    assert ends(drain(core)) == {"a": "length"}
+
+
+def test_a_cancellation_that_comes_during_the_last_step_does_not_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, model = make_core()
+    run = model.run
+
+    def cancelled_meanwhile(plan: StepPlan):  # type: ignore[no-untyped-def]
+        core.cancel("a")
+        return run(plan)
+
+    core.submit(make_request("a", max_tokens=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "run", cancelled_meanwhile)
+        assert ends(core.step()) == {"a": "length"}
+    core.submit(make_request("a"))
+    assert ends(drain(core)) == {"a": "length"}
+
+
+def test_a_failing_step_ends_its_own_requests_and_no_others() -> None:
+    core, model = make_core(make_scheduler(max_num_seqs=2))
+    for name in ("bad", "beside", "later"):
+        core.submit(make_request(name))
+    model.poison = {"bad"}
+    events = core.step()
+    assert ends(events) == {"bad": "error", "beside": "error"}
+    assert {event.error for event in events} == {"RuntimeError: out of luck"}
+    assert core.stats().blocks_used == 0
+    assert ends(drain(core)) == {"later": "length"}
+
+
+def test_what_a_failing_step_computed_is_not_reused() -> None:
+    core, model = make_core()
+    core.submit(make_request("bad", range(12)))
+    model.poison = {"bad"}
+    core.step()
+    core.submit(make_request("same", range(12)))
+    drain(core)
+    assert core.stats().cached_tokens == 0
+
+
+def test_a_failing_step_leaves_requests_alone_that_it_had_no_share_for() -> None:
+    core, model = make_core(make_scheduler(budget=4, max_num_seqs=4))
+    core.submit(make_request("long", 30))
+    core.step()
+    core.submit(make_request("next", 4))
+    model.poison = {"long"}
+    assert ends(core.step()) == {"long": "error"}
+    assert ends(drain(core)) == {"next": "length"}
+
+
+def test_the_counters_say_what_was_done() -> None:
+    core, _ = make_core(make_scheduler(num_blocks=20, block_size=4, budget=8))
+    core.submit(make_request("a", range(10), max_tokens=3))
+    drain(core)
+    core.submit(make_request("b", range(10), max_tokens=3))
+    core.step()
+    stats = core.stats()
+    assert (stats.running, stats.waiting, stats.preemptions) == (1, 0, 0)
+    assert (stats.prompt_tokens, stats.cached_tokens) == (20, 8)
+    assert (stats.steps, stats.generated_tokens) == (5, 4)
+    assert stats.computed_tokens == 10 + 2 + 2
+    assert (stats.blocks_total, stats.blocks_used, stats.blocks_free) == (20, 3, 17)
+    assert stats.step_seconds > 0
+    drain(core)
+    assert core.stats().blocks_cached > 0
+
+
+def test_a_prompt_is_counted_once_even_if_its_request_is_preempted() -> None:
+    core, _ = make_core(make_scheduler(num_blocks=4, block_size=2, budget=16))
+    for name in "ab":
+        core.submit(make_request(name, 4, max_tokens=4))
+    drain(core)
+    stats = core.stats()
+    assert stats.preemptions > 0
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.generated_tokens) == (8, 0, 8)

@@ -1,0 +1,127 @@
+"""Text from tokens that come one at a time is the text of all tokens at once."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from inflight.text.detokenizer import Detokenizer
+from tokenizers import Tokenizer
+
+from tests.unit.tiny_tokenizers import WORDS, byte_fallback, byte_level, from_bytes, from_names, metaspace
+
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+BYTE_LEVEL, BYTE_FALLBACK, METASPACE = byte_level(), byte_fallback(), metaspace()
+
+# Characters of one to four bytes; the last three have no token of their own in any tokenizer.
+CHARACTERS = st.sampled_from([*"a .", "é", "你", "好", "\N{GRINNING FACE}", "\N{ZERO WIDTH JOINER}"])
+TEXTS = st.lists(CHARACTERS, max_size=12).map("".join)
+NAMES = st.lists(st.one_of(st.sampled_from([*WORDS, "<end>"]), CHARACTERS), max_size=12)
+# Bytes of valid characters, cut anywhere, among others that begin or continue none.
+BYTES = st.lists(
+    st.one_of(TEXTS.map(str.encode), st.binary(max_size=3), st.just("你好".encode()[:4])), max_size=6
+).map(b"".join)
+
+
+def stream(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> list[str]:
+    """What each token of the output shows, and what the end does."""
+    detokenizer = Detokenizer(tokenizer, prompt)
+    return [*map(detokenizer.push, output), detokenizer.flush()]
+
+
+def at_once(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> str:
+    """What the output adds to the prompt's text, without half a character at its end."""
+    before, after = tokenizer.decode(prompt), tokenizer.decode(prompt + output)
+    assert after.startswith(before)
+    return after[len(before) :].rstrip(BROKEN)
+
+
+@given(TEXTS, BYTES)
+@example("你好你好", "好".encode())
+@example("", b"\xff\xffa\xff")
+def test_byte_level_tokens_give_the_text_of_all_bytes_valid_or_not(prompt: str, output: bytes) -> None:
+    prompt_ids, ids = from_bytes(BYTE_LEVEL, prompt.encode()), from_bytes(BYTE_LEVEL, output)
+    assert "".join(stream(BYTE_LEVEL, prompt_ids, ids)) == at_once(BYTE_LEVEL, prompt_ids, ids)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, BYTE_FALLBACK], ids=["byte level", "byte fallback"])
+@given(prompt=TEXTS, output=TEXTS)
+def test_valid_text_never_shows_a_broken_character(tokenizer: Tokenizer, prompt: str, output: str) -> None:
+    prompt_ids, ids = from_bytes(tokenizer, prompt.encode()), from_bytes(tokenizer, output.encode())
+    pieces = stream(tokenizer, prompt_ids, ids)
+    assert not any(BROKEN in piece for piece in pieces)
+    assert "".join(pieces) == at_once(tokenizer, prompt_ids, ids)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_FALLBACK, METASPACE], ids=["byte fallback", "metaspace"])
+@given(prompt=NAMES, output=NAMES)
+def test_words_keep_their_spaces_and_special_tokens_give_no_text(
+    tokenizer: Tokenizer, prompt: list[str], output: list[str]
+) -> None:
+    if tokenizer is METASPACE:
+        prompt, output = ([name for name in names if name in [*WORDS, "<end>"]] for names in (prompt, output))
+    prompt_ids, ids = from_names(tokenizer, ["▁the", *prompt]), from_names(tokenizer, output)
+    assert "".join(stream(tokenizer, prompt_ids, ids)) == at_once(tokenizer, prompt_ids, ids)
+
+
+@given(st.lists(st.one_of(st.sampled_from(WORDS).map(str), st.binary(min_size=1, max_size=4)), max_size=14))
+def test_byte_fallback_with_invalid_bytes_loses_no_word(parts: list[str | bytes]) -> None:
+    """The decoder breaks every byte of a run that is not valid as a whole, even those shown as characters."""
+    high = [bytes(byte | 0x80 for byte in part) if isinstance(part, bytes) else part for part in parts]
+    ids: list[int] = []
+    for part in high:
+        ids += (
+            from_bytes(BYTE_FALLBACK, part) if isinstance(part, bytes) else from_names(BYTE_FALLBACK, [part])
+        )
+    words = "".join(part for part in high if isinstance(part, str)).replace("▁", " ")
+    text = "".join(stream(BYTE_FALLBACK, from_names(BYTE_FALLBACK, ["▁the"]), ids))
+    letters = " ab.the"
+    assert [c for c in text if c in letters] == [c for c in words if c in letters]
+
+
+def test_a_character_already_shown_stays_though_the_bytes_after_it_break_its_run() -> None:
+    ids = from_bytes(BYTE_FALLBACK, b"\xc3\xa9\xc3") + from_names(BYTE_FALLBACK, ["b"])
+    assert "".join(stream(BYTE_FALLBACK, from_names(BYTE_FALLBACK, ["▁the"]), ids)) == f"é{BROKEN}b"
+
+
+@pytest.mark.parametrize("prompt", ["你好你", "\N{GRINNING FACE}" * 3, "é" * 9, "aé" * 9])
+def test_a_prompt_that_ends_in_many_bytes_leaves_the_output_alone(prompt: str) -> None:
+    prompt_ids = from_bytes(BYTE_FALLBACK, prompt.encode())
+    for output, text in ((["▁a", "▁b"], " a b"), (["好", "▁b"], "好 b")):
+        assert "".join(stream(BYTE_FALLBACK, prompt_ids, from_names(BYTE_FALLBACK, output))) == text
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, BYTE_FALLBACK], ids=["byte level", "byte fallback"])
+def test_a_prompt_that_ends_in_a_replacement_character_is_not_part_of_the_output(
+    tokenizer: Tokenizer,
+) -> None:
+    prompt, output = from_names(tokenizer, f"a{BROKEN}"), from_names(tokenizer, "bb")
+    assert "".join(stream(tokenizer, prompt, output)) == "bb"
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, BYTE_FALLBACK], ids=["byte level", "byte fallback"])
+def test_a_prompt_that_ends_within_a_character_is_not_part_of_the_output(tokenizer: Tokenizer) -> None:
+    half, other_half = "你".encode()[:2], "你".encode()[2:]
+    prompt = [*from_names(tokenizer, "aa"), *from_bytes(tokenizer, half)]
+    rest, b = from_bytes(tokenizer, other_half), from_names(tokenizer, "b")
+    assert "".join(stream(tokenizer, prompt, rest + b)) == "你b"
+    assert "".join(stream(tokenizer, prompt, b + b)) == "bb"
+
+
+def test_a_character_is_shown_with_its_last_byte() -> None:
+    ids = from_bytes(BYTE_LEVEL, "a你b".encode())
+    assert stream(BYTE_LEVEL, from_bytes(BYTE_LEVEL, b"x"), ids) == ["a", "", "", "你", "b", ""]
+
+
+def test_half_a_character_at_the_end_is_dropped() -> None:
+    ids = from_bytes(BYTE_LEVEL, b"a" + "你".encode()[:2])
+    assert stream(BYTE_LEVEL, from_bytes(BYTE_LEVEL, b"x"), ids) == ["a", "", "", ""]
+
+
+def test_special_tokens_alone_give_no_text() -> None:
+    end = BYTE_LEVEL.token_to_id("<end>")
+    assert stream(BYTE_LEVEL, [end], [end] * 20) == [""] * 21
+
+
+def test_tokens_beyond_the_tokenizer_give_no_text() -> None:
+    """Models often have more rows of logits than their tokenizer has tokens."""
+    ids = [10_000, *from_bytes(BYTE_LEVEL, b"a"), 10_000]
+    assert "".join(stream(BYTE_LEVEL, from_bytes(BYTE_LEVEL, b"x"), ids)) == "a"

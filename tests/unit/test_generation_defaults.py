@@ -1,0 +1,71 @@
+"""What the model's generation_config says where a request says nothing."""
+
+import pytest
+from inflight import SamplingParams
+from inflight.generation_defaults import GenerationDefaults
+
+NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+SAMPLES = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.9}
+
+
+def sampling(params: SamplingParams) -> dict[str, float | None]:
+    return {name: getattr(params, name) for name in ("temperature", *NEUTRAL)}
+
+
+def filled(config: dict[str, object], **asked: object) -> dict[str, float | None]:
+    return sampling(GenerationDefaults.of(config).fill(SamplingParams(**asked)))  # type: ignore[arg-type]
+
+
+def test_a_model_that_says_nothing_is_greedy() -> None:
+    assert filled({}) == {"temperature": 0.0, **NEUTRAL}
+
+
+def test_a_model_that_does_not_sample_is_greedy_whatever_else_it_says() -> None:
+    assert filled({**SAMPLES, "do_sample": False}) == {"temperature": 0.0, **NEUTRAL}
+
+
+def test_a_model_that_samples_does_so_as_it_says() -> None:
+    assert filled(SAMPLES) == {**NEUTRAL, "temperature": 0.6, "top_k": 20, "top_p": 0.9}
+
+
+def test_a_model_that_samples_without_a_temperature_has_one() -> None:
+    assert filled({"do_sample": True}) == {"temperature": 1.0, **NEUTRAL}
+
+
+@pytest.mark.parametrize("asked", [{"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"temperature": 1.0}])
+def test_a_request_that_asks_for_sampling_gets_it_from_a_greedy_model(asked: dict[str, float]) -> None:
+    assert filled({}, **asked) == {"temperature": 1.0, **NEUTRAL, **asked}
+
+
+def test_a_request_may_be_greedy_with_a_model_that_samples() -> None:
+    assert filled(SAMPLES, temperature=0)["temperature"] == 0
+
+
+def test_what_a_request_says_counts_and_the_model_fills_in_the_rest() -> None:
+    assert filled(SAMPLES, top_p=0.5) == {**NEUTRAL, "temperature": 0.6, "top_k": 20, "top_p": 0.5}
+
+
+def test_the_repetition_penalty_applies_to_greedy_requests_too() -> None:
+    assert filled({"repetition_penalty": 1.2})["repetition_penalty"] == 1.2
+    assert filled({"repetition_penalty": 1.2}, repetition_penalty=1.0)["repetition_penalty"] == 1.0
+
+
+def test_a_seed_alone_asks_for_no_sampling() -> None:
+    assert filled({}, seed=5)["temperature"] == 0.0
+
+
+def test_null_counts_as_not_said() -> None:
+    assert filled({"do_sample": None, "temperature": None, "repetition_penalty": None}) == filled({})
+
+
+def test_the_number_of_tokens_is_the_models_or_sixteen() -> None:
+    assert GenerationDefaults.of({}).max_tokens == 16
+    assert GenerationDefaults.of({"max_new_tokens": None}).max_tokens == 16
+    assert GenerationDefaults.of({"max_new_tokens": 40}).max_tokens == 40
+
+
+def test_max_tokens_and_all_that_is_not_sampling_stay_as_they_are() -> None:
+    asked = SamplingParams(max_tokens=None, min_tokens=3, stop=("x",), seed=7, presence_penalty=0.5)
+    given = GenerationDefaults.of(SAMPLES).fill(asked)
+    assert (given.max_tokens, given.min_tokens, given.stop, given.seed) == (None, 3, ("x",), 7)
+    assert given.presence_penalty == 0.5

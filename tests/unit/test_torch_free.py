@@ -1,0 +1,47 @@
+"""The scheduler, the cache's bookkeeping and the text can be used, and tested, without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+TORCH_FREE = [
+    "inflight",
+    "inflight.core",
+    "inflight.generation_defaults",
+    "inflight.kv_cache.block_hash",
+    "inflight.kv_cache.block_pool",
+    "inflight.kv_cache.block_tables",
+    "inflight.outputs",
+    "inflight.scheduler.plan",
+    "inflight.scheduler.scheduler",
+    "inflight.text.chat",
+    "inflight.text.detokenizer",
+    "inflight.text.stop_strings",
+    "serving.settings",
+    "serving.values",
+]
+
+
+def test_the_core_imports_neither_torch_nor_transformers() -> None:
+    code = f"""
+import importlib, sys
+sys.path[:0] = {sys.path!r}
+for name in {TORCH_FREE!r}:
+    importlib.import_module(name)
+print(sorted({{"torch", "transformers"}} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_knows_its_public_names_without_importing_them() -> None:
+    import inflight
+    from inflight.outputs import RequestOutput
+
+    assert inflight.RequestOutput is RequestOutput
+    assert "Engine" in inflight.__all__
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        inflight.Motor  # noqa: B018
