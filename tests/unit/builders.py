@@ -66,3 +66,8 @@ def step(scheduler: Scheduler, token: int = 7) -> dict[str, int]:
     planned = shares(plan)
     scheduler.commit(plan, [token] * len(plan.sampling))
     return planned
+
+
+def holds(scheduler: Scheduler, request_id: str) -> bool:
+    """Whether a request waits or runs."""
+    return request_id in scheduler.waiting or request_id in scheduler.running

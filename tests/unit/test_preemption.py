@@ -5,7 +5,7 @@ import random
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
 
-from tests.unit.builders import make_request, make_scheduler, shares, step
+from tests.unit.builders import holds, make_request, make_scheduler, shares, step
 
 
 def crowded(
@@ -75,13 +75,13 @@ def test_a_preempted_request_keeps_arrival_tokens_and_seed() -> None:
 
 def test_a_preempted_request_computes_its_output_again_and_goes_on() -> None:
     scheduler, requests = crowded(num_blocks=3, max_tokens=5)
-    while scheduler.holds("a"):
+    while holds(scheduler, "a"):
         step(scheduler, token=1)
     assert requests["b"].num_preemptions == 1
     assert requests["b"].num_output == 1
     # What it had computed is still in the cache: only the tokens after the full block are computed.
     assert step(scheduler, token=2) == {"b": 1}
-    while scheduler.holds("b"):
+    while holds(scheduler, "b"):
         step(scheduler, token=2)
     assert requests["b"].token_ids[4:] == [7, 2, 2, 2, 2]
 
@@ -96,7 +96,7 @@ def test_a_preempted_request_can_be_removed() -> None:
 
 def test_recomputed_tokens_are_not_counted_as_spared_by_the_prefix_cache() -> None:
     scheduler, requests = crowded(num_blocks=3, max_tokens=5)
-    while scheduler.holds("b"):
+    while holds(scheduler, "b"):
         step(scheduler)
     assert requests["b"].num_preemptions == 1
     assert requests["b"].num_cached == 0
@@ -110,9 +110,9 @@ def test_a_request_in_the_middle_of_its_prompt_can_be_preempted() -> None:
     assert step(scheduler) == {"a": 4, "b": 2}
     assert step(scheduler) == {"a": 1}
     assert young.num_computed == 0
-    while scheduler.holds("a"):
+    while holds(scheduler, "a"):
         step(scheduler)
-    while scheduler.holds("b"):
+    while holds(scheduler, "b"):
         step(scheduler)
     assert young.num_output == 1
 
@@ -128,6 +128,6 @@ def test_the_oldest_request_advances_in_every_step_of_a_crowd() -> None:
     while left:
         oldest = next(iter(left))
         assert step(scheduler)[oldest] >= 1
-        left = {name: request for name, request in left.items() if scheduler.holds(name)}
+        left = {name: request for name, request in left.items() if holds(scheduler, name)}
     assert scheduler.num_preemptions > 0
     assert scheduler.tables.pool.num_used == 0

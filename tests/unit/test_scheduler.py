@@ -4,7 +4,7 @@ import pytest
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
 
-from tests.unit.builders import make_request, make_scheduler, shares, step
+from tests.unit.builders import holds, make_request, make_scheduler, shares, step
 
 
 def add(scheduler: Scheduler, *requests: Request) -> None:
@@ -111,7 +111,7 @@ def test_a_request_leaves_with_its_last_token() -> None:
     step(scheduler)
     plan = scheduler.schedule()
     assert scheduler.commit(plan, [9]) == [(request, "length")]
-    assert not scheduler.holds("a")
+    assert not holds(scheduler, "a")
     assert scheduler.tables.pool.num_used == 0
 
 
@@ -144,9 +144,9 @@ def test_a_request_can_be_removed_at_any_time(steps: int) -> None:
     add(scheduler, request)
     for _ in range(steps):
         step(scheduler)
-    assert scheduler.holds("a")
+    assert holds(scheduler, "a")
     assert scheduler.remove("a") is request
-    assert not scheduler.holds("a")
+    assert not holds(scheduler, "a")
     assert scheduler.tables.pool.num_used == 0
     assert scheduler.schedule().scheduled == ()
 
@@ -172,6 +172,6 @@ def test_a_request_that_fills_the_whole_cache_finishes(block_size: int) -> None:
     add(scheduler, request)
     for _ in range(capacity):
         step(scheduler)
-    assert not scheduler.holds("a")
+    assert not holds(scheduler, "a")
     assert request.num_output == request.max_tokens
     assert request.num_preemptions == 0

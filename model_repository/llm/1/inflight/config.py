@@ -69,5 +69,7 @@ class EngineConfig:
 
 
 def _at_least_one(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be a whole number")
     if value < 1:
         raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -1,9 +1,9 @@
 """The loop of the engine: take what arrived, plan, run the model, commit."""
 
+import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -32,8 +32,10 @@ class EngineCore:
         self._runner = runner
         self._max_queue_size = max_queue_size
         self._wake = threading.Condition()
-        self._arrived: dict[str, Request] = {}
-        self._cancelled: deque[str] = deque()
+        self._unfinished: dict[str, Request] = {}
+        """Every request submitted that has had no last event yet. Under the lock, as are the next two."""
+        self._arrived: list[Request] = []
+        self._cancelled: list[Request] = []
         self._closed = False
         self._death: BaseException | None = None
         self._steps = 0
@@ -54,18 +56,21 @@ class EngineCore:
         with self._wake:
             if self._closed or self._death is not None:
                 raise EngineDead(f"the engine has stopped: {self._death or 'closed'}")
-            if request.request_id in self._arrived or self._scheduler.holds(request.request_id):
+            if request.request_id in self._unfinished:
                 raise InvalidRequest(f"request_id {request.request_id!r} belongs to an unfinished request")
             if self.num_waiting >= self._max_queue_size:
                 raise QueueFull(f"{self.num_waiting} requests wait; max_queue_size is {self._max_queue_size}")
-            self._arrived[request.request_id] = request
+            self._unfinished[request.request_id] = request
+            self._arrived.append(request)
             self._wake.notify()
 
     def cancel(self, request_id: str) -> None:
         """Drop a request before the next step; one that is not here any more is ignored. From any thread."""
         with self._wake:
-            self._cancelled.append(request_id)
-            self._wake.notify()
+            request = self._unfinished.get(request_id)
+            if request is not None:
+                self._cancelled.append(request)
+                self._wake.notify()
 
     @property
     def num_waiting(self) -> int:
@@ -104,8 +109,13 @@ class EngineCore:
     def _die(self, fault: BaseException) -> list[TokenEvent]:
         with self._wake:
             self._death = fault
-            requests = [*self._arrived.values(), *self._scheduler.waiting.values(), *self._scheduler.running.values()]
+            requests = list(self._unfinished.values())
+            self._unfinished.clear()
             self._arrived.clear()
+            self._cancelled.clear()
+        with contextlib.suppress(Exception):  # Whatever broke may break again; the events must get out.
+            for request in requests:
+                self._scheduler.remove(request.request_id)
         return [TokenEvent(r, finish_reason=ERROR, error=f"the engine has stopped: {fault}") for r in requests]
 
     def step(self) -> list[TokenEvent]:
@@ -117,16 +127,23 @@ class EngineCore:
             events += self._compute(plan)
             self._steps += 1
             self._step_seconds += time.perf_counter() - started
+        with self._wake:
+            for event in events:
+                if event.finish_reason is not None:
+                    del self._unfinished[event.request.request_id]
         return events
 
     def _take_arrivals(self) -> list[TokenEvent]:
         with self._wake:
-            for request in self._arrived.values():
+            for request in self._arrived:
                 self._scheduler.add(request)
             self._arrived.clear()
-            cancelled, self._cancelled = self._cancelled, deque()
-        gone = [self._scheduler.remove(request_id) for request_id in cancelled]
-        return [TokenEvent(request, finish_reason=CANCELLED) for request in gone if request is not None]
+            # One that ended meanwhile is gone, and another may have its id.
+            cancelled = {r.request_id: r for r in self._cancelled if self._unfinished.get(r.request_id) is r}
+            self._cancelled.clear()
+        for request_id in cancelled:
+            self._scheduler.remove(request_id)
+        return [TokenEvent(request, finish_reason=CANCELLED) for request in cancelled.values()]
 
     def _compute(self, plan: StepPlan) -> list[TokenEvent]:
         try:

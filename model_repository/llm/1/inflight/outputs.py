@@ -116,7 +116,8 @@ class _OpenOutput:
             delta.num_tokens += 1
             if output.logprobs is not None and event.logprobs is not None:
                 output.logprobs.append(event.logprobs)
-            if self._detokenizer is not None:
+            # Like a stop string, a token that ends the output is not part of its text.
+            if self._detokenizer is not None and event.finish_reason != STOP:
                 text, stopped = self._show(self._detokenizer.push(event.token_id))
         if stopped:
             output.finish_reason = STOP
@@ -128,9 +129,7 @@ class _OpenOutput:
             delta.text += text
 
     def _show(self, piece: str) -> tuple[str, bool]:
-        if len(self.output.token_ids) < self._min_tokens:
-            return self._stops.flush() + piece, False
-        return self._stops.push(piece)
+        return self._stops.push(piece, may_stop=len(self.output.token_ids) >= self._min_tokens)
 
     def _flush(self) -> str:
         """The rest of the text at the end; a stop string may complete even here."""

@@ -1,8 +1,9 @@
 """What one request asks of the sampler, checked when it is made."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 from inflight.errors import InvalidRequest
 
@@ -63,20 +64,22 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts("stop", self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        _within("max_tokens", self.max_tokens, 1, None)
-        _within("min_tokens", self.min_tokens, 0, None)
+        object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
+        _within("max_tokens", self.max_tokens, 1, None, whole=True)
+        _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
         _within("temperature", self.temperature, 0, None)
-        _within("top_k", self.top_k, -1, None)
+        _within("top_k", self.top_k, -1, None, whole=True)
         _within("top_p", self.top_p, 0, 1, open_low=True)
         _within("min_p", self.min_p, 0, 1)
         _within("repetition_penalty", self.repetition_penalty, 0, None, open_low=True)
-        _within("presence_penalty", self.presence_penalty, -2, 2)
-        _within("frequency_penalty", self.frequency_penalty, -2, 2)
-        _within("seed", self.seed, 0, MAX_SEED)
-        _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _within("presence_penalty", self.presence_penalty, -2, 2, optional=False)
+        _within("frequency_penalty", self.frequency_penalty, -2, 2, optional=False)
+        _within("seed", self.seed, 0, MAX_SEED, whole=True)
+        _within("logprobs", self.logprobs, 0, MAX_LOGPROBS, whole=True)
         for token in self.stop_token_ids:
-            _within("stop_token_ids", token, 0, None)
+            _within("stop_token_ids", token, 0, None, whole=True, optional=False)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; it must be true or false")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}"
@@ -84,12 +87,22 @@ class SamplingParams:
 
 
 def _within(
-    name: str, value: float | None, low: float, high: float | None, *, open_low: bool = False
+    name: str,
+    value: Any,
+    low: float,
+    high: float | None,
+    *,
+    open_low: bool = False,
+    whole: bool = False,
+    optional: bool = True,
 ) -> None:
-    if value is None:
+    if value is None and optional:
         return
-    fits = math.isfinite(value) and (value > low if open_low else value >= low)
-    if fits and (high is None or value <= high):
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
+    # Comparisons, unlike math.isfinite, take whole numbers of any length; NaN fails them all.
+    over_low = value > low if open_low else value >= low
+    if over_low and (value < math.inf if high is None else value <= high):
         return
     bound = f"over {low}" if open_low else f"at least {low}"
     if high is not None:
@@ -97,10 +110,19 @@ def _within(
     raise InvalidRequest(f"{name} is {value}; it must be {bound}")
 
 
-def _texts(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else tuple(value)
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else _items(name, value)
     if len(texts) > MAX_STOP_STRINGS:
         raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {MAX_STOP_STRINGS}")
-    if not all(texts):
-        raise InvalidRequest(f"{name} holds an empty text; each must have at least 1 character")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InvalidRequest(f"{name} holds {text!r}; it must hold texts")
+        if not text:
+            raise InvalidRequest(f"{name} holds an empty text; each must have at least 1 character")
     return texts
+
+
+def _items(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a list")
+    return tuple(value)

@@ -94,9 +94,10 @@ def _sampling_json(request: Any, parameters: Mapping[str, Any]) -> dict[str, Any
     written = parameters.get("sampling_parameters") if tensor is None else _tensor_value(tensor)
     if written is None:
         return {}
+    written = values.text("sampling_parameters", written)
     try:
-        decoded = json.loads(values.text("sampling_parameters", written))
-    except json.JSONDecodeError as error:
+        decoded = json.loads(written)
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"sampling_parameters is not valid JSON: {error}") from None
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
@@ -131,5 +132,5 @@ def _prompt_or_messages(given: Mapping[str, Any]) -> tuple[str | None, object | 
         return given["text_input"], None
     try:
         return None, json.loads(given["messages"])
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"messages is not valid JSON: {error}") from None

@@ -22,6 +22,8 @@ def text(name: str, value: Any) -> str:
             raise InvalidRequest(f"{name} is not valid UTF-8: byte {error.start} is {bad:#04x}") from None
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} is {value!r}; it must be a text")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidRequest(f"{name} is not valid Unicode: it holds half of a surrogate pair")
     return value
 
 
@@ -42,7 +44,7 @@ def number(name: str, value: Any) -> float:
     if isinstance(value, int | float | np.number | str) and not isinstance(value, bool):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             pass  # Said below, as for every other misfit.
     raise InvalidRequest(f"{name} is {value!r}; it must be a number")
 

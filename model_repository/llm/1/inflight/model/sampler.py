@@ -15,6 +15,8 @@ from inflight.request import Request
 
 # Up to this k the likeliest tokens are selected, above it all are sorted.
 _MOST_SELECTED = 1024
+# Temperatures below this are greedy: dividing by them would overflow.
+_GREEDY_BELOW = 1e-5
 
 
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int, TokenLogprobs | None]]:
@@ -24,7 +26,7 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int,
     wants_logprobs = any(request.params.logprobs is not None for request in requests)
     shaped = apply_penalties(logits, requests)
     tokens = shaped.argmax(dim=-1)
-    drawn = [row for row, request in enumerate(requests) if request.params.temperature]
+    drawn = [row for row, request in enumerate(requests) if (request.params.temperature or 0) >= _GREEDY_BELOW]
     if drawn:
         rows = torch.tensor(drawn, device=logits.device)
         tokens[rows] = _draw(shaped[rows].float(), [requests[row] for row in drawn])
@@ -42,13 +44,13 @@ def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     params = [request.params for request in requests]
     device = logits.device
     logits = logits / torch.tensor([p.temperature for p in params], device=device)[:, None]
-    top_ks = [p.top_k if p.top_k and p.top_k > 0 else logits.shape[1] for p in params]
-    sort = any(k < logits.shape[1] or p.top_p != 1 for k, p in zip(top_ks, params, strict=True))
+    vocabulary = logits.shape[1]
+    top_ks = [min(p.top_k, vocabulary) if p.top_k and p.top_k > 0 else vocabulary for p in params]
+    sort = any(k < vocabulary or p.top_p != 1 for k, p in zip(top_ks, params, strict=True))
     tokens = None
     if sort:
-        most = min(max(top_ks), logits.shape[1])
-        if most <= _MOST_SELECTED:
-            logits, tokens = logits.topk(most)
+        if max(top_ks) <= _MOST_SELECTED:
+            logits, tokens = logits.topk(max(top_ks))
         else:
             logits, tokens = logits.sort(descending=True, stable=True)
         ranks = torch.arange(logits.shape[1], device=device)
@@ -57,7 +59,7 @@ def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     if sort:
         # A token stays while those before it fall short of p; the likeliest always does.
         before = probabilities.cumsum(dim=-1) - probabilities
-        top_ps = torch.tensor([p.top_p for p in params], device=device)
+        top_ps = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)
         probabilities = probabilities.masked_fill(before >= top_ps[:, None], 0)
     min_ps = torch.tensor([p.min_p for p in params], device=device)
     least = probabilities.amax(dim=-1) * min_ps
@@ -83,7 +85,7 @@ def _logprobs(logits: torch.Tensor, token: int, count: int | None) -> TokenLogpr
     if count is None:
         return None
     row = logits.float().log_softmax(dim=-1)
-    values, tokens = row.topk(count)
+    values, tokens = row.topk(min(count, row.shape[0]))
     chosen = row[token]
     return TokenLogprobs(
         chosen=chosen.item(),

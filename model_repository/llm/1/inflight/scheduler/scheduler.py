@@ -37,10 +37,6 @@ class Scheduler:
         """Queue a request that `fits`."""
         self.waiting[request.request_id] = request
 
-    def holds(self, request_id: str) -> bool:
-        """Whether a request with this id waits or runs."""
-        return request_id in self.waiting or request_id in self.running
-
     def remove(self, request_id: str) -> Request | None:
         """Forget a request, waiting or running, and take its blocks back; None if it is not here.
 

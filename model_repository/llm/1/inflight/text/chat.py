@@ -36,3 +36,5 @@ def _check(index: int, message: object) -> None:
     for name in ("role", "content"):
         if not isinstance(message.get(name), str):
             raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
+        if any("\ud800" <= letter <= "\udfff" for letter in message[name]):
+            raise InvalidRequest(f"messages[{index}].{name} is not valid Unicode: it holds half of a surrogate pair")

@@ -13,13 +13,13 @@ class StopStrings:
         self._stops = stops
         self._held = ""
 
-    def push(self, piece: str) -> tuple[str, bool]:
+    def push(self, piece: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """Take the next piece of text; return what may be shown by now and whether a stop string completed.
 
         When several complete within the piece the one that ends first counts. It is not shown, nor is what follows it.
         """
         text = self._held + piece
-        stop = self._first_to_end(text)
+        stop = self._first_to_end(text) if may_stop else None
         if stop is not None:
             self._held = ""
             return text[:stop], True
