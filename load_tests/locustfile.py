@@ -8,9 +8,9 @@ from time import perf_counter
 
 import gevent
 from grpc.experimental.gevent import init_gevent
-from inflight_client import Client, InflightError
 from locust import User, task
 
+from inflight_client import Client, InflightError
 from load_tests.workload import Task, tasks
 
 # Before any channel: gRPC otherwise blocks the one thread on which all users run.
@@ -49,9 +49,7 @@ class StreamingUser(User):
 
     def read(self, wanted: Task) -> list[float]:
         """Return the moments at which text came."""
-        with self.client.stream(
-            wanted.prompt, max_tokens=wanted.output_tokens, ignore_eos=True, seed=1
-        ) as stream:
+        with self.client.stream(wanted.prompt, max_tokens=wanted.output_tokens, ignore_eos=True, seed=1) as stream:
             return [perf_counter() for _ in stream]
 
     def report(self, name: str, seconds: float, *, tokens: int = 0, exception: str | None = None) -> None:

@@ -28,9 +28,7 @@ def default_model() -> Path:
     """
     requirement = pinned("default-model")
     version = requirement.partition("==")[2]
-    return build_once(
-        cache_root() / f"{NAME}-{version}-r{REVISION}", lambda folder: _build(requirement, folder)
-    )
+    return build_once(cache_root() / f"{NAME}-{version}-r{REVISION}", lambda folder: _build(requirement, folder))
 
 
 def _build(requirement: str, folder: Path) -> None:

@@ -6,12 +6,13 @@ import threading
 import time
 from dataclasses import dataclass
 
-from inflight_client import Client, InflightError
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
+from inflight_client import Client, InflightError
 
 PROMPTS = (
     "Once upon a time, in a house at the edge of the sea,",
@@ -44,9 +45,7 @@ class Answer:
         started = time.perf_counter()
         try:
             # With the end of text ignored, the number of tokens is known.
-            with client.stream(
-                self.prompt, max_tokens=max_tokens, ignore_eos=True, temperature=0.7, seed=1
-            ) as stream:
+            with client.stream(self.prompt, max_tokens=max_tokens, ignore_eos=True, temperature=0.7, seed=1) as stream:
                 for chunk in stream:
                     self.text += chunk.text
         except InflightError as error:
@@ -67,9 +66,7 @@ class Answer:
             subtitle, style = f"{self.tokens} tokens, {self.tokens / self.seconds:.1f}/s", "green"
         title = Text(" ".join(self.prompt.split()), style="bold")
         title.truncate(width - 6, overflow="ellipsis")
-        return Panel(
-            body, title=title, title_align="left", subtitle=subtitle, border_style=style, height=height
-        )
+        return Panel(body, title=title, title_align="left", subtitle=subtitle, border_style=style, height=height)
 
 
 def grid(answers: list[Answer], console: Console) -> Table:

@@ -27,6 +27,8 @@ _POLL_SECONDS = 0.1
 # What the server needs, beyond its own exit timeout, to write its last lines and leave.
 _EXIT_MARGIN_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+# `completion` holds one for each request that it has passed on; with the default of 32 a burst waits in line.
+_BACKEND_THREADS = 128
 # Loaded here because the child may not import anything between fork and exec.
 _LIBC = ctypes.CDLL(None)
 
@@ -119,9 +121,7 @@ class TritonServer:
         )
         output = self._process.stdout
         assert output is not None
-        self._reader = threading.Thread(
-            target=self._read_output, args=(output,), name="triton-log", daemon=True
-        )
+        self._reader = threading.Thread(target=self._read_output, args=(output,), name="triton-log", daemon=True)
         self._reader.start()
 
     def wait_ready(self, timeout: float, models: Sequence[str] = ()) -> None:
@@ -189,6 +189,7 @@ class TritonServer:
             f"--metrics-port={self.metrics_port}",
             f"--exit-timeout-secs={self.drain_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self._region_prefix}",
+            f"--backend-config=python,thread-pool-size={_BACKEND_THREADS}",
             *self._arguments,
         ]
 
@@ -248,9 +249,7 @@ def _kill_group(leader: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + _EXIT_MARGIN_SECONDS
     while leader.poll() is None or _group_members(leader.pid):
         if time.monotonic() > deadline:
-            raise LauncherError(
-                f"processes {_group_members(leader.pid)} of tritonserver do not end on SIGKILL"
-            )
+            raise LauncherError(f"processes {_group_members(leader.pid)} of tritonserver do not end on SIGKILL")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(leader.pid, signal.SIGKILL)
         time.sleep(0.02)

@@ -25,9 +25,7 @@ class Completion:
 
 def decode(response: service_pb2.ModelInferResponse) -> Chunk:
     """Return the chunk that a response of the model holds."""
-    contents = dict(
-        zip((output.name for output in response.outputs), response.raw_output_contents, strict=True)
-    )
+    contents = dict(zip((output.name for output in response.outputs), response.raw_output_contents, strict=True))
     finish_reason = _first_string(contents["finish_reason"])
     return Chunk(
         text=_first_string(contents["text_output"]),

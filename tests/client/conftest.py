@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from inflight_client import Client
 from tritonclient.grpc import model_config_pb2
 
+from inflight_client import Client
 from scripts.triton_server import TritonServer
 
 ECHO = Path(__file__).parent / "model_repository" / "llm"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from inflight_client import Client, RequestCancelled
 
 

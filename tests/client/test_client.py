@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from inflight_client import Chunk, Client, Completion
 
 

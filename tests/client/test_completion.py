@@ -25,9 +25,7 @@ def transport(request: pytest.FixtureRequest, server) -> Iterator[tuple[ModuleTy
     client.close()
 
 
-def infer(
-    transport: tuple[ModuleType, Any], prompt: str, *, model: str = "completion", **options: Any
-) -> str:
+def infer(transport: tuple[ModuleType, Any], prompt: str, *, model: str = "completion", **options: Any) -> str:
     package, client = transport
     tensor = package.InferInput("text_input", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([prompt.encode()], dtype=np.object_))

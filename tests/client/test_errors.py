@@ -1,6 +1,7 @@
 """Each way in which a request can fail has one exception."""
 
 import pytest
+
 from inflight_client import (
     Client,
     DeadlineExceeded,

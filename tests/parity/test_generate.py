@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
 
 from inflight import Engine, EngineConfig, SamplingParams
+from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 20
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.parity.zoo import REFUSED, SERVED, save_model
 from transformers import LlamaConfig, Phi3Config, T5Config, T5ForConditionalGeneration
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
+from tests.parity.zoo import REFUSED, SERVED, save_model
 
 
 def config_for(folder: Path) -> EngineConfig:

@@ -59,9 +59,7 @@ SERVED: dict[str, Kind] = {
     "olmo2": Kind(t.Olmo2Config(**_GROUPED), "norms after the sublayers"),
     "cohere2": Kind(t.Cohere2Config(**_GROUPED, sliding_window=WINDOW, logit_scale=0.25), "scaled logits"),
     "gpt_oss": Kind(
-        t.GptOssConfig(
-            **_GROUPED, head_dim=16, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2
-        ),
+        t.GptOssConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2),
         "attention sinks, a mixture of experts",
     ),
     "phimoe": Kind(
@@ -150,7 +148,5 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
 def greedy(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
     """The tokens that transformers' `generate` adds to a prompt."""
     ids = torch.tensor([prompt])
-    output = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
-    )
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
     return list(output[0, len(prompt) :].tolist())

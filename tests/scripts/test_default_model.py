@@ -89,9 +89,7 @@ def test_the_model_answers_and_ends_its_turn(folder: Path, tokenizer: Any) -> No
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
     question = [{"role": "user", "content": "What is the capital of France? Answer briefly."}]
-    prompt = tokenizer.apply_chat_template(
-        question, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
+    prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(answer)
     assert answer[-1] == END_OF_TURN

@@ -96,9 +96,7 @@ def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[s
     """Start the launcher over `repository` and return it with its output as far as the ready line."""
     command = [sys.executable, "-c", PROGRAM, str(repository)]
     environment = {**os.environ, **ports, "MODEL": "echo", "ARGS": ""}
-    launcher = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert launcher.stdout is not None
     lines = []
     for line in launcher.stdout:

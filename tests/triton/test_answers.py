@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 import tritonclient.grpc as grpcclient
-from tests.triton.wire import Answer, ask_all, one
 
 from scripts.triton_server import TritonServer
+from tests.triton.wire import Answer, ask_all, one
 
 Greedy = Callable[[str, int], str]
 
-WORDS = "time river code music paper light house question number green winter bread engine story glass moon".split()
+WORDS = ["time", "river", "code", "music", "light", "house", "number", "green", "winter", "bread", "engine", "story"]
 
 
 def made_up_prompt(seed: int, words: int) -> str:
@@ -72,7 +72,7 @@ def test_sixty_four_at_once_each_as_if_alone(server: TritonServer, greedy: Greed
     rng = random.Random(7)
     plain, asked = [], []
     for index in range(64):
-        prompt, length = made_up_prompt(index, rng.randint(3, 60)), rng.randint(1, 40)
+        prompt, length = made_up_prompt(index, rng.randint(3, 60)), rng.randint(1, 20)
         fields: dict[str, Any] = {"text_input": prompt, "stream": index % 2 == 0, "max_tokens": length}
         if index % 4 == 3:
             fields |= {"temperature": 0.8, "top_k": 20, "seed": index}
@@ -105,9 +105,7 @@ def test_a_chat_goes_through_the_template(server: TritonServer, tokenizer: Any, 
 def test_stop_words_end_the_text_before_them(server: TritonServer, greedy: Greedy) -> None:
     whole = greedy("Once upon a time", 40)
     stop = whole[20:29]
-    answer = one(
-        server.grpc_url, text_input="Once upon a time", stream=True, max_tokens=40, stop_words=[stop, "ZZZ"]
-    )
+    answer = one(server.grpc_url, text_input="Once upon a time", stream=True, max_tokens=40, stop_words=[stop, "ZZZ"])
     assert answer.text == whole[: whole.index(stop)]
     assert answer.finish_reason == "stop"
 

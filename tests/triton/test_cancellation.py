@@ -4,9 +4,8 @@ import asyncio
 import re
 import time
 
-from tests.triton.wire import Answer, ask, one, together
-
 from scripts.triton_server import TritonServer
+from tests.triton.wire import Answer, ask, one, together
 
 LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, "temperature": 0.0}
 
@@ -24,9 +23,7 @@ def wait_until_idle(server: TritonServer, seconds: float) -> str:
 
 def test_running_requests_end_when_cancelled(server: TritonServer) -> None:
     """Four requests of 1,500 tokens are given up early; they don't go on computing."""
-    answers = together(
-        server.grpc_url, lambda client: [ask(client, LONG, cancel_after=3) for _ in range(4)]
-    )
+    answers = together(server.grpc_url, lambda client: [ask(client, LONG, cancel_after=3) for _ in range(4)])
     assert [answer.finish_reason for answer in answers] == ["given up"] * 4
     wait_until_idle(server, 25)
 

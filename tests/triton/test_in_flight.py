@@ -3,14 +3,11 @@
 import asyncio
 from statistics import median
 
+from scripts.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.wire import Answer, ask, together
 
-from scripts.triton_server import TritonServer
-
 LONG = {"stream": True, "max_tokens": 120, "temperature": 0.0}
-
-
 
 
 def gaps(answer: Answer) -> list[float]:
@@ -44,9 +41,7 @@ def test_long_prompt_does_not_stop_the_others(server: TritonServer) -> None:
         async def long_prompt() -> Answer:
             await ask(client, {"text_input": "One two", "stream": True, "max_tokens": 2})
             sent = asyncio.get_running_loop().time()
-            answer = await ask(
-                client, {"text_input": made_up_prompt(99, 1500), "stream": True, "max_tokens": 2}
-            )
+            answer = await ask(client, {"text_input": made_up_prompt(99, 1500), "stream": True, "max_tokens": 2})
             answer.times.insert(0, sent)
             return answer
 
@@ -64,8 +59,6 @@ def test_long_prompt_does_not_stop_the_others(server: TritonServer) -> None:
 
 
 def test_tokens_arrive_one_by_one(server: TritonServer) -> None:
-    (answer,) = together(
-        server.grpc_url, lambda client: [ask(client, {"text_input": "A long story:", **LONG})]
-    )
+    (answer,) = together(server.grpc_url, lambda client: [ask(client, {"text_input": "A long story:", **LONG})])
     assert len(answer.pieces) > 100
     assert max(gaps(answer)) < 20 * median(gaps(answer))

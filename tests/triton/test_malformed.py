@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.triton.wire import ask, one, together
 
 from scripts.triton_server import TritonServer
+from tests.triton.wire import ask, one, together
 
 PROMPT = {"text_input": "Hello"}
 
@@ -62,7 +62,6 @@ def test_message_names_the_fault(server: TritonServer, fields: dict[str, Any], m
     [
         ({"max_tokens": 5}, "exactly one of text_input and messages"),
         ({"text_input": "a", "max_tokens": -1}, "max_tokens is -1"),
-        ({"text_input": "a", "max_tokens": "ten"}, "max_tokens"),
         ({"text_input": "a", "min_tokens": "x"}, "min_tokens is 'x'; it must be a whole number"),
         ({"text_input": "a", "sampling_parameters": json.dumps({"top_k": 1.5})}, "top_k is 1.5"),
     ],

@@ -1,16 +1,15 @@
-"""500 requests at random, a third given up at random moments, some malformed: every answer is right or a clear error."""
+"""500 random requests, a third given up, some malformed: every answer is right or a clear error."""
 
 import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
 
+from scripts.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.test_cancellation import wait_until_idle
 from tests.triton.test_malformed import BAD
 from tests.triton.wire import Answer, ask, together
-
-from scripts.triton_server import TritonServer
 
 # Few enough different prompts that transformers can answer each once.
 PROMPTS = [made_up_prompt(1000 + i, 4 + 5 * i) for i in range(12)]

@@ -52,9 +52,7 @@ def tensors(fields: dict[str, Any]) -> list[aio.InferInput]:
     return inputs
 
 
-async def ask(
-    client: aio.InferenceServerClient, fields: dict[str, Any], *, cancel_after: int | None = None
-) -> Answer:
+async def ask(client: aio.InferenceServerClient, fields: dict[str, Any], *, cancel_after: int | None = None) -> Answer:
     """Send one request and read its responses; give up after `cancel_after` of them (0: at once)."""
     answer = Answer()
 
@@ -73,8 +71,6 @@ async def ask(
         answer.times.append(time.monotonic())
         answer.pieces.append(result.as_numpy("text_output")[0].decode())
         answer.finish_reason = result.as_numpy("finish_reason")[0].decode()
-        if answer.finish_reason != "None":
-            break
         if cancel_after is not None and len(answer.pieces) >= cancel_after:
             responses.cancel()
             answer.finish_reason = "given up"

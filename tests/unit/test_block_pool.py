@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inflight.kv_cache.block_pool import BlockPool
 
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inflight.kv_cache.block_hash import extend_hashes
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
-
 from tests.unit.builders import make_request, make_tables
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jinja2
 import pytest
+
 from inflight import InvalidRequest
 from inflight.text.chat import chat_prompt_ids
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+
 from inflight import EngineConfig
 
 COUNTS = [
@@ -40,9 +41,7 @@ def test_the_cache_holds_a_block_at_least() -> None:
 
 @pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, math.nan])
 def test_the_share_of_memory_lies_between_nothing_and_all(value: float) -> None:
-    refused(
-        f"kv_cache_memory_fraction is {value}; it must lie between 0 and 1", kv_cache_memory_fraction=value
-    )
+    refused(f"kv_cache_memory_fraction is {value}; it must lie between 0 and 1", kv_cache_memory_fraction=value)
 
 
 def test_the_dtype_is_one_that_is_known() -> None:

@@ -1,12 +1,12 @@
 """The engine's loop on one thread: submission, cancellation, failing steps, counters."""
 
 import pytest
+
 from inflight import InvalidRequest, QueueFull
 from inflight.core import EngineCore
 from inflight.outputs import TokenEvent
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
-
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel, expected_output
 

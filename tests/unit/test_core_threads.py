@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from inflight import EngineDead, InvalidRequest
 from inflight.core import EngineCore
 from inflight.outputs import TokenEvent
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
-
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel, expected_output
 
@@ -225,9 +225,7 @@ def break_after(harness: Harness, steps: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(harness.scheduler, "schedule", breaking)
 
 
-def test_when_the_loop_dies_every_request_ends_with_an_error(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_the_loop_dies_every_request_ends_with_an_error(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     break_after(harness, 2, monkeypatch)
     names = [f"{number}" for number in range(12)]  # More than may run, so some die waiting.
     for name in names:
@@ -241,9 +239,7 @@ def test_when_the_loop_dies_every_request_ends_with_an_error(
         harness.core.submit(make_request("late"))
 
 
-def test_a_request_cancelled_in_the_step_that_dies_ends_too(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_cancelled_in_the_step_that_dies_ends_too(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     break_after(harness, 0, monkeypatch)
     for name in ("cancelled", "other"):
         harness.core.submit(make_request(name))
@@ -262,9 +258,7 @@ def test_a_dead_engine_holds_no_blocks(harness: Harness, monkeypatch: pytest.Mon
     assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
 
 
-def test_the_loop_dies_of_an_interrupt_in_the_model(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_dies_of_an_interrupt_in_the_model(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(plan: StepPlan) -> None:
         raise SystemExit("the process ends")
 

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from inflight.text.detokenizer import Detokenizer
 from tokenizers import Tokenizer
 
+from inflight.text.detokenizer import Detokenizer
 from tests.unit.tiny_tokenizers import WORDS, byte_fallback, byte_level, from_bytes, from_names, metaspace
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -16,9 +16,9 @@ CHARACTERS = st.sampled_from([*"a .", "é", "你", "好", "\N{GRINNING FACE}", "
 TEXTS = st.lists(CHARACTERS, max_size=12).map("".join)
 NAMES = st.lists(st.one_of(st.sampled_from([*WORDS, "<end>"]), CHARACTERS), max_size=12)
 # Bytes of valid characters, cut anywhere, among others that begin or continue none.
-BYTES = st.lists(
-    st.one_of(TEXTS.map(str.encode), st.binary(max_size=3), st.just("你好".encode()[:4])), max_size=6
-).map(b"".join)
+BYTES = st.lists(st.one_of(TEXTS.map(str.encode), st.binary(max_size=3), st.just("你好".encode()[:4])), max_size=6).map(
+    b"".join
+)
 
 
 def stream(tokenizer: Tokenizer, prompt: list[int], output: list[int]) -> list[str]:
@@ -68,9 +68,7 @@ def test_byte_fallback_with_invalid_bytes_loses_no_word(parts: list[str | bytes]
     high = [bytes(byte | 0x80 for byte in part) if isinstance(part, bytes) else part for part in parts]
     ids: list[int] = []
     for part in high:
-        ids += (
-            from_bytes(BYTE_FALLBACK, part) if isinstance(part, bytes) else from_names(BYTE_FALLBACK, [part])
-        )
+        ids += from_bytes(BYTE_FALLBACK, part) if isinstance(part, bytes) else from_names(BYTE_FALLBACK, [part])
     words = "".join(part for part in high if isinstance(part, str)).replace("▁", " ")
     text = "".join(stream(BYTE_FALLBACK, from_names(BYTE_FALLBACK, ["▁the"]), ids))
     letters = " ab.the"

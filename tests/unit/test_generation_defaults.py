@@ -1,6 +1,7 @@
 """What the model's generation_config says where a request says nothing."""
 
 import pytest
+
 from inflight import SamplingParams
 from inflight.generation_defaults import GenerationDefaults
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inflight.outputs import OutputProcessor, RequestOutput, TokenEvent, TokenLogprobs
 from inflight.request import Request
-
 from tests.unit.builders import make_request
 from tests.unit.tiny_tokenizers import byte_level, from_bytes
 

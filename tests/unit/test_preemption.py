@@ -4,13 +4,10 @@ import random
 
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
-
 from tests.unit.builders import holds, make_request, make_scheduler, shares, step
 
 
-def crowded(
-    names: str = "ab", *, num_blocks: int, max_tokens: int = 9
-) -> tuple[Scheduler, dict[str, Request]]:
+def crowded(names: str = "ab", *, num_blocks: int, max_tokens: int = 9) -> tuple[Scheduler, dict[str, Request]]:
     """Requests of one block each, just computed, whose next token needs a second block."""
     scheduler = make_scheduler(num_blocks=num_blocks, block_size=4, budget=64)
     requests = {name: make_request(name, 4, max_tokens=max_tokens) for name in names}
@@ -120,9 +117,7 @@ def test_a_request_in_the_middle_of_its_prompt_can_be_preempted() -> None:
 def test_the_oldest_request_advances_in_every_step_of_a_crowd() -> None:
     draw = random.Random(7)
     scheduler = make_scheduler(num_blocks=9, block_size=2, budget=5, max_num_seqs=4)
-    left = {
-        str(n): make_request(str(n), draw.randint(1, 8), max_tokens=draw.randint(1, 8)) for n in range(60)
-    }
+    left = {str(n): make_request(str(n), draw.randint(1, 8), max_tokens=draw.randint(1, 8)) for n in range(60)}
     for request in left.values():
         scheduler.add(request)
     while left:

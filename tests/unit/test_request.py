@@ -24,9 +24,7 @@ def test_the_last_token_never_enters_the_cache() -> None:
     ("output", "reason"),
     [([1], None), ([1, 2, 3], "length"), ([9], None), ([1, 9], "stop"), ([1, 2, 9], "stop")],
 )
-def test_the_newest_token_decides_whether_and_why_a_request_ends(
-    output: list[int], reason: str | None
-) -> None:
+def test_the_newest_token_decides_whether_and_why_a_request_ends(output: list[int], reason: str | None) -> None:
     request = make_request("a", 2, max_tokens=3, min_tokens=2, stop_token_ids=[9])
     request.token_ids += output
     assert request.finish_reason() == reason

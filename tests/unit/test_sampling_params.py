@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inflight import InvalidRequest, SamplingParams
 from inflight.sampling_params import MAX_LOGPROBS, MAX_SEED, MAX_STOP_STRINGS
 
@@ -43,9 +44,7 @@ def test_a_value_at_its_bound_is_taken(field: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "bound"), [(f, v, says) for f, (_, bad, says) in BOUNDS.items() for v in bad]
 )
-def test_a_value_beyond_its_bound_is_refused_with_field_value_and_bound(
-    field: str, value: float, bound: str
-) -> None:
+def test_a_value_beyond_its_bound_is_refused_with_field_value_and_bound(field: str, value: float, bound: str) -> None:
     refused(f"{field} is {value}; it must be {bound}", **{field: value})
 
 

@@ -1,9 +1,9 @@
 """Who gets how many tokens of a step."""
 
 import pytest
+
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
-
 from tests.unit.builders import holds, make_request, make_scheduler, shares, step
 
 
@@ -155,9 +155,7 @@ def test_removing_an_unknown_request_does_nothing() -> None:
     assert make_scheduler().remove("a") is None
 
 
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens", "fits"), [(8, 1, True), (8, 2, False), (1, 8, True), (1, 9, False)]
-)
+@pytest.mark.parametrize(("prompt", "max_tokens", "fits"), [(8, 1, True), (8, 2, False), (1, 8, True), (1, 9, False)])
 def test_a_request_fits_if_all_but_its_last_token_have_room(prompt: int, max_tokens: int, fits: bool) -> None:
     scheduler = make_scheduler(num_blocks=2, block_size=4)
     assert scheduler.fits(make_request("a", prompt, max_tokens=max_tokens)) is fits

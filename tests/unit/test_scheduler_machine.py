@@ -8,10 +8,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
-
 from tests.unit.builders import make_request, make_scheduler, shares
 from tests.unit.fake_model import VOCABULARY, FakeModel, expected_output
 

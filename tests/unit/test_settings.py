@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from inflight import EngineConfig
 from serving.settings import engine_config
 
@@ -81,9 +82,7 @@ def test_unknown_parameters_are_named_with_the_known_ones() -> None:
     ],
 )
 def test_a_value_of_another_type_is_named(name: str, text: str, kind: str) -> None:
-    with pytest.raises(
-        ValueError, match=re.escape(f"parameter {name} is '{text}'; it must be of type {kind}")
-    ):
+    with pytest.raises(ValueError, match=re.escape(f"parameter {name} is '{text}'; it must be of type {kind}")):
         engine_config({"model": "m", name: text})
 
 

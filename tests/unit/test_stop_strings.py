@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from inflight.text.stop_strings import StopStrings
 
 # Two letters make overlaps of stops and text likely.
@@ -32,9 +33,7 @@ def feed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
 
 @settings(max_examples=500)
 @given(STOPS, PIECES)
-def test_the_output_is_the_text_before_the_stop_however_it_is_cut(
-    stops: list[str], pieces: list[str]
-) -> None:
+def test_the_output_is_the_text_before_the_stop_however_it_is_cut(stops: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)
     before = shown_before_stop(text, stops)
     assert feed(stops, pieces) == ((text, False) if before is None else (before, True))

@@ -31,9 +31,7 @@ for name in {TORCH_FREE!r}:
     importlib.import_module(name)
 print(sorted({{"torch", "transformers"}} & sys.modules.keys()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 
 

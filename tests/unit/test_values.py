@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inflight import InvalidRequest
 from serving import values
 
@@ -104,20 +105,14 @@ def test_a_whole_number_too_large_for_a_float_is_no_number() -> None:
 
 
 JSON = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5)
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
     max_leaves=4,
 )
 
 
 @given(st.sampled_from(READERS), JSON)
-def test_whatever_was_sent_it_is_read_or_refused_by_name(
-    reader: Callable[[str, Any], Any], sent: Any
-) -> None:
+def test_whatever_was_sent_it_is_read_or_refused_by_name(reader: Callable[[str, Any], Any], sent: Any) -> None:
     try:
         reader("field", sent)
     except InvalidRequest as refusal:

@@ -20,9 +20,7 @@ def byte_level() -> Tokenizer:
 def byte_fallback() -> Tokenizer:
     """Some words, and bytes for all else, as in Llama 2, Mistral or Gemma."""
     names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
-    model = models.BPE(
-        {name: index for index, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True
-    )
+    model = models.BPE({name: index for index, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True)
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -148,7 +148,7 @@ class EngineCore:
     def _compute(self, plan: StepPlan) -> list[TokenEvent]:
         try:
             tokens, logprobs = self._runner.run(plan)
-        except Exception as fault:  # noqa: BLE001 - whatever the model raises hits its own batch and no other
+        except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)
         self._count(plan)
@@ -162,9 +162,7 @@ class EngineCore:
         events = []
         for share in plan.scheduled:
             self._scheduler.remove(share.request.request_id)
-            events.append(
-                TokenEvent(share.request, finish_reason=ERROR, error=f"{type(fault).__name__}: {fault}")
-            )
+            events.append(TokenEvent(share.request, finish_reason=ERROR, error=f"{type(fault).__name__}: {fault}"))
         return events
 
     def _count(self, plan: StepPlan) -> None:

@@ -54,9 +54,7 @@ class Engine:
 
     # -- requests in -------------------------------------------------------------------------------------------------
 
-    def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
-    ) -> str:
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None) -> str:
         """Queue a request and return its id. From any thread.
 
         Args:
@@ -131,9 +129,7 @@ class Engine:
         if len(each) != len(every):
             raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
         run = f"generate-{next(self._ids)}"
-        requests = [
-            self._request(p, s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))
-        ]
+        requests = [self._request(p, s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))]
         outputs: dict[str, RequestOutput] = {}
         with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
             self._drain(requests, outputs, bar)
@@ -142,9 +138,7 @@ class Engine:
             raise RuntimeError(f"{failed.request_id} failed: {failed.error}")
         return [outputs[request.request_id] for request in requests]
 
-    def _drain(
-        self, requests: list[Request], outputs: dict[str, RequestOutput], bar: "tqdm[None]"
-    ) -> None:
+    def _drain(self, requests: list[Request], outputs: dict[str, RequestOutput], bar: "tqdm[None]") -> None:
         """Step until each of `requests` has an output, submitting as the queue has room."""
         unsent = deque(requests)
         ours = {request.request_id for request in requests}
@@ -212,9 +206,7 @@ class Engine:
 
     def _check_token(self, name: str, token: int) -> None:
         if not 0 <= token < self.model.vocab_size:
-            raise InvalidRequest(
-                f"{name} holds token {token}; it must be at least 0 and below {self.model.vocab_size}"
-            )
+            raise InvalidRequest(f"{name} holds token {token}; it must be at least 0 and below {self.model.vocab_size}")
 
     def _tokenizer(self, needed_for: str) -> Any:
         if self.model.tokenizer is None:

@@ -99,9 +99,7 @@ class OutputProcessor:
 
 class _OpenOutput:
     def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
-        self.output = RequestOutput(
-            request.request_id, request.prompt_ids, num_cached_tokens=request.num_cached
-        )
+        self.output = RequestOutput(request.request_id, request.prompt_ids, num_cached_tokens=request.num_cached)
         if request.params.logprobs is not None:
             self.output.logprobs = []
         self._min_tokens = request.params.min_tokens

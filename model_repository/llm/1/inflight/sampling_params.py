@@ -81,9 +81,7 @@ class SamplingParams:
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; it must be true or false")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidRequest(
-                f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}"
-            )
+            raise InvalidRequest(f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}")
 
 
 def _within(
@@ -101,8 +99,9 @@ def _within(
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise InvalidRequest(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
     # Comparisons, unlike math.isfinite, take whole numbers of any length; NaN fails them all.
-    over_low = value > low if open_low else value >= low
-    if over_low and (value < math.inf if high is None else value <= high):
+    given: Any = value
+    over_low = given > low if open_low else given >= low
+    if over_low and (given < math.inf if high is None else given <= high):
         return
     bound = f"over {low}" if open_low else f"at least {low}"
     if high is not None:

@@ -1,9 +1,9 @@
 """Ties Triton's requests to the engine: who accepts, who steps, who answers, who looks after the rest.
 
-    Triton's thread     accept: parse, submit or refuse, return
-    engine thread       steps, nothing else
-    responder thread    detokenises and sends; what piled up for a request goes out as one response
-    housekeeping thread cancellations and the log, ten times a second
+Triton's thread     accept: parse, submit or refuse, return
+engine thread       steps, nothing else
+responder thread    detokenises and sends; what piled up for a request goes out as one response
+housekeeping thread cancellations and the log, ten times a second
 """
 
 import logging
@@ -66,10 +66,10 @@ class Server:
         try:
             parsed = parse(request)
         except InvalidRequest as error:
-            _refuse(request, str(error), pb_utils.TritonError.INVALID_ARG)
-        except Exception as fault:  # noqa: BLE001 - a fault of ours must end this request alone
+            _refuse(request, str(error), "INVALID_ARG")
+        except Exception as fault:
             logger.exception("a request could not be parsed")
-            _refuse(request, f"{type(fault).__name__}: {fault}", pb_utils.TritonError.INTERNAL)
+            _refuse(request, f"{type(fault).__name__}: {fault}", "INTERNAL")
         else:
             self._submit(request, parsed)
 
@@ -83,50 +83,67 @@ class Server:
             prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
             self._engine.submit(prompt, parsed.params, request_id=request_id)
         except InvalidRequest as error:
-            self._end(request_id, str(error), pb_utils.TritonError.INVALID_ARG)
+            self._end(request_id, str(error), "INVALID_ARG")
         except QueueFull as error:
-            self._end(request_id, str(error), pb_utils.TritonError.UNAVAILABLE)
+            self._end(request_id, str(error), "UNAVAILABLE")
         except EngineDead as error:
-            self._end(request_id, str(error), pb_utils.TritonError.INTERNAL)
-        except Exception as fault:  # noqa: BLE001 - a fault of ours must end this request alone
+            self._end(request_id, str(error), "INTERNAL")
+        except Exception as fault:
             logger.exception("a request could not be submitted")
-            self._end(request_id, f"{type(fault).__name__}: {fault}", pb_utils.TritonError.INTERNAL)
+            self._end(request_id, f"{type(fault).__name__}: {fault}", "INTERNAL")
 
-    def _end(self, request_id: str, message: str, code: int) -> None:
+    def _end(self, request_id: str, message: str, code: str) -> None:
         self._streams.pop(request_id).fail(message, code)
 
     # -- responder ---------------------------------------------------------------------------------------------------
 
     def _respond(self) -> None:
-        while (events := self._events.get()) is not None:
-            ending = False
-            while not self._events.empty():
-                more = self._events.get()
-                if more is None:
-                    ending = True
-                    break
-                events += more
-            for delta in self._engine.process(events):
+        while (events := self._next_events()) is not None:
+            try:
+                deltas = self._engine.process(events)
+            except Exception as fault:
+                logger.exception("the output of %d events could not be made", len(events))
+                self._give_up({event.request.request_id for event in events}, fault)
+                continue
+            for delta in deltas:
                 self._answer(delta)
-            if ending:
-                return
+
+    def _next_events(self) -> list[TokenEvent] | None:
+        """Wait for a step's events and take along those of later steps that are there already; None at the end."""
+        events = self._events.get()
+        while events is not None and not self._events.empty():
+            more = self._events.get()
+            if more is None:
+                self._events.put(None)  # For the next call: these events come first.
+                break
+            events = events + more
+        return events
 
     def _answer(self, delta: Delta) -> None:
         output = delta.output
-        stream = self._streams[output.request_id]
+        stream = self._streams.get(output.request_id)
+        if stream is None:
+            return  # It was given up; its last response is out.
         if output.finished:
             del self._streams[output.request_id]
         try:
             if output.finish_reason == ERROR:
-                stream.fail(output.error or "", pb_utils.TritonError.INTERNAL)
+                stream.fail(output.error or "", "INTERNAL")
             elif output.finish_reason == CANCELLED:
-                stream.fail("the request was cancelled", pb_utils.TritonError.CANCELLED)
+                stream.fail("the request was cancelled", "CANCELLED")
             else:
                 stream.show(delta.text, output.finish_reason)
         except pb_utils.TritonModelException:
             logger.exception("a response could not be sent; its request is dropped")
             self._streams.pop(output.request_id, None)
             self._engine.cancel(output.request_id)
+
+    def _give_up(self, request_ids: set[str], fault: Exception) -> None:
+        for request_id in request_ids:
+            self._engine.cancel(request_id)
+            stream = self._streams.pop(request_id, None)
+            if stream is not None:
+                stream.fail(f"{type(fault).__name__}: {fault}", "INTERNAL")
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
@@ -140,5 +157,5 @@ class Server:
         log.close()
 
 
-def _refuse(request: Any, message: str, code: int) -> None:
+def _refuse(request: Any, message: str, code: str) -> None:
     ResponseStream(request, streaming=False, opening="").fail(message, code)

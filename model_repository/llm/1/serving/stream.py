@@ -1,5 +1,6 @@
 """One client's response stream."""
 
+import json
 import threading
 from typing import Any
 
@@ -15,6 +16,8 @@ class ResponseStream:
         self._lock = threading.Lock()
         self._closed = False
         self._streaming = streaming
+        # Set by the model `completion`: between models Triton loses the code of an error, but not its text.
+        self._spells_code = "code_in_error" in json.loads(request.parameters() or "{}")
         self._unsent = [opening] if opening else []
         """Text that awaits the next response."""
 
@@ -27,9 +30,11 @@ class ResponseStream:
             self._send(_response("".join(self._unsent), finish_reason), final=final)
             self._unsent.clear()
 
-    def fail(self, message: str, code: int) -> None:
-        """End with an error; `code` is one of `pb_utils.TritonError`'s."""
-        error = pb_utils.TritonError(message, code)
+    def fail(self, message: str, code: str) -> None:
+        """End with an error; `code` names one of `pb_utils.TritonError`'s."""
+        if self._spells_code:
+            message = f"{code}: {message}"
+        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
         self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), final=True)
 
     def _send(self, response: Any, *, final: bool) -> None:

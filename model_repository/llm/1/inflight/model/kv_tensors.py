@@ -48,9 +48,7 @@ def allocate(
         size = (num_blocks, block_size, heads, width)
         return _lazy_zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
 
-    return [
-        LayerCache(tensor(s.num_kv_heads, s.key_width), tensor(s.num_kv_heads, s.value_width)) for s in shapes
-    ]
+    return [LayerCache(tensor(s.num_kv_heads, s.key_width), tensor(s.num_kv_heads, s.value_width)) for s in shapes]
 
 
 def _lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

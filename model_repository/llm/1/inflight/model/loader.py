@@ -80,15 +80,18 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
     if config.model.startswith((".", "/", "~")) and not (Path(config.model).expanduser() / "config.json").is_file():
         raise ValueError(f"model is {config.model!r}; that folder has no config.json")
     try:
-        return AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        hf_config: PreTrainedConfig = AutoConfig.from_pretrained(
+            config.model, trust_remote_code=config.trust_remote_code
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
+    return hf_config
 
 
 def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     try:
-        module = AutoModelForCausalLM.from_pretrained(
+        module: Any = AutoModelForCausalLM.from_pretrained(
             config.model,
             config=hf_config,
             dtype=dtype,
@@ -103,7 +106,9 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
             raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     support.check_attention_is_ours(module)
-    return module.eval().requires_grad_(False)
+    module.eval()
+    module.requires_grad_(False)
+    return module
 
 
 def _device(name: str) -> torch.device:
@@ -119,9 +124,7 @@ def _tokenizer(config: EngineConfig) -> Any | None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        logger.warning(
-            "no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0]
-        )
+        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
         return None
     if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() == 0:
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")
@@ -152,9 +155,7 @@ def _generation_config(config: EngineConfig) -> Mapping[str, Any]:
         return {}
 
 
-def _eos_token_ids(
-    config: EngineConfig, generation: Mapping[str, Any], tokenizer: Any | None
-) -> frozenset[int]:
+def _eos_token_ids(config: EngineConfig, generation: Mapping[str, Any], tokenizer: Any | None) -> frozenset[int]:
     """From generation_config.json, else the tokenizer, else what config.json itself says: never a class's default."""
     written, _ = PreTrainedConfig.get_config_dict(config.model)
     candidates = (

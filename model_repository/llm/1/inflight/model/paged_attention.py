@@ -24,9 +24,7 @@ class PagedAttention:
         windows: the sliding window of each, None for none.
     """
 
-    def __init__(
-        self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]
-    ) -> None:
+    def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
         self._slots = batch.slots
         self._layers = iter(zip(caches, windows, strict=True))
         block_size, dtype = caches[0].keys.shape[1], caches[0].keys.dtype
@@ -56,9 +54,7 @@ class _Group:
     """[B, 1, N, K]: 0 where a query sees a key, -inf where not; None if plain causal attention is meant."""
 
 
-def _groups(
-    batch: RaggedBatch, block_size: int, window: int | None, dtype: torch.dtype
-) -> Iterator[_Group]:
+def _groups(batch: RaggedBatch, block_size: int, window: int | None, dtype: torch.dtype) -> Iterator[_Group]:
     """Cut a batch into groups; single-token rows come with the shortest context first, so neighbours are alike."""
     row = 0
     while row < len(batch.context_lens):
@@ -72,9 +68,7 @@ def _groups(
         row = end
 
 
-def _group(
-    batch: RaggedBatch, row: int, end: int, block_size: int, window: int | None, dtype: torch.dtype
-) -> _Group:
+def _group(batch: RaggedBatch, row: int, end: int, block_size: int, window: int | None, dtype: torch.dtype) -> _Group:
     first, last = batch.query_starts[row], batch.query_starts[end]
     lengths = batch.context_lens[row:end]
     positions = batch.positions[first:last].view(end - row, -1)
@@ -94,9 +88,7 @@ def _group(
     return _Group(first, last, batch.block_tables[row:end, first_block:last_block], num_keys, bias)
 
 
-def _attend_group(
-    query: torch.Tensor, cache: LayerCache, group: _Group, call: AttentionCall
-) -> torch.Tensor:
+def _attend_group(query: torch.Tensor, cache: LayerCache, group: _Group, call: AttentionCall) -> torch.Tensor:
     """Attention of a group's queries [B * N, query heads, key width]: [B * N, query heads, value width]."""
     keys = _gather(cache.keys, group)
     values = _gather(cache.values, group)

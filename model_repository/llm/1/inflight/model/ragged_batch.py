@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
@@ -14,8 +15,8 @@ from inflight.scheduler.plan import Scheduled, StepPlan
 class RaggedBatch:
     """Rows of a plan laid end to end, without padding. R rows, T tokens, S sampled rows.
 
-        tokens   [ a a a | b | c | d d d d d ]      rows of one token first, shortest context first
-        query_starts 0   3   4   5           10
+    tokens   [ a a a | b | c | d d d d d ]      rows of one token first, shortest context first
+    query_starts 0   3   4   5           10
     """
 
     token_ids: torch.Tensor
@@ -53,7 +54,9 @@ class RaggedBatch:
         tables = _block_tables(shares)
         rows = np.repeat(np.arange(len(shares)), lengths)
         slots = tables[rows, positions // block_size] * block_size + positions % block_size
-        sampling = [(int(end) - 1, share.request) for end, share in zip(borders[1:], shares, strict=True) if share.samples]
+        sampling = [
+            (int(end) - 1, share.request) for end, share in zip(borders[1:], shares, strict=True) if share.samples
+        ]
         return cls(
             token_ids=_to(device, _token_ids(shares)),
             positions=_to(device, positions),
@@ -67,7 +70,7 @@ class RaggedBatch:
         )
 
 
-def _token_ids(shares: list[Scheduled]) -> np.ndarray:
+def _token_ids(shares: list[Scheduled]) -> NDArray[np.int64]:
     flat: list[int] = []
     for share in shares:
         first = share.request.num_computed
@@ -75,12 +78,12 @@ def _token_ids(shares: list[Scheduled]) -> np.ndarray:
     return np.array(flat, dtype=np.int64)
 
 
-def _block_tables(shares: list[Scheduled]) -> np.ndarray:
+def _block_tables(shares: list[Scheduled]) -> NDArray[np.int64]:
     tables = np.zeros((len(shares), max(len(share.request.blocks) for share in shares)), dtype=np.int64)
     for row, share in zip(tables, shares, strict=True):
         row[: len(share.request.blocks)] = share.request.blocks
     return tables
 
 
-def _to(device: torch.device, array: np.ndarray) -> torch.Tensor:
+def _to(device: torch.device, array: NDArray[np.int64]) -> torch.Tensor:
     return torch.from_numpy(array).to(device)

@@ -33,9 +33,7 @@ class ModelRunner:
         self._windows = [layer.window for layer in model.layers]
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = _num_blocks(model, config, kv_tensors.bytes_per_token(shapes, model.dtype))
-        self._caches = kv_tensors.allocate(
-            shapes, self.num_blocks, config.block_size, model.dtype, model.device
-        )
+        self._caches = kv_tensors.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
@@ -61,7 +59,8 @@ def _num_blocks(model: LoadedModel, config: EngineConfig, bytes_per_token: int) 
             f"less than one block of {config.block_size} tokens at {bytes_per_token} bytes"
         )
     blocks = min(affordable, config.max_num_seqs * -(-model.max_model_len // config.block_size))
-    logger.info("KV cache: %d tokens, %.1f GiB", blocks * config.block_size, blocks * config.block_size * bytes_per_token / 2**30)
+    tokens = blocks * config.block_size
+    logger.info("KV cache: %d tokens, %.1f GiB", tokens, tokens * bytes_per_token / 2**30)
     return blocks
 
 

@@ -55,9 +55,7 @@ def served_layers(
     )
 
 
-def _prompts(
-    module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int
-) -> list[list[int]]:
+def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> list[list[int]]:
     """Two prompts of made-up tokens, longer than any window if that is affordable."""
     widest = max((layer.window or 0 for layers in candidates for layer in layers), default=0)
     long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
@@ -75,18 +73,14 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @torch.inference_mode()
-def _paged_logits(
-    module: Any, layers: Sequence[AttentionLayer], prompts: Sequence[list[int]]
-) -> list[torch.Tensor]:
+def _paged_logits(module: Any, layers: Sequence[AttentionLayer], prompts: Sequence[list[int]]) -> list[torch.Tensor]:
     """Logits [tokens, vocabulary] of each prompt, computed in unequal chunks, single tokens among them."""
     device = next(module.parameters()).device
     tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), _BLOCK_SIZE, prefix_caching=False)
     caches = kv_tensors.allocate(
         [layer.shape for layer in layers], tables.pool.num_blocks, _BLOCK_SIZE, module.dtype, device
     )
-    requests = [
-        Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)
-    ]
+    requests = [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
     for request in requests:
         tables.admit(request)
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
@@ -125,9 +119,7 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
             pieces = [prompt[:split], *([token] for token in prompt[split:])]
             cache, rows = None, []
             for piece in pieces:
-                output = module(
-                    torch.tensor([piece], device=device), past_key_values=cache, use_cache=True, **keep
-                )
+                output = module(torch.tensor([piece], device=device), past_key_values=cache, use_cache=True, **keep)
                 cache = output.past_key_values
                 rows.append(output.logits[0])
             logits.append(torch.cat(rows))

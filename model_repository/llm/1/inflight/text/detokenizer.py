@@ -14,8 +14,8 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer:
     """The text of one output as its tokens arrive. Special tokens give no text.
 
-    tokenizers' own DecodeStream is not used: it raises where bytes that are no character follow ones that are, and takes
-    the end of a prompt for output if that does not end in a whole character.
+    tokenizers' own DecodeStream is not used: it raises where bytes that are no character follow ones that are, and
+    takes the end of a prompt for output if that does not end in a whole character.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:

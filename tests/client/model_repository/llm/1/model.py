@@ -49,15 +49,10 @@ class TritonPythonModel:
         if request.get("stream"):
             # All others were sent as they came.
             pieces = pieces[-1:] if finish_reason == "length" else []
-        sender.send(
-            response("".join(pieces), finish_reason), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        )
+        sender.send(response("".join(pieces), finish_reason), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def pieces(self, request: dict[str, Any]) -> Iterator[str]:
-        if "messages" in request:
-            prompt = json.loads(request["messages"])[-1]["content"]
-        else:
-            prompt = request["text_input"]
+        prompt = json.loads(request["messages"])[-1]["content"] if "messages" in request else request["text_input"]
         words = iter(prompt.split())
         gap = 0.0
         for word in words:
