@@ -54,4 +54,6 @@ class TextStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.cancel()
+        # A cancel that meets the last response on its way can keep Triton 24.10 from unloading the model.
+        if not self._finished:
+            self.cancel()

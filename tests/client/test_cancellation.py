@@ -43,11 +43,13 @@ def test_abandoned_stream_is_cancelled(client: Client) -> None:
 
 
 def test_cancel_from_another_thread_ends_the_iteration(client: Client) -> None:
+    before = cancelled(client)
     with client.stream("!gap 10 !forever") as stream:
         next(stream)
         threading.Timer(0.1, stream.cancel).start()
         with pytest.raises(RequestCancelled):
             list(stream)
+    assert eventually(lambda: cancelled(client) == before + 1)
 
 
 def test_finished_stream_is_not_counted_as_cancelled(client: Client) -> None:

@@ -1,5 +1,6 @@
 """Engine settings, one frozen dataclass. Names are vLLM's where vLLM has one."""
 
+import os
 from dataclasses import dataclass
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -51,6 +52,7 @@ class EngineConfig:
     """Most requests that wait; one more is refused with `QueueFull`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", os.fspath(self.model))  # A Path will do too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queue_size"):
