@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve demo load test check clean
+.PHONY: help serve demo load bench bench-queue test check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags)"
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS"
+	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
+	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
 	@echo "make test     the whole test suite, on a real server"
 	@echo "make check    lint, types and the unit tests, in seconds"
 	@echo "make clean    remove $(VENV) and what tools left behind"
@@ -36,6 +38,12 @@ demo: $(installed)
 
 load: $(installed)
 	$(bin)/locust --headless -f load_tests/locustfile.py $(LOAD_ARGS)
+
+bench: $(installed)
+	@$(bin)/python -m scripts.bench --json results/bench.json
+
+bench-queue: $(installed)
+	@$(bin)/python -m scripts.bench_queue
 
 test: $(installed)
 	$(bin)/python -m pytest

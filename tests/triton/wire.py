@@ -18,6 +18,8 @@ DTYPES = {
     "stream": np.bool_,
     "exclude_input_in_output": np.bool_,
     "max_tokens": np.int32,
+    "priority": np.int32,
+    "deadline_ms": np.int32,
     "top_k": np.int32,
     "temperature": np.float32,
     "top_p": np.float32,
@@ -39,25 +41,35 @@ class Answer:
         return "".join(self.pieces)
 
 
-def tensors(fields: dict[str, Any]) -> list[aio.InferInput]:
+def tensors(fields: dict[str, Any], *, batched: bool = False) -> list[aio.InferInput]:
     """Input tensors for fields named as in config.pbtxt; text may be given as bytes."""
     inputs = []
     for name, value in fields.items():
         values = value if isinstance(value, list) else [value]
         if DTYPES[name] is np.object_:
             values = [v.encode() if isinstance(v, str) else v for v in values]
-        array = np.array(values, dtype=DTYPES[name])
+        array = np.array([values] if batched else values, dtype=DTYPES[name])
         inputs.append(aio.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
         inputs[-1].set_data_from_numpy(array)
     return inputs
 
 
-async def ask(client: aio.InferenceServerClient, fields: dict[str, Any], *, cancel_after: int | None = None) -> Answer:
-    """Send one request and read its responses; give up after `cancel_after` of them (0: at once)."""
+async def ask(
+    client: aio.InferenceServerClient,
+    fields: dict[str, Any],
+    *,
+    cancel_after: int | None = None,
+    batched: bool = False,
+    **options: Any,
+) -> Answer:
+    """Send one request and read its responses; give up after `cancel_after` of them (0: at once).
+
+    `batched` puts a batch dimension in front; `options` are tritonclient's, such as `timeout`.
+    """
     answer = Answer()
 
     async def one() -> Any:
-        yield {"model_name": "llm", "inputs": tensors(fields)}
+        yield {"model_name": "llm", "inputs": tensors(fields, batched=batched), **options}
 
     responses = client.stream_infer(one())
     if cancel_after == 0:
@@ -69,8 +81,8 @@ async def ask(client: aio.InferenceServerClient, fields: dict[str, Any], *, canc
             answer.error = error.message()
             break
         answer.times.append(time.monotonic())
-        answer.pieces.append(result.as_numpy("text_output")[0].decode())
-        answer.finish_reason = result.as_numpy("finish_reason")[0].decode()
+        answer.pieces.append(result.as_numpy("text_output").item().decode())
+        answer.finish_reason = result.as_numpy("finish_reason").item().decode()
         if cancel_after is not None and len(answer.pieces) >= cancel_after:
             responses.cancel()
             answer.finish_reason = "given up"

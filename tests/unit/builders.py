@@ -8,6 +8,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 
 
@@ -19,6 +20,7 @@ def make_request(
     stop_token_ids: Iterable[int] = (),
     seed: int = 0,
     arrival: float = 0.0,
+    priority: int = 0,
     **params: Any,
 ) -> Request:
     """A request; a prompt given as a number has as many tokens, different from those of other requests."""
@@ -33,6 +35,7 @@ def make_request(
         seed=seed,
         stop_token_ids=frozenset(stop_token_ids),
         arrival=arrival,
+        priority=priority,
     )
 
 
@@ -47,11 +50,13 @@ def make_scheduler(
     max_num_seqs: int = 8,
     budget: int = 32,
     prefix_caching: bool = True,
+    policies: QueuePolicies | None = None,
 ) -> Scheduler:
     return Scheduler(
         make_tables(num_blocks, block_size, prefix_caching=prefix_caching),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
+        policies=policies,
     )
 
 
@@ -71,3 +76,8 @@ def step(scheduler: Scheduler, token: int = 7) -> dict[str, int]:
 def holds(scheduler: Scheduler, request_id: str) -> bool:
     """Whether a request waits or runs."""
     return request_id in scheduler.waiting or request_id in scheduler.running
+
+
+def waiting(scheduler: Scheduler) -> list[str]:
+    """Ids of the requests that wait, in order."""
+    return [request.request_id for request in scheduler.waiting]

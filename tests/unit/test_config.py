@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inflight import EngineConfig
+from inflight.scheduler.queue_policy import QueuePolicy
 
 COUNTS = [
     "max_num_seqs",
@@ -52,6 +53,27 @@ def test_the_dtype_is_one_that_is_known() -> None:
 @pytest.mark.parametrize("field", COUNTS)
 def test_counts_are_whole_numbers(field: str, value: object) -> None:
     refused(f"{field} is {value!r}; it must be", **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"priority_levels": -1}, "priority_levels is -1; it must be at least 0"),
+        ({"priority_levels": "2"}, "priority_levels is '2'; it must be a whole number"),
+        ({"priority_levels": 2}, "default_priority_level is 0; it must be from 1 to priority_levels, 2"),
+        (
+            {"priority_levels": 2, "default_priority_level": 3},
+            "default_priority_level is 3; it must be from 1 to priority_levels, 2",
+        ),
+        ({"default_priority_level": 1}, "default_priority_level is 1; it must be 0, as priority_levels is 0"),
+        ({"default_timeout_microseconds": -5}, "default_timeout_microseconds is -5; it must be at least 0"),
+        ({"timeout_action": "reject"}, "timeout_action is 'reject'; it must be REJECT or DELAY"),
+        ({"allow_timeout_override": "yes"}, "allow_timeout_override is 'yes'; it must be true or false"),
+        ({"priority_queue_policy": {1: QueuePolicy()}}, "priority_queue_policy has level 1; priority_levels is 0"),
+    ],
+)
+def test_queue_policies_must_make_sense(fields: dict[str, Any], says: str) -> None:
+    refused(says, **fields)
 
 
 def test_the_defaults_fit() -> None:

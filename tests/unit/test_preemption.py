@@ -4,7 +4,7 @@ import random
 
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
-from tests.unit.builders import holds, make_request, make_scheduler, shares, step
+from tests.unit.builders import holds, make_request, make_scheduler, shares, step, waiting
 
 
 def crowded(names: str = "ab", *, num_blocks: int, max_tokens: int = 9) -> tuple[Scheduler, dict[str, Request]]:
@@ -21,7 +21,7 @@ def test_the_youngest_goes_so_that_the_oldest_gets_on() -> None:
     scheduler, requests = crowded(num_blocks=2)
     assert step(scheduler) == {"a": 1}
     assert list(scheduler.running) == ["a"]
-    assert list(scheduler.waiting) == ["b"]
+    assert waiting(scheduler) == ["b"]
     assert requests["b"].blocks == []
     assert scheduler.num_preemptions == 1
 
@@ -30,7 +30,7 @@ def test_the_youngest_may_have_to_go_itself() -> None:
     scheduler, requests = crowded("abc", num_blocks=5)
     # `a` and `b` take the two free blocks, `c` finds none.
     assert step(scheduler) == {"a": 1, "b": 1}
-    assert list(scheduler.waiting) == ["c"]
+    assert waiting(scheduler) == ["c"]
     assert requests["c"].num_preemptions == 1
 
 
@@ -38,7 +38,40 @@ def test_preempted_requests_wait_in_order_of_arrival_before_all_others() -> None
     scheduler, _ = crowded("abcd", num_blocks=4)
     scheduler.add(make_request("e", 4))
     assert step(scheduler) == {"a": 1, "b": 1}
-    assert list(scheduler.waiting) == ["c", "d", "e"]
+    assert waiting(scheduler) == ["c", "d", "e"]
+
+
+def test_the_lowest_priority_goes_first_however_old_it_is() -> None:
+    scheduler = make_scheduler(num_blocks=3, block_size=4, budget=64)
+    for name, priority in [("low", 2), ("high", 1)]:
+        scheduler.add(make_request(name, 4, max_tokens=9, priority=priority))
+        step(scheduler)
+    # `low` has two blocks, `high` has one and needs another.
+    assert step(scheduler) == {"high": 1}
+    assert waiting(scheduler) == ["low"]
+
+
+def test_of_the_lowest_priority_the_youngest_goes() -> None:
+    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64)
+    for name, priority in [("old", 2), ("young", 2), ("high", 1)]:
+        scheduler.add(make_request(name, 3, max_tokens=9, priority=priority))
+    for _ in range(2):
+        assert len(step(scheduler)) == 3
+    # Each needs a second block and one is free: the first goes to `high`, and `young` gives its own to `old`.
+    assert step(scheduler) == {"high": 1, "old": 1}
+    assert waiting(scheduler) == ["young"]
+
+
+def test_a_preempted_request_goes_back_to_the_head_of_its_level_only() -> None:
+    scheduler = make_scheduler(num_blocks=2, block_size=4, budget=64, max_num_seqs=2)
+    for name in ("a", "b"):
+        scheduler.add(make_request(name, 4, max_tokens=9, priority=2))
+    step(scheduler)
+    scheduler.add(make_request("low", 4, priority=3))
+    scheduler.add(make_request("same", 4, priority=2))
+    scheduler.add(make_request("high", 4, priority=1))
+    step(scheduler)
+    assert waiting(scheduler) == ["high", "b", "same", "low"]
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
@@ -87,7 +120,7 @@ def test_a_preempted_request_can_be_removed() -> None:
     scheduler, requests = crowded(num_blocks=2)
     step(scheduler)
     assert scheduler.remove("b") is requests["b"]
-    assert list(scheduler.waiting) == []
+    assert waiting(scheduler) == []
     assert scheduler.tables.pool.num_used == len(requests["a"].blocks)
 
 

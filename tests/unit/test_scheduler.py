@@ -58,8 +58,9 @@ def test_a_younger_decode_goes_before_an_older_chunk() -> None:
     scheduler = make_scheduler(budget=8)
     old, young = make_request("a", 20), make_request("b", 1)
     add(scheduler, old, young)
-    scheduler.running = {"a": scheduler.waiting.pop("a"), "b": scheduler.waiting.pop("b")}
     for request in (old, young):
+        scheduler.waiting.remove(request.request_id)
+        scheduler.running[request.request_id] = request
         scheduler.tables.admit(request)
     assert list(step(scheduler).items()) == [("b", 1), ("a", 7)]
 
@@ -92,6 +93,14 @@ def test_requests_are_admitted_first_come_first_served() -> None:
     # `c` would fit beside `a`, but `b` came before it.
     assert step(scheduler) == {"a": 8}
     assert step(scheduler) == {"b": 12, "c": 1}
+
+
+def test_a_higher_priority_is_admitted_first_and_stops_nobody_who_runs() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    add(scheduler, make_request("runs", 2, max_tokens=2, priority=3))
+    assert list(step(scheduler)) == ["runs"]
+    add(scheduler, *(make_request(f"of {level}", 2, max_tokens=1, priority=level) for level in (3, 1, 2)))
+    assert [list(step(scheduler)) for _ in range(4)] == [["runs"], ["of 1"], ["of 2"], ["of 3"]]
 
 
 def test_a_prefix_hit_spares_the_budget() -> None:

@@ -1,7 +1,7 @@
-"""The scheduler and the cache under random requests, cancellations and failed steps."""
+"""The scheduler and the cache under random requests, priorities, time limits, cancellations and failed steps."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import make_request, make_scheduler, shares
 from tests.unit.fake_model import VOCABULARY, FakeModel, expected_output
@@ -25,6 +26,14 @@ PROMPTS = st.builds(
     st.lists(TOKENS, min_size=1, max_size=5),
 )
 
+# Level 2 rejects what waits for more than 4 ms; the others heed only what a request brings.
+POLICIES = QueuePolicies(
+    QueuePolicy(allow_timeout_override=True),
+    priority_levels=3,
+    default_priority_level=2,
+    by_level={2: QueuePolicy(default_timeout_microseconds=4000)},
+)
+
 
 class World:
     """A scheduler with a model, and what is known of every request added."""
@@ -37,14 +46,21 @@ class World:
         self.model = FakeModel(self.block_size)
         self.live: dict[str, Request] = {}
         """Unfinished requests in order of arrival."""
+        self.now = 0.0
         self.trace: list[dict[str, int]] = []
         self.finished: dict[str, list[int]] = {}
 
-    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int]) -> None:
+    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
         name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
         request = make_request(
-            name, prompt, max_tokens=max_tokens, min_tokens=min(min_tokens, max_tokens), stop_token_ids=stops
+            name,
+            prompt,
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            stop_token_ids=stops,
+            arrival=self.now,
         )
+        self.scheduler.policies.apply(request, **limits)
         blocks = -(-(len(prompt) + max_tokens - 1) // self.block_size)
         assert self.scheduler.fits(request) == (blocks <= self.scheduler.tables.pool.num_blocks)
         if self.scheduler.fits(request) and name not in self.live:
@@ -54,6 +70,30 @@ class World:
     def cancel(self, number: int) -> None:
         name = list(self.live)[number % len(self.live)]
         assert self.scheduler.remove(name) is self.live.pop(name)
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now += milliseconds / 1000
+        for request, reason, message in self.scheduler.expire(self.now):
+            assert self.live.pop(request.request_id) is request
+            waited_too_long = request.wait_until is not None and request.wait_until <= self.now
+            out_of_time = request.deadline is not None and request.deadline <= self.now
+            if reason == "expired":
+                assert message
+                assert waited_too_long or out_of_time
+                assert request.token_ids == request.prompt_ids
+            else:
+                assert (reason, message) == ("deadline", None)
+                assert out_of_time
+        for request in self.live.values():
+            assert request.deadline is None or request.deadline > self.now
+        for request in self.scheduler.waiting:
+            assert request.num_preemptions or request.wait_until is None or request.wait_until > self.now
+
+    def ranked(self, requests: Iterable[Request]) -> list[str]:
+        """By priority, then by arrival."""
+        arrivals = list(self.live)
+        ranks = sorted((request.priority, arrivals.index(request.request_id)) for request in requests)
+        return [arrivals[arrival] for _, arrival in ranks]
 
     def step(self) -> None:
         plan = self._plan()
@@ -74,6 +114,7 @@ class World:
 
     def _plan(self) -> StepPlan:
         preemptions, before = self.scheduler.num_preemptions, set(self.scheduler.running)
+        first = self.ranked(self.scheduler.running.values() or self.live.values())[:1]
         plan = self.scheduler.schedule()
         self.trace.append(shares(plan))
         assert bool(plan.scheduled) == bool(self.live)
@@ -81,8 +122,7 @@ class World:
         assert len(plan.scheduled) <= len(self.scheduler.running) <= self.max_num_seqs
         assert len(self.trace[-1]) == len(plan.scheduled)
         assert all(1 <= share.num_tokens <= share.request.num_uncomputed for share in plan.scheduled)
-        if self.live:
-            assert next(iter(self.live)) in self.trace[-1], "the oldest request does not advance"
+        assert set(first) <= self.trace[-1].keys(), "the oldest request of the highest priority does not advance"
         if self.scheduler.num_preemptions > preemptions:
             assert set(self.scheduler.running) < before, "admitted in a step that preempted"
         return plan
@@ -103,6 +143,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
     )
     def begin(self, sizes: dict[str, Any]) -> None:
+        sizes = sizes | {"policies": POLICIES}
         self.sizes = sizes
         self.history: list[Callable[[World], None]] = []
         self.world = World(sizes)
@@ -116,9 +157,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 8),
         min_tokens=st.integers(0, 8),
         stops=st.lists(TOKENS, max_size=2),
+        priority=st.integers(0, 4),
+        timeout_us=st.sampled_from([0, 0, 3000, 20_000]),
+        deadline_ms=st.sampled_from([None, None, 2, 10]),
     )
-    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int]) -> None:
-        self.do(lambda world: world.add(prompt, max_tokens, min_tokens, stops))
+    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
+        self.do(lambda world: world.add(prompt, max_tokens, min_tokens, stops, **limits))
+
+    @rule(milliseconds=st.integers(1, 5))
+    def pass_time(self, milliseconds: int) -> None:
+        self.do(lambda world: world.pass_time(milliseconds))
 
     @precondition(lambda self: self.world.live)
     @rule(number=st.integers(0, 20))
@@ -149,19 +197,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert len(request.blocks) >= -(-request.num_computed // size)
             assert len(request.blocks) <= -(-len(request.token_ids) // size)
             assert request.num_uncomputed >= 1
-        for request in scheduler.waiting.values():
+        for request in scheduler.waiting:
             assert (request.blocks, request.num_computed) == ([], 0)
 
     @invariant()
-    def first_come_first_served(self) -> None:
-        scheduler = self.world.scheduler
-        assert [*scheduler.running, *scheduler.waiting] == list(self.world.live)
+    def first_come_first_served_within_a_priority(self) -> None:
+        scheduler, live = self.world.scheduler, self.world.live
+        waiting = list(scheduler.waiting)
+        assert [request.request_id for request in waiting] == self.world.ranked(waiting)
+        for level in range(4):
+            here = [r for r in (*scheduler.running.values(), *waiting) if r.priority == level]
+            assert [r.request_id for r in here] == [name for name, r in live.items() if r.priority == level]
+            assert scheduler.waiting.count(level) == sum(r.priority == level for r in waiting)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
-        # The oldest request computes at least a token in each step, and none of them twice.
-        bound = sum(request.most_cached_tokens for request in self.world.live.values())
+        # The first by rank computes at least a token in each step. It can lose what it has only when one of a higher
+        # priority is admitted, which happens once for each of those.
+        live = self.world.live.values()
+        bound = sum(request.most_cached_tokens for request in live) * len(live)
         for _ in range(bound):
             if self.world.live:
                 self.do(World.step)

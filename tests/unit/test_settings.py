@@ -1,14 +1,21 @@
 """Parameters of config.pbtxt become engine settings."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from inflight import EngineConfig
-from serving.settings import engine_config
+from inflight.scheduler.queue_policy import QueuePolicy
+from serving.server_config import ServerConfig
+from serving.settings import read_settings
 
 CONFIG = Path(__file__).parents[2] / "model_repository/llm/config.pbtxt"
+
+
+def engine_config(parameters: Mapping[str, str]) -> EngineConfig:
+    return read_settings(parameters)[0]
 
 
 def test_the_model_is_all_that_must_be_given() -> None:
@@ -66,7 +73,8 @@ def test_a_missing_model_is_named(given: dict[str, str]) -> None:
 
 def test_unknown_parameters_are_named_with_the_known_ones() -> None:
     with pytest.raises(
-        ValueError, match=r"unknown parameters max_seqs, zebra; known are block_size, .*trust_remote_code"
+        ValueError,
+        match=r"unknown parameters max_seqs, zebra; known are allow_timeout_override, block_size, .*trust_remote_code",
     ):
         engine_config({"model": "m", "zebra": "1", "max_seqs": "4"})
 
@@ -92,6 +100,42 @@ def test_a_value_out_of_bounds_is_named() -> None:
 
 
 def test_the_parameters_that_we_ship_are_known() -> None:
-    pairs = re.findall(r'key: "(\w+)" value: \{ string_value: "(.*?)" \}', CONFIG.read_text())
+    pairs = re.findall(r'^ *\{ key: "(\w+)" value: \{ string_value: "(.*?)" \}', CONFIG.read_text(), re.MULTILINE)
     assert pairs
     assert engine_config(dict(pairs)).model
+    assert read_settings(dict(pairs))[1].max_inflight_requests is None, "execute() blocks by default"
+
+
+def test_policies_of_single_levels_are_read_from_json() -> None:
+    given = {"model": "m", "priority_levels": "2", "default_priority_level": "2"}
+    policies = '{"1": {"max_queue_size": 10, "timeout_action": "DELAY"}}'
+    config = engine_config(given | {"priority_queue_policy": policies})
+    assert config.priority_queue_policy == {1: QueuePolicy(max_queue_size=10, timeout_action="DELAY")}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "parameter priority_queue_policy is not valid JSON"),
+        ("[1]", "parameter priority_queue_policy is '[1]'; it must be a JSON object"),
+        ('{"high": {}}', "priority_queue_policy has level 'high'; levels are whole numbers from 1"),
+        ('{"1": 10}', "priority_queue_policy of level 1 is 10; it must be an object"),
+        ('{"1": {"size": 1}}', "priority_queue_policy of level 1 has unknown fields size; known are max_queue_size"),
+        ('{"1": {"max_queue_size": -1}}', "level 1: max_queue_size is -1; it must be at least 0"),
+        ('{"1": {"timeout_action": "DROP"}}', "level 1: timeout_action is 'DROP'; it must be REJECT or DELAY"),
+        ('{"1": {"allow_timeout_override": 1}}', "level 1: allow_timeout_override is 1; it must be true or false"),
+        ('{"1": {"max_queue_size": 9999}}', "level 1: max_queue_size is 9999; it must not be over that of the engine"),
+        ('{"3": {}}', "priority_queue_policy has level 3; priority_levels is 2"),
+        ('{"0": {}}', "priority_queue_policy has level 0; priority_levels is 2"),
+    ],
+)
+def test_a_malformed_policy_is_named(text: str, says: str) -> None:
+    given = {"model": "m", "priority_levels": "2", "default_priority_level": "1", "priority_queue_policy": text}
+    with pytest.raises(ValueError, match=re.escape(says)):
+        engine_config(given)
+
+
+def test_the_servers_own_settings_are_read_too() -> None:
+    assert read_settings({"model": "m", "max_inflight_requests": "4"})[1] == ServerConfig(max_inflight_requests=4)
+    with pytest.raises(ValueError, match="max_inflight_requests is 0; it must be at least 1"):
+        read_settings({"model": "m", "max_inflight_requests": "0"})

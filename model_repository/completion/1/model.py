@@ -19,58 +19,145 @@ ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPOR
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        parameters = json.loads(args["model_config"])["parameters"]
-        threads = int(parameters["max_concurrent_requests"]["string_value"])
-        queued = int(parameters["max_queued_requests"]["string_value"])
-        self._places = threading.BoundedSemaphore(threads + queued)
+        config = json.loads(args["model_config"])
+        parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
+        threads = int(parameters["max_concurrent_requests"])
+        self._places = Places(threads + int(parameters["max_queued_requests"]))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="completion")
+        self._batched = config["max_batch_size"] > 0
+        self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand each request to a thread and return at once; the answers go out through their senders."""
+        """Hand the rows of each request to threads and return at once; the answers go out through their senders."""
         for request in requests:
             sender = request.get_response_sender()
-            if self._places.acquire(blocking=False):
-                self._pool.submit(self._answer, request, sender)
+            rows = self._rows(request)
+            if self._places.take(len(rows)):
+                answer = Answer(sender, len(rows), batched=self._batched)
+                for index, row in enumerate(rows):
+                    self._pool.submit(self._answer, request, row, index, answer)
             else:
-                _send(sender, _failure("too many requests are waiting", pb_utils.TritonError.UNAVAILABLE))
+                refusal = pb_utils.TritonError("too many requests are waiting", pb_utils.TritonError.UNAVAILABLE)
+                _send(sender, pb_utils.InferenceResponse(error=refusal))
 
     def finalize(self) -> None:
         """Triton calls this when every request has had its answer."""
         self._pool.shutdown()
 
-    def _answer(self, request: Any, sender: Any) -> None:
+    def _rows(self, request: Any) -> list[list[Any]]:
+        """The input tensors of each call of `llm`: one for each row of the batch dimension where there is one."""
+        inputs = [(tensor.name(), tensor.as_numpy()) for tensor in request.inputs()]
+        count = inputs[0][1].shape[0] if self._batched and inputs else 1
+        rows = []
+        for index in range(count):
+            arrays = [(name, array[index] if self._batched else array) for name, array in inputs]
+            arrays.append(("stream", np.array([False])))
+            rows.append(
+                [pb_utils.Tensor(name, array[np.newaxis] if self._llm_batched else array) for name, array in arrays]
+            )
+        return rows
+
+    def _answer(self, request: Any, row: list[Any], index: int, answer: Answer) -> None:
         try:
-            if sender.is_cancelled():
-                answer = _failure("cancelled before it began", pb_utils.TritonError.CANCELLED)
+            if answer.is_cancelled():
+                error = pb_utils.TritonError("cancelled before it began", pb_utils.TritonError.CANCELLED)
+                answer.put(index, error)
             else:
-                answer = _complete(request)
-            _send(sender, answer)
+                answer.put(index, self._complete(request, row))
         finally:
-            self._places.release()
+            self._places.give_back()
+
+    def _complete(self, request: Any, row: list[Any]) -> Any:
+        """The outputs for one row by name, without batch dimension, or the error to answer with."""
+        outputs = None
+        try:
+            for response in _llm_request(request, row).exec(decoupled=True):
+                if response.has_error():
+                    return _passed_on(response.error())
+                # An empty response may follow the answer, to say that it was the last.
+                if response.output_tensors():
+                    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+        except Exception as fault:  # noqa: BLE001 - a fault of one request becomes its own error and no other's
+            return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
+        if outputs is None:
+            return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
+        return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
 
 
-def _complete(request: Any) -> Any:
-    """Return the response to send; a fault of one request becomes its own error and no other's."""
-    try:
-        for response in _llm_request(request).exec(decoupled=True):
-            if response.has_error():
-                return _passed_on(response.error())
-            # An empty response may follow the answer, to say that it was the last.
-            if response.output_tensors():
-                answer = pb_utils.InferenceResponse(response.output_tensors())
-        return answer
-    except Exception as error:  # noqa: BLE001
-        return _failure(f"no answer from llm: {error!r}", pb_utils.TritonError.INTERNAL)
+class Places:
+    """How many more calls of `llm` may be under way or waiting for a thread."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+
+    def take(self, count: int) -> bool:
+        """Take `count` places, or none and say False."""
+        with self._lock:
+            if count > self._free:
+                return False
+            self._free -= count
+            return True
+
+    def give_back(self) -> None:
+        """Give back one place."""
+        with self._lock:
+            self._free += 1
 
 
-def _llm_request(request: Any) -> Any:
-    parameters = json.loads(request.parameters())
+class Answer:
+    """A request's only response, sent when all of its rows are there; with an error if one of them has one."""
+
+    def __init__(self, sender: Any, num_rows: int, *, batched: bool) -> None:
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._rows: dict[int, Any] = {}
+        self._num_rows = num_rows
+        self._batched = batched
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has cancelled; not asked once the response is out."""
+        return bool(self._sender.is_cancelled())
+
+    def put(self, index: int, row: Any) -> None:
+        """Take the outputs of a row, or its error; the last one sends."""
+        with self._lock:
+            self._rows[index] = row
+            if len(self._rows) < self._num_rows:
+                return
+        _send(self._sender, self._response())
+
+    def _response(self) -> Any:
+        rows = [self._rows[index] for index in range(self._num_rows)]
+        error = next((row for row in rows if not isinstance(row, dict)), None)
+        if error is not None:
+            return pb_utils.InferenceResponse(error=error)
+        outputs = {name: [row[name] for row in rows] for name in rows[0]}
+        tensors = [
+            pb_utils.Tensor(name, _stacked(arrays) if self._batched else arrays[0]) for name, arrays in outputs.items()
+        ]
+        return pb_utils.InferenceResponse(tensors)
+
+
+def _stacked(arrays: list[Any]) -> Any:
+    """Arrays as the rows of one, padded with zeros to the largest."""
+    shape = np.max([array.shape for array in arrays], axis=0)
+    if arrays[0].dtype == np.object_:
+        return np.stack(arrays)
+    padded = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    return padded
+
+
+def _llm_request(request: Any, row: list[Any]) -> Any:
+    parameters = json.loads(request.parameters() or "{}")
     # Triton takes no floating point numbers here.
     passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
         model_name="llm",
         request_id=request.request_id(),
-        inputs=[*request.inputs(), pb_utils.Tensor("stream", np.array([False]))],
+        inputs=row,
         requested_output_names=list(request.requested_output_names()),
         parameters={**passed_on, "code_in_error": True},
         timeout=request.timeout(),
@@ -81,12 +168,8 @@ def _passed_on(error: Any) -> Any:
     # Between models Triton 24.10 replaces every code by INTERNAL, so `llm` was asked to begin with the code.
     name, _, message = error.message().partition(": ")
     if name in ERROR_CODES:
-        return _failure(message, getattr(pb_utils.TritonError, name))
-    return _failure(error.message(), error.code())
-
-
-def _failure(message: str, code: Any) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
+        return pb_utils.TritonError(message, getattr(pb_utils.TritonError, name))
+    return pb_utils.TritonError(error.message(), error.code())
 
 
 def _send(sender: Any, response: Any) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from inflight import Engine  # noqa: E402
 from serving.server import Server  # noqa: E402
-from serving.settings import engine_config  # noqa: E402
+from serving.settings import read_settings  # noqa: E402
 
 
 class TritonPythonModel:
@@ -26,15 +26,27 @@ class TritonPythonModel:
         logging.basicConfig(
             level=logging.INFO, format="%(levelname).1s %(asctime)s %(name)s] %(message)s", stream=sys.stderr
         )
-        parameters = json.loads(args["model_config"])["parameters"]
-        config = engine_config({key: value["string_value"] for key, value in parameters.items()})
-        self._server = Server(Engine(config))
+        model_config = json.loads(args["model_config"])
+        parameters = model_config["parameters"]
+        engine_config, server_config = read_settings({key: p["string_value"] for key, p in parameters.items()})
+        self._server = Server(
+            Engine(engine_config),
+            server_config,
+            batched=model_config["max_batch_size"] > 0,
+            metric_labels={
+                "model": args["model_name"],
+                "version": args["model_version"],
+                "instance": args["model_instance_name"],
+            },
+        )
         self._server.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests in; never blocks on the engine."""
+        """Take requests in; never blocks on the engine, unless `max_inflight_requests` asks for that."""
         for request in requests:
             self._server.accept(request)
+        # At the end, when none of these is left in between: what comes meanwhile waits in Triton's queue.
+        self._server.wait_for_room()
 
     def finalize(self) -> None:
         """Stop the engine. Triton calls this once every request has had its last response."""

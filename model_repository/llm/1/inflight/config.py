@@ -1,7 +1,10 @@
 """Engine settings, one frozen dataclass. Names are vLLM's where vLLM has one."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -49,7 +52,29 @@ class EngineConfig:
     """Reuse blocks whose tokens and all tokens before them are the same."""
 
     max_queue_size: int = 2048
-    """Most requests that wait; one more is refused with `QueueFull`."""
+    """Most requests that wait, those of all priority levels together; one more is refused with `QueueFull`."""
+
+    priority_levels: int = 0
+    """Levels of priority, 1 the highest; 0: requests have no priorities. This and what follows are named as in Triton's
+    `dynamic_batching`, whose queue policies the engine's own queue applies."""
+
+    default_priority_level: int = 0
+    """Level of requests that name none that exists; must be given where there are levels."""
+
+    default_timeout_microseconds: int = 0
+    """How long a request may wait for its first step before `timeout_action` is taken; 0: without end."""
+
+    allow_timeout_override: bool = False
+    """Heed timeouts that requests bring; they can shorten the default one, not lengthen it."""
+
+    timeout_action: str = REJECT
+    """`REJECT` refuses a request that waited too long, `DELAY` lets it wait behind the others of its level."""
+
+    priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    """Policies of single levels; as in Triton such a policy takes nothing over from the settings above."""
+
+    trace_file: str | None = None
+    """Where to write what happens to every request in every step, for ui.perfetto.dev; not given: nowhere."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", os.fspath(self.model))  # A Path will do too.
@@ -68,6 +93,25 @@ class EngineConfig:
             raise ValueError(
                 f"kv_cache_memory_fraction is {self.kv_cache_memory_fraction}; it must lie between 0 and 1"
             )
+        self._check_level_bounds(self.queue_policies)
+
+    @property
+    def queue_policies(self) -> QueuePolicies:
+        """The policy of each priority level."""
+        default = QueuePolicy(
+            default_timeout_microseconds=self.default_timeout_microseconds,
+            allow_timeout_override=self.allow_timeout_override,
+            timeout_action=self.timeout_action,
+        )
+        return QueuePolicies(default, self.priority_levels, self.default_priority_level, self.priority_queue_policy)
+
+    def _check_level_bounds(self, policies: QueuePolicies) -> None:
+        for level, policy in policies.by_level.items():
+            if policy.max_queue_size > self.max_queue_size:
+                raise ValueError(
+                    f"priority_queue_policy of level {level}: max_queue_size is {policy.max_queue_size}; "
+                    f"it must not be over that of the engine, {self.max_queue_size}"
+                )
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -4,15 +4,18 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 from inflight.errors import EngineDead, InvalidRequest, QueueFull
+from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent, TokenLogprobs
 from inflight.request import CANCELLED, ERROR, Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
+from inflight.trace import StepRecord, Trace
 
 logger = logging.getLogger(__name__)
 
@@ -27,30 +30,38 @@ class Runner(Protocol):
 class EngineCore:
     """Steps requests from any number of submitting threads through the model on one stepping thread."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, *, max_queue_size: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        max_queue_size: int,
+        clock: Callable[[], float] = time.monotonic,
+        trace: Trace | None = None,
+    ) -> None:
+        """`clock` is that of the requests' arrival times and deadlines, in seconds."""
         self._scheduler = scheduler
         self._runner = runner
         self._max_queue_size = max_queue_size
+        self._clock = clock
+        self._trace = trace
+        self.metrics = EngineMetrics(clock)
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
-        """Every request submitted that has had no last event yet. Under the lock, as are the next two."""
+        """Every request submitted that has had no last event yet. Under the lock, as are the next three."""
         self._arrived: list[Request] = []
-        self._cancelled: list[Request] = []
+        self._arrived_at_level: Counter[int] = Counter()
+        self._cancelled: list[tuple[Request, str]] = []
+        """Each with its finish reason."""
         self._closed = False
         self._death: BaseException | None = None
-        self._steps = 0
-        self._step_seconds = 0.0
-        self._prompt_tokens = 0
-        self._cached_tokens = 0
-        self._computed_tokens = 0
-        self._generated_tokens = 0
 
     def submit(self, request: Request) -> None:
         """Queue a request. From any thread.
 
         Raises:
             InvalidRequest: an unfinished request has the same id.
-            QueueFull: as many requests wait as `max_queue_size` allows.
+            QueueFull: as many requests wait as `max_queue_size` of the engine or of the request's level allows.
             EngineDead: the stepping thread has ended.
         """
         with self._wake:
@@ -58,18 +69,38 @@ class EngineCore:
                 raise EngineDead(f"the engine has stopped: {self._death or 'closed'}")
             if request.request_id in self._unfinished:
                 raise InvalidRequest(f"request_id {request.request_id!r} belongs to an unfinished request")
-            if self.num_waiting >= self._max_queue_size:
-                raise QueueFull(f"{self.num_waiting} requests wait; max_queue_size is {self._max_queue_size}")
+            if (refusal := self._full(request.priority)) is not None:
+                raise QueueFull(refusal)
             self._unfinished[request.request_id] = request
             self._arrived.append(request)
+            self._arrived_at_level[request.priority] += 1
             self._wake.notify()
 
-    def cancel(self, request_id: str) -> None:
-        """Drop a request before the next step; one that is not here any more is ignored. From any thread."""
+    def has_room(self, level: int) -> bool:
+        """Whether the queue would take a request of a priority level now. From any thread."""
+        with self._wake:
+            return self._full(level) is None
+
+    def _full(self, level: int) -> str | None:
+        """What keeps the queue from taking a request; begins as Triton's own message, which clients may look for."""
+        waiting = self.num_waiting
+        if waiting >= self._max_queue_size:
+            return f"Exceeds maximum queue size: {waiting} requests wait; max_queue_size is {self._max_queue_size}"
+        waiting = self._scheduler.waiting.count(level) + self._arrived_at_level[level]
+        bound = self._scheduler.policies.of(level).max_queue_size
+        if 0 < bound <= waiting:
+            return (
+                f"Exceeds maximum queue size: {waiting} requests of priority {level} wait; "
+                f"max_queue_size of that level is {bound}"
+            )
+        return None
+
+    def cancel(self, request_id: str, reason: str = CANCELLED) -> None:
+        """End a request before the next step; one that is not here any more is ignored. From any thread."""
         with self._wake:
             request = self._unfinished.get(request_id)
             if request is not None:
-                self._cancelled.append(request)
+                self._cancelled.append((request, reason))
                 self._wake.notify()
 
     @property
@@ -112,6 +143,7 @@ class EngineCore:
             requests = list(self._unfinished.values())
             self._unfinished.clear()
             self._arrived.clear()
+            self._arrived_at_level.clear()
             self._cancelled.clear()
         with contextlib.suppress(Exception):  # Whatever broke may break again; the events must get out.
             for request in requests:
@@ -119,14 +151,30 @@ class EngineCore:
         return [TokenEvent(r, finish_reason=ERROR, error=f"the engine has stopped: {fault}") for r in requests]
 
     def step(self) -> list[TokenEvent]:
-        """One step: what arrived joins, what was cancelled leaves, the rest gets on. On the stepping thread only."""
+        """One step: what arrived joins, what was cancelled or is late leaves, the rest gets on.
+
+        On the stepping thread only.
+        """
         events = self._take_arrivals()
+        started = self._clock()
+        # Whoever can be late keeps the engine stepping, so that this is also soon enough for those that wait.
+        events += [
+            TokenEvent(request, finish_reason=reason, error=error)
+            for request, reason, error in self._scheduler.expire(started)
+        ]
         plan = self._scheduler.schedule()
         if plan.scheduled:
-            started = time.perf_counter()
-            events += self._compute(plan)
-            self._steps += 1
-            self._step_seconds += time.perf_counter() - started
+            events += self._compute(plan, started)
+        if self._trace is not None and (plan.scheduled or plan.preempted or events):
+            self._trace.append(self._record(plan, started, events))
+        return self._settled(events)
+
+    def drop_cancelled(self) -> list[TokenEvent]:
+        """End what was cancelled since the last step, without another one. On the stepping thread only."""
+        return self._settled(self._take_arrivals())
+
+    def _settled(self, events: list[TokenEvent]) -> list[TokenEvent]:
+        """`events`, of which those that end a request have made its id free again."""
         with self._wake:
             for event in events:
                 if event.finish_reason is not None:
@@ -138,20 +186,21 @@ class EngineCore:
             for request in self._arrived:
                 self._scheduler.add(request)
             self._arrived.clear()
+            self._arrived_at_level.clear()
             # One that ended meanwhile is gone, and another may have its id.
-            cancelled = {r.request_id: r for r in self._cancelled if self._unfinished.get(r.request_id) is r}
+            cancelled = {r: reason for r, reason in self._cancelled if self._unfinished.get(r.request_id) is r}
             self._cancelled.clear()
-        for request_id in cancelled:
-            self._scheduler.remove(request_id)
-        return [TokenEvent(request, finish_reason=CANCELLED) for request in cancelled.values()]
+        for request in cancelled:
+            self._scheduler.remove(request.request_id)
+        return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
-    def _compute(self, plan: StepPlan) -> list[TokenEvent]:
+    def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
         try:
             tokens, logprobs = self._runner.run(plan)
         except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)
-        self._count(plan)
+        self.metrics.step(plan, started, self._clock())
         outcome = self._scheduler.commit(plan, tokens)
         return [
             TokenEvent(request, token, entry, reason)
@@ -165,29 +214,38 @@ class EngineCore:
             events.append(TokenEvent(share.request, finish_reason=ERROR, error=f"{type(fault).__name__}: {fault}"))
         return events
 
-    def _count(self, plan: StepPlan) -> None:
-        self._computed_tokens += plan.num_tokens
-        self._generated_tokens += len(plan.sampling)
-        for share in plan.scheduled:
-            request = share.request
-            if request.num_preemptions == 0 and request.num_computed == request.num_cached:
-                self._prompt_tokens += len(request.prompt_ids)
-                self._cached_tokens += request.num_cached
+    def _record(self, plan: StepPlan, started: float, events: list[TokenEvent]) -> StepRecord:
+        return StepRecord(
+            started=started,
+            ended=self._clock(),
+            plan=plan,
+            events=events,
+            running=len(self._scheduler.running),
+            waiting=self.num_waiting,
+            blocks_used=self._scheduler.tables.pool.num_used,
+        )
 
     def stats(self) -> EngineStats:
         """A snapshot of the counters. From any thread; between steps it is exact."""
-        pool = self._scheduler.tables.pool
+        metrics, tables = self.metrics, self._scheduler.tables
+        pool = tables.pool
         used = pool.num_used
         return EngineStats(
-            steps=self._steps,
-            step_seconds=self._step_seconds,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            computed_tokens=self._computed_tokens,
-            generated_tokens=self._generated_tokens,
+            steps=metrics.steps,
+            step_seconds=metrics.step_seconds,
+            prompt_tokens=metrics.prompt_tokens,
+            cached_tokens=metrics.cached_tokens,
+            prefill_tokens=metrics.prefill_tokens,
+            decode_tokens=metrics.decode_tokens,
+            padding_avoided=metrics.padding_avoided,
+            budget_tokens=metrics.steps * self._scheduler.token_budget,
+            generated_tokens=metrics.sampled_tokens,
+            output_tokens=metrics.output_tokens,
+            finished=dict(metrics.finished),
             preemptions=self._scheduler.num_preemptions,
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
+            block_size=tables.block_size,
             blocks_total=pool.num_blocks,
             blocks_used=used,
             blocks_free=pool.num_blocks - used,

@@ -5,6 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from tqdm import tqdm
@@ -17,11 +18,12 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.model.loader import load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
-from inflight.request import ERROR, Request
+from inflight.request import ERROR, STOP, Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
 from inflight.text.chat import chat_prompt_ids
+from inflight.trace import Trace
 
 Prompt: TypeAlias = str | Sequence[int]
 
@@ -39,6 +41,8 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
+        """Whoever steps the core must see to it that the trace is flushed."""
         self.model = load_model(config)
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
@@ -46,21 +50,39 @@ class Engine:
             BlockPool(self._runner.num_blocks), config.block_size, prefix_caching=config.enable_prefix_caching
         )
         self._scheduler = Scheduler(
-            tables, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
+            tables,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            policies=config.queue_policies,
         )
-        self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size)
+        self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size, trace=self.trace)
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
 
     # -- requests in -------------------------------------------------------------------------------------------------
 
-    def submit(self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None) -> str:
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        timeout_us: int = 0,
+        deadline_ms: int | None = None,
+        trace_context: str | None = None,
+    ) -> str:
         """Queue a request and return its id. From any thread.
 
         Args:
             prompt: text, or token ids.
             params: how to sample; the model's defaults if not given.
             request_id: one that no unfinished request has; made up if not given.
+            priority: level from 1, the highest; the default level if there is no such one.
+            timeout_us: microseconds after which the request ends, or is delayed, as the queue policy of its level says;
+                0: none.
+            deadline_ms: milliseconds after which the request ends, waiting or running; None: never.
+            trace_context: what the engine's trace is to show as the client's OpenTelemetry context.
 
         Raises:
             InvalidRequest: the prompt or a parameter cannot be served; the message names it and the bound.
@@ -68,6 +90,8 @@ class Engine:
             EngineDead: the engine has stopped.
         """
         request = self._request(prompt, params or SamplingParams(), request_id or f"request-{next(self._ids)}")
+        request.trace_context = trace_context
+        self._scheduler.policies.apply(request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms)
         self.core.submit(request)
         return request.request_id
 
@@ -79,6 +103,11 @@ class Engine:
         """
         return chat_prompt_ids(self._tokenizer("messages"), messages)
 
+    def token_text(self, token_id: int) -> str:
+        """What a token looks like by itself; empty if the model has no tokenizer."""
+        tokenizer = self.model.backend_tokenizer
+        return "" if tokenizer is None else str(tokenizer.decode([token_id], skip_special_tokens=False))
+
     def cancel(self, request_id: str) -> None:
         """End a request, waiting or running, before the next step. From any thread."""
         self.core.cancel(request_id)
@@ -88,13 +117,18 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Run one step and return the outputs that it changed; each keeps growing until it is `finished`."""
         deltas = self.process(self.core.step())
-        return [delta.output for delta in deltas]
+        # What a stop string has just ended goes at once: perhaps nobody steps again.
+        deltas += self.process(self.core.drop_cancelled())
+        if self.trace is not None:
+            self.trace.flush()
+        return list(dict.fromkeys(delta.output for delta in deltas))
 
     def process(self, events: Sequence[TokenEvent]) -> list[Delta]:
         """Detokenise a step's events; requests that a stop string ends are dropped from the engine."""
         deltas, stopped = self._processor.process(events)
         for request_id in stopped:
-            self.core.cancel(request_id)
+            self.core.cancel(request_id, STOP)
+        self.core.metrics.outputs(deltas)
         return deltas
 
     @property
@@ -113,7 +147,7 @@ class Engine:
         *,
         progress: bool = False,
     ) -> list[RequestOutput]:
-        """Serve a list of prompts and return their outputs in order.
+        """Serve a list of prompts and return their outputs in order. The queue's timeouts don't apply.
 
         Args:
             prompts: texts or lists of token ids; a single one gives a list of one output.
@@ -143,7 +177,7 @@ class Engine:
         unsent = deque(requests)
         ours = {request.request_id for request in requests}
         while len(outputs) < len(requests):
-            while unsent and self.core.num_waiting < self.config.max_queue_size:
+            while unsent and self.core.has_room(unsent[0].priority):
                 self.core.submit(unsent.popleft())
             for output in self.step():
                 if output.finished and output.request_id in ours:
@@ -159,6 +193,8 @@ class Engine:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")
         for token in params.stop_token_ids:
             self._check_token("stop_token_ids", token)
+        for token in params.logit_bias:
+            self._check_token("logit_bias", token)
         request = Request(
             request_id=request_id,
             prompt_ids=prompt_ids,
@@ -167,13 +203,19 @@ class Engine:
             seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
             stop_token_ids=frozenset(params.stop_token_ids)
             | (frozenset() if params.ignore_eos else self.model.eos_token_ids),
+            bad_words=self._bad_words(params),
             arrival=time.monotonic(),
+            priority=self._scheduler.policies.level(0),
         )
+        if params.min_tokens > request.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {params.min_tokens}; it must not be over max_tokens, {request.max_tokens}"
+            )
         if not self._scheduler.fits(request):
             capacity = self._runner.num_blocks * self.config.block_size
             raise InvalidRequest(
                 f"prompt and max_tokens are {len(prompt_ids)} and {request.max_tokens} tokens; "
-                f"together they must not be over the KV cache's {capacity}"
+                f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
             )
         return request
 
@@ -185,7 +227,8 @@ class Engine:
                 f"as the context is {self.max_model_len}"
             )
         if params.max_tokens is None:
-            return min(self.model.defaults.max_tokens, room)
+            cached = self._runner.num_blocks * self.config.block_size + 1 - prompt_tokens
+            return max(1, min(self.model.defaults.max_tokens, room, cached))
         if params.max_tokens > room:
             raise InvalidRequest(
                 f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "
@@ -195,14 +238,27 @@ class Engine:
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            prompt_ids: list[int] = self._tokenizer("a text prompt")(prompt)["input_ids"]
+            tokenizer = self._tokenizer("a text prompt")
+            if any("\ud800" <= letter <= "\udfff" for letter in prompt):
+                raise InvalidRequest("prompt is not valid Unicode: it holds half of a surrogate pair")
+            prompt_ids: list[int] = tokenizer(prompt)["input_ids"]
         else:
             prompt_ids = [int(token) for token in prompt]
-            for token in prompt_ids:
-                self._check_token("prompt", token)
         if not prompt_ids:
             raise InvalidRequest("prompt is empty; it must have at least 1 token")
+        # Of a text, too: tokenizers may have tokens that the model has no embedding for.
+        for token in (min(prompt_ids), max(prompt_ids)):
+            self._check_token("prompt", token)
         return prompt_ids
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that spell the bad words in the midst of a text and at the beginning of one."""
+        spellings = [space + word.lstrip() for word in params.bad_words for space in ("", " ")]
+        if not spellings:
+            return ()
+        encode = self._tokenizer("bad_words")
+        sequences = (tuple(encode(text, add_special_tokens=False)["input_ids"]) for text in spellings)
+        return tuple(sequence for sequence in sequences if sequence)
 
     def _check_token(self, name: str, token: int) -> None:
         if not 0 <= token < self.model.vocab_size:
@@ -215,6 +271,6 @@ class Engine:
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

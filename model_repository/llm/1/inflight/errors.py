@@ -6,7 +6,7 @@ class InvalidRequest(ValueError):
 
 
 class QueueFull(RuntimeError):
-    """The waiting queue is at its bound; the same request may succeed later."""
+    """The waiting queue, or a level of it, is at its bound; the same request may succeed later."""
 
 
 class EngineDead(RuntimeError):

@@ -39,6 +39,8 @@ class RequestOutput:
 
     request_id: str
     prompt_ids: list[int]
+    arrival: float = 0.0
+    """Seconds on the monotonic clock."""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     """`stop`, `length`, `cancelled` or `error`."""
@@ -99,7 +101,9 @@ class OutputProcessor:
 
 class _OpenOutput:
     def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
-        self.output = RequestOutput(request.request_id, request.prompt_ids, num_cached_tokens=request.num_cached)
+        self.output = RequestOutput(
+            request.request_id, request.prompt_ids, arrival=request.arrival, num_cached_tokens=request.num_cached
+        )
         if request.params.logprobs is not None:
             self.output.logprobs = []
         self._min_tokens = request.params.min_tokens

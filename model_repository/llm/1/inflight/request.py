@@ -6,8 +6,12 @@ from inflight.sampling_params import SamplingParams
 
 STOP = "stop"
 LENGTH = "length"
+DEADLINE = "deadline"
+EXPIRED = "expired"
+"""Its time was up before it ran."""
 CANCELLED = "cancelled"
 ERROR = "error"
+FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, CANCELLED, ERROR)
 
 
 @dataclass(eq=False, slots=True)
@@ -25,13 +29,25 @@ class Request:
     seed: int
     stop_token_ids: frozenset[int] = frozenset()
     """End-of-sequence and stop tokens of this request."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output must not hold."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
+    priority: int = 0
+    """Level in the waiting queue: 1 is the highest, 0 the only one where there are no levels."""
+    wait_until: float | None = None
+    """When it has waited too long for its first step, on the clock of `arrival`."""
+    deadline: float | None = None
+    """When it ends wherever it is, on the clock of `arrival`."""
+    trace_context: str | None = None
+    """What the client's OpenTelemetry trace is called, as Triton says it: JSON."""
     token_ids: list[int] = field(init=False)
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
     num_preemptions: int = 0
+    last_token_at: float | None = None
+    """When its newest token was sampled, on the clock of `arrival`."""
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
 
@@ -45,6 +61,10 @@ class Request:
     @property
     def num_output(self) -> int:
         return len(self.token_ids) - len(self.prompt_ids)
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[len(self.prompt_ids) :]
 
     @property
     def most_cached_tokens(self) -> int:

@@ -1,7 +1,8 @@
 """What one request asks of the sampler, checked when it is made."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,6 +10,8 @@ from inflight.errors import InvalidRequest
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_BAD_WORDS = 128
+MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
 
 
@@ -56,6 +59,12 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the output besides the model's own end-of-sequence tokens."""
 
+    bad_words: tuple[str, ...] = ()
+    """Texts that the output must not hold, by the tokens that spell them, with and without a space in front."""
+
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these tokens."""
+
     ignore_eos: bool = False
     """Go on after an end-of-sequence token."""
 
@@ -63,7 +72,8 @@ class SamplingParams:
     """Log-probabilities of the chosen and of this many likeliest tokens, before penalties and temperature."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", _texts("stop", self.stop))
+        object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))
+        object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
         _within("max_tokens", self.max_tokens, 1, None, whole=True)
         _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
@@ -78,6 +88,7 @@ class SamplingParams:
         _within("logprobs", self.logprobs, 0, MAX_LOGPROBS, whole=True)
         for token in self.stop_token_ids:
             _within("stop_token_ids", token, 0, None, whole=True, optional=False)
+        _check_bias(self.logit_bias)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; it must be true or false")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -109,10 +120,20 @@ def _within(
     raise InvalidRequest(f"{name} is {value}; it must be {bound}")
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _check_bias(logit_bias: Mapping[int, float]) -> None:
+    if not isinstance(logit_bias, Mapping):
+        raise InvalidRequest(f"logit_bias is {logit_bias!r}; it must be a mapping of token ids to numbers")
+    if len(logit_bias) > MAX_BIASES:
+        raise InvalidRequest(f"logit_bias has {len(logit_bias)} tokens; it must have at most {MAX_BIASES}")
+    for token, bias in logit_bias.items():
+        _within("logit_bias token", token, 0, None, whole=True, optional=False)
+        _within(f"logit_bias of token {token}", bias, -100, 100, optional=False)
+
+
+def _texts(name: str, value: Any, most: int) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else _items(name, value)
-    if len(texts) > MAX_STOP_STRINGS:
-        raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {MAX_STOP_STRINGS}")
+    if len(texts) > most:
+        raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {most}")
     for text in texts:
         if not isinstance(text, str):
             raise InvalidRequest(f"{name} holds {text!r}; it must hold texts")

@@ -1,56 +1,41 @@
 """A Triton request to what the engine takes. Each request is read on its own and refused on its own."""
 
+import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import triton_python_backend_utils as pb_utils
-
 from inflight import InvalidRequest, SamplingParams
 from serving import values
+from serving.fields import KNOWN, SAMPLING, read_fields
+from serving.limits import Limits
+from serving.response import Wanted
 
 logger = logging.getLogger(__name__)
 
-_Reader = Callable[[str, Any], Any]
-
-_PROMPT: dict[str, _Reader] = {
-    "text_input": values.text,
-    "messages": values.text,
-    "stream": values.truth,
-    "exclude_input_in_output": values.truth,
-}
-_SAMPLING: dict[str, tuple[str, _Reader]] = {
-    # Name in a request -> field of SamplingParams.
-    "max_tokens": ("max_tokens", values.integer),
-    "min_tokens": ("min_tokens", values.integer),
-    "temperature": ("temperature", values.number),
-    "top_k": ("top_k", values.integer),
-    "top_p": ("top_p", values.number),
-    "min_p": ("min_p", values.number),
-    "repetition_penalty": ("repetition_penalty", values.number),
-    "presence_penalty": ("presence_penalty", values.number),
-    "frequency_penalty": ("frequency_penalty", values.number),
-    "seed": ("seed", values.integer),
-    "stop": ("stop", values.texts),
-    "stop_words": ("stop", values.texts),
-    "stop_token_ids": ("stop_token_ids", values.integers),
-    "ignore_eos": ("ignore_eos", values.truth),
-}
+MAX_SAMPLES = 16
+# What beam search would need; a client may send them as long as they ask for none.
+_NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
+_SAMPLING_FIELDS = frozenset(field.name for field in SAMPLING.values())
 
 
 @dataclass(frozen=True)
 class ParsedRequest:
     """One client request, checked as far as it can be without the model."""
 
-    prompt: str | None
+    prompt: str | tuple[int, ...] | None
+    """Text, or token ids."""
     messages: object | None
     """Decoded JSON; exactly one of `prompt` and `messages` is set."""
     params: SamplingParams
+    limits: Limits
+    num_samples: int
     stream: bool
     prepend_prompt: bool
     """The output begins with the prompt."""
+    wanted: Wanted
 
 
 def parse(request: Any) -> ParsedRequest:
@@ -62,75 +47,113 @@ def parse(request: Any) -> ParsedRequest:
     Raises:
         InvalidRequest: the message names the field and what it must be.
     """
-    tensors = {name: _tensor_value(t) for t in request.inputs() if (name := t.name()) != "sampling_parameters"}
+    tensors = {tensor.name(): _tensor_value(tensor) for tensor in request.inputs()}
     parameters = json.loads(request.parameters() or "{}")
-    inline = _sampling_json(request, parameters)
-    _warn_of_unknown(inline)
-    fields = {**_known(parameters), **{k: v for k, v in inline.items() if v is not None}, **tensors}
-    given = {name: read(name, fields[name]) for name, read in _PROMPT.items() if name in fields}
-    stream = given.get("stream", False)
-    excluded = given.get("exclude_input_in_output")
+    inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
+    fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
+    prompt, messages = _prompt_or_messages(fields)
+    stream = fields.get("stream", False)
+    excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
         raise InvalidRequest("exclude_input_in_output is false; when streaming it must be true or absent")
-    prompt, messages = _prompt_or_messages(given)
+    wanted = _wanted(fields)
     return ParsedRequest(
         prompt=prompt,
         messages=messages,
-        params=_sampling_params(fields),
+        params=_sampling_params(fields, wanted),
+        limits=_limits(fields, request.timeout()),
+        num_samples=_num_samples(fields),
         stream=stream,
         # vllm_backend prepends the prompt unless told not to, and clients count on it.
-        prepend_prompt=not stream and prompt is not None and not excluded,
+        prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
+        wanted=wanted,
     )
 
 
 def _tensor_value(tensor: Any) -> Any:
-    """The only element of a tensor of shape [1], the list of elements of any other."""
+    """The only element of a tensor that has one, the list of elements of any other."""
     items = tensor.as_numpy().reshape(-1).tolist()
     return items[0] if len(items) == 1 else items
 
 
-def _sampling_json(request: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    tensor = pb_utils.get_input_tensor_by_name(request, "sampling_parameters")
-    written = parameters.get("sampling_parameters") if tensor is None else _tensor_value(tensor)
+def _sampling_json(written: Any) -> dict[str, Any]:
     if written is None:
         return {}
-    written = values.text("sampling_parameters", written)
+    text = values.text("sampling_parameters", written)
     try:
-        decoded = json.loads(written)
+        decoded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"sampling_parameters is not valid JSON: {error}") from None
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
+    for name in sorted(decoded.keys() - KNOWN):
+        _warn_of_unknown(name)
     return decoded
 
 
-def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Request parameters that are ours; the others belong to Triton or to somebody on the way."""
-    return {name: value for name, value in parameters.items() if name in _PROMPT or name in _SAMPLING}
+@functools.lru_cache(maxsize=256)
+def _warn_of_unknown(name: str) -> None:
+    """Once for each name: a client sends it with every request."""
+    logger.warning("sampling_parameters has the unknown key %s", name)
 
 
-def _warn_of_unknown(inline: Mapping[str, Any]) -> None:
-    unknown = sorted(inline.keys() - _SAMPLING.keys())
-    if unknown:
-        logger.warning("sampling_parameters has unknown keys: %s", ", ".join(unknown))
-
-
-def _sampling_params(fields: Mapping[str, Any]) -> SamplingParams:
-    read = {}
-    for name, (field, reader) in _SAMPLING.items():
-        if name in fields:
-            read[field] = reader(name, fields[name])
-    return SamplingParams(**read)
-
-
-def _prompt_or_messages(given: Mapping[str, Any]) -> tuple[str | None, object | None]:
-    if ("text_input" in given) == ("messages" in given):
-        raise InvalidRequest("exactly one of text_input and messages must be given")
-    if "text_input" in given:
-        if not given["text_input"]:
-            raise InvalidRequest("text_input is empty; it must have at least 1 character")
-        return given["text_input"], None
+def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None]:
+    given = [name for name in ("text_input", "messages", "input_ids") if name in fields]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"exactly one of text_input, messages and input_ids must be given, not {' and '.join(given) or 'none'}"
+        )
+    value = fields[given[0]]
+    if not value:
+        raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
+    if given[0] != "messages":
+        return value, None
     try:
-        return None, json.loads(given["messages"])
+        return None, json.loads(value)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"messages is not valid JSON: {error}") from None
+
+
+def _wanted(fields: Mapping[str, Any]) -> Wanted:
+    return Wanted(
+        finish_reason=fields.get("return_finish_reason", True),
+        cumulative_logprob=fields.get("return_cumulative_logprob", False),
+        logprobs=fields.get("return_logprobs", False),
+        log_probs=fields.get("return_log_probs", False),
+        num_input_tokens=fields.get("return_num_input_tokens", False),
+        num_output_tokens=fields.get("return_num_output_tokens", False),
+    )
+
+
+def _sampling_params(fields: Mapping[str, Any], wanted: Wanted) -> SamplingParams:
+    given = {name: value for name, value in fields.items() if name in _SAMPLING_FIELDS}
+    if "end_id" in fields:
+        # TensorRT-LLM's: instead of the model's own; -1 for none.
+        given["ignore_eos"] = True
+        if fields["end_id"] != -1:
+            given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
+    if wanted.cumulative_logprob or wanted.log_probs:
+        given.setdefault("logprobs", 0)
+    return SamplingParams(**given)
+
+
+def _limits(fields: Mapping[str, Any], grpc_timeout: int) -> Limits:
+    """Over gRPC `timeout` is a field of Triton's own, 0 if not given; over HTTP it comes as any other field.
+
+    Triton's own priority stays with Triton: the Python backend does not show it.
+    """
+    return Limits(
+        priority=fields.get("priority", 0),
+        timeout_us=grpc_timeout or fields.get("timeout", 0),
+        deadline_ms=fields.get("deadline_ms"),
+    )
+
+
+def _num_samples(fields: Mapping[str, Any]) -> int:
+    for name, neutral in _NEUTRAL.items():
+        if fields.get(name, neutral) not in (neutral, fields.get("n") if name == "best_of" else neutral):
+            raise InvalidRequest(f"{name} is {fields[name]}; it must be {neutral}: there is no beam search")
+    count: int = fields.get("n", 1)
+    if not 1 <= count <= MAX_SAMPLES:
+        raise InvalidRequest(f"n is {count}; it must be at least 1 and at most {MAX_SAMPLES}")
+    return count

@@ -3,36 +3,53 @@
 Triton's thread     accept: parse, submit or refuse, return
 engine thread       steps, nothing else
 responder thread    detokenises and sends; what piled up for a request goes out as one response
-housekeeping thread cancellations and the log, ten times a second
+housekeeping thread cancellations, metrics, the trace and the log, ten times a second
 """
 
 import logging
 import queue
 import threading
-import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight import Engine, EngineDead, InvalidRequest, QueueFull
+from inflight import Engine, EngineDead, InvalidRequest, QueueFull, SamplingParams
+from inflight.engine import Prompt
 from inflight.outputs import Delta, TokenEvent
-from inflight.request import CANCELLED, ERROR
+from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
+from serving.limits import Limits
+from serving.metrics import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
-from serving.stream import ResponseStream
+from serving.response import ResponseFormat
+from serving.server_config import ServerConfig
+from serving.stream import ResponseStream, Sender
 
 logger = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 0.1
 _JOIN_SECONDS = 10.0
+_CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
+_REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 
 
 class Server:
     """The engine behind one Triton model instance."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: Engine, config: ServerConfig, *, batched: bool, metric_labels: Mapping[str, str]
+    ) -> None:
+        """`batched`: the model's config has a batch dimension."""
         self._engine = engine
+        self._config = config
+        self._form = ResponseFormat(engine.token_text, batched=batched)
+        self._metric_labels = metric_labels
+        self._refusals = Refusals()
         self._streams: dict[str, ResponseStream] = {}
+        self._left = threading.Condition()
+        """Notified when a request has left `_streams`."""
         # Bounded by the requests in flight: one list of events a step, and a step makes at most one event for each.
         self._events: queue.SimpleQueue[list[TokenEvent] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -49,12 +66,14 @@ class Server:
 
     def stop(self) -> None:
         """End the threads; each gets a bounded time."""
-        self._stopping.set()
+        engine, responder, housekeeping = self._threads
         self._engine.core.close()
-        self._threads[0].join(_JOIN_SECONDS)
+        engine.join(_JOIN_SECONDS)
         self._events.put(None)
-        for thread in self._threads[1:]:
-            thread.join(_JOIN_SECONDS)
+        responder.join(_JOIN_SECONDS)
+        # Last, so that what it shows and writes at the end is all there was.
+        self._stopping.set()
+        housekeeping.join(_JOIN_SECONDS)
         for thread in self._threads:
             if thread.is_alive():
                 logger.error("the %s thread did not end within %.0f s", thread.name, _JOIN_SECONDS)
@@ -65,35 +84,46 @@ class Server:
         """Parse a request and submit it, or answer why not. Raises nothing: that would end its neighbours too."""
         try:
             parsed = parse(request)
-        except InvalidRequest as error:
-            _refuse(request, str(error), "INVALID_ARG")
-        except Exception as fault:
-            logger.exception("a request could not be parsed")
-            _refuse(request, f"{type(fault).__name__}: {fault}", "INTERNAL")
+        except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
+            self._refuse(Sender(request), error)
         else:
-            self._submit(request, parsed)
+            self._submit(ResponseStream(request, parsed, self._form), parsed)
 
-    def _submit(self, request: Any, parsed: ParsedRequest) -> None:
-        # Clients choose Triton's request ids, so those may repeat.
-        request_id = uuid.uuid4().hex
-        opening = parsed.prompt or "" if parsed.prepend_prompt else ""
-        stream = ResponseStream(request, streaming=parsed.stream, opening=opening)
-        self._streams[request_id] = stream
+    def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
+        self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
             prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
-            self._engine.submit(prompt, parsed.params, request_id=request_id)
-        except InvalidRequest as error:
-            self._end(request_id, str(error), "INVALID_ARG")
-        except QueueFull as error:
-            self._end(request_id, str(error), "UNAVAILABLE")
-        except EngineDead as error:
-            self._end(request_id, str(error), "INTERNAL")
-        except Exception as fault:
-            logger.exception("a request could not be submitted")
-            self._end(request_id, f"{type(fault).__name__}: {fault}", "INTERNAL")
+            self._submit_sample(stream, stream.first_id, prompt, parsed.params, parsed.limits)
+        except Exception as error:  # noqa: BLE001 - as in `accept`
+            self._drop(stream)
+            self._refuse(stream, error)
 
-    def _end(self, request_id: str, message: str, code: str) -> None:
-        self._streams.pop(request_id).fail(message, code)
+    def _submit_sample(
+        self, stream: ResponseStream, request_id: str, prompt: Prompt, params: SamplingParams, limits: Limits
+    ) -> None:
+        self._engine.submit(prompt, params, request_id=request_id, trace_context=stream.trace_context, **asdict(limits))
+
+    def _refuse(self, stream: Sender | ResponseStream, error: Exception) -> None:
+        """Answer a request that never ran with the error that fits."""
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+        if code is None:
+            logger.error("a request failed by a fault of ours", exc_info=error)
+        self._refusals.add(_REFUSALS[code or "INTERNAL"])
+        stream.fail(str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
+
+    def _drop(self, stream: ResponseStream) -> None:
+        """Forget a request; events that still come for it are ignored."""
+        for request_id in stream.samples:
+            self._streams.pop(request_id, None)
+        with self._left:
+            self._left.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Return when fewer than `max_inflight_requests` are in the engine, a request's samples each counted."""
+        most = self._config.max_inflight_requests
+        if most is not None:
+            with self._left:
+                self._left.wait_for(lambda: len(self._streams) < most)
 
     # -- responder ---------------------------------------------------------------------------------------------------
 
@@ -103,10 +133,13 @@ class Server:
                 deltas = self._engine.process(events)
             except Exception as fault:
                 logger.exception("the output of %d events could not be made", len(events))
-                self._give_up({event.request.request_id for event in events}, fault)
+                for stream in self._streams_of(event.request.request_id for event in events):
+                    self._give_up(stream, f"{type(fault).__name__}: {fault}", "INTERNAL")
                 continue
             for delta in deltas:
-                self._answer(delta)
+                self._take(delta)
+            for stream in self._streams_of(delta.output.request_id for delta in deltas):
+                self._answer(stream)
 
     def _next_events(self) -> list[TokenEvent] | None:
         """Wait for a step's events and take along those of later steps that are there already; None at the end."""
@@ -119,43 +152,73 @@ class Server:
             events = events + more
         return events
 
-    def _answer(self, delta: Delta) -> None:
+    def _streams_of(self, request_ids: Iterable[str]) -> list[ResponseStream]:
+        """The requests behind some samples, each once; those that were given up are gone."""
+        found = (self._streams.get(request_id) for request_id in request_ids)
+        return list(dict.fromkeys(stream for stream in found if stream is not None))
+
+    def _take(self, delta: Delta) -> None:
         output = delta.output
         stream = self._streams.get(output.request_id)
         if stream is None:
             return  # It was given up; its last response is out.
-        if output.finished:
-            del self._streams[output.request_id]
+        if output.finish_reason == ERROR:
+            self._give_up(stream, output.error or "", "INTERNAL")
+        elif output.finish_reason == CANCELLED:
+            self._give_up(stream, "the request was cancelled", "CANCELLED")
+        elif output.finish_reason == EXPIRED and output.request_id == stream.first_id:
+            self._give_up(stream, output.error or "", "UNAVAILABLE")
+        else:
+            if output.finish_reason == EXPIRED:
+                output.finish_reason = DEADLINE  # The others of its request go on.
+            stream.add(delta)
+
+    def _answer(self, stream: ResponseStream) -> None:
         try:
-            if output.finish_reason == ERROR:
-                stream.fail(output.error or "", "INTERNAL")
-            elif output.finish_reason == CANCELLED:
-                stream.fail("the request was cancelled", "CANCELLED")
-            else:
-                stream.show(delta.text, output.finish_reason)
+            if stream.flush():
+                self._drop(stream)
+            elif stream.unsubmitted:
+                self._submit_others(stream)
         except pb_utils.TritonModelException:
             logger.exception("a response could not be sent; its request is dropped")
-            self._streams.pop(output.request_id, None)
-            self._engine.cancel(output.request_id)
+            self._drop(stream)
+            self._cancel(stream)
 
-    def _give_up(self, request_ids: set[str], fault: Exception) -> None:
-        for request_id in request_ids:
+    def _submit_others(self, stream: ResponseStream) -> None:
+        """Now that the first sample has a token its prompt is in the cache, for the others to find."""
+        prompt_ids = stream.samples[stream.first_id].prompt_ids
+        try:
+            while stream.unsubmitted:
+                request_id, params = stream.unsubmitted.popitem()
+                self._submit_sample(stream, request_id, prompt_ids, params, stream.limits_left())
+        except Exception as error:  # noqa: BLE001 - as in `accept`
+            self._drop(stream)
+            self._cancel(stream)
+            self._refuse(stream, error)
+
+    def _give_up(self, stream: ResponseStream, message: str, code: str) -> None:
+        self._drop(stream)
+        self._cancel(stream)
+        stream.fail(message, code)
+
+    def _cancel(self, stream: ResponseStream) -> None:
+        for request_id in stream.samples:
             self._engine.cancel(request_id)
-            stream = self._streams.pop(request_id, None)
-            if stream is not None:
-                stream.fail(f"{type(fault).__name__}: {fault}", "INTERNAL")
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
         log = ProgressLog(self._engine)
+        metrics = MetricsExport(self._engine, self._refusals, self._metric_labels)
         while not self._stopping.wait(_SWEEP_SECONDS):
-            for request_id, stream in list(self._streams.items()):
+            for stream in dict.fromkeys(list(self._streams.values())):
                 if stream.is_cancelled():
-                    self._engine.cancel(request_id)
+                    self._cancel(stream)
+            metrics.update()
+            if self._engine.trace is not None:
+                self._engine.trace.flush()
             log.tick()
+        if self._engine.trace is not None:
+            self._engine.trace.flush()
+        metrics.close()
         log.close()
-
-
-def _refuse(request: Any, message: str, code: str) -> None:
-    ResponseStream(request, streaming=False, opening="").fail(message, code)

@@ -1,41 +1,65 @@
-"""Parameters of config.pbtxt to engine settings."""
+"""Parameters of config.pbtxt to the settings of the engine and of the server around it."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
 
 from inflight import EngineConfig
+from inflight.scheduler.queue_policy import QueuePolicy, read_policies
+from serving.server_config import ServerConfig
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # Triton's own, which its Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 
 
-def engine_config(parameters: Mapping[str, str]) -> EngineConfig:
+def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerConfig]:
     """Settings from the `parameters` of config.pbtxt; an empty value counts as not given.
 
     Raises:
         ValueError: an unknown parameter, or a value that does not fit; the message names both.
     """
-    hints = typing.get_type_hints(EngineConfig)
+    engine, server = typing.get_type_hints(EngineConfig), typing.get_type_hints(ServerConfig)
+    hints = engine | server
     given = {key: text.strip() for key, text in parameters.items() if key not in _NOT_OURS and text.strip()}
     unknown = sorted(given.keys() - hints.keys())
     if unknown:
         raise ValueError(
             f"config.pbtxt has unknown parameters {', '.join(unknown)}; known are {', '.join(sorted(hints))}"
         )
-    required = [f.name for f in dataclasses.fields(EngineConfig) if f.default is dataclasses.MISSING]
-    for name in required:
+    for name in _required(EngineConfig):
         if name not in given:
             raise ValueError(f"config.pbtxt lacks the parameter {name}")
-    return EngineConfig(**{key: _value(key, text, hints[key]) for key, text in given.items()})
+    values = {key: _value(key, text, hints[key]) for key, text in given.items()}
+    return (
+        EngineConfig(**{key: value for key, value in values.items() if key in engine}),
+        ServerConfig(**{key: value for key, value in values.items() if key in server}),
+    )
+
+
+def _required(settings: type[EngineConfig]) -> list[str]:
+    missing = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(settings) if f.default is missing and f.default_factory is missing]
 
 
 def _value(name: str, text: str, hint: object) -> typing.Any:
+    if name == "priority_queue_policy":
+        return _policies(name, text)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = next(k for k in kinds if k is not type(None))
     try:
         return _TRUTHS[text.lower()] if kind is bool else kind(text)  # type: ignore[operator]
     except (ValueError, KeyError):
         raise ValueError(f"parameter {name} is {text!r}; it must be of type {kind.__name__}") from None  # type: ignore[attr-defined]
+
+
+def _policies(name: str, text: str) -> dict[int, QueuePolicy]:
+    try:
+        levels = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"parameter {name} is not valid JSON: {error}") from None
+    if not isinstance(levels, dict):
+        raise ValueError(f"parameter {name} is {text!r}; it must be a JSON object of policies by level")
+    return read_policies(levels)

@@ -1,46 +1,96 @@
-"""One client's response stream."""
+"""One client request: its samples and its responses."""
 
+import dataclasses
 import json
 import threading
+import time
+import uuid
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
+
+from inflight import SamplingParams
+from inflight.outputs import Delta
+from serving.limits import Limits
+from serving.parse import ParsedRequest
+from serving.response import ResponseFormat, Sample
 
 
 class ResponseStream:
     """Sends one request's responses; safe to use from the threads that send and the one that looks for cancellation."""
 
-    def __init__(self, request: Any, *, streaming: bool, opening: str) -> None:
-        self._sender = request.get_response_sender()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._streaming = streaming
-        # Set by the model `completion`: between models Triton loses the code of an error, but not its text.
-        self._spells_code = "code_in_error" in json.loads(request.parameters() or "{}")
-        self._unsent = [opening] if opening else []
-        """Text that awaits the next response."""
+    def __init__(self, request: Any, parsed: ParsedRequest, form: ResponseFormat) -> None:
+        self._sender = Sender(request)
+        self._form = form
+        self._wanted = parsed.wanted
+        self._streaming = parsed.stream
+        self._limits, self._arrival = parsed.limits, time.monotonic()
+        self.trace_context = _trace_context(request)
+        """The client's OpenTelemetry context as JSON, where Triton has one."""
+        opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
+        # Clients choose Triton's request ids, so those may repeat.
+        run = uuid.uuid4().hex
+        self.samples = {f"{run}-{i}": Sample(text=list(opening)) for i in range(parsed.num_samples)}
+        """By the id under which the engine knows each."""
+        self.unsubmitted = {
+            request_id: _sample_params(parsed.params, i) for i, request_id in enumerate(self.samples) if i > 0
+        }
+        """Samples that wait until the first one's prompt is in the cache, to share its blocks."""
 
-    def show(self, text: str, finish_reason: str | None) -> None:
-        """Add text to the output: sent at once when streaming, at the end when not."""
-        if text:
-            self._unsent.append(text)
-        final = finish_reason is not None
-        if final or (self._streaming and self._unsent):
-            self._send(_response("".join(self._unsent), finish_reason), final=final)
-            self._unsent.clear()
+    @property
+    def first_id(self) -> str:
+        """The engine's id of the first sample."""
+        return next(iter(self.samples))
+
+    def limits_left(self) -> Limits:
+        """What the client allowed, less the time that has passed."""
+        return self._limits.after(time.monotonic() - self._arrival)
+
+    def add(self, delta: Delta) -> None:
+        """Take in what a step made of a sample; `flush` sends it."""
+        self.samples[delta.output.request_id].add(delta)
+
+    def flush(self) -> bool:
+        """Send what is new if it is time: each piece when streaming, all at the end when not. True if that was all."""
+        samples = list(self.samples.values())
+        final = all(sample.finish_reason is not None for sample in samples)
+        if final or (self._streaming and any(sample.text for sample in samples)):
+            self._sender.send(self._form.response(samples, self._wanted), final=final)
+            for sample in samples:
+                sample.clear()
+        return final
 
     def fail(self, message: str, code: str) -> None:
         """End with an error; `code` names one of `pb_utils.TritonError`'s."""
-        if self._spells_code:
-            message = f"{code}: {message}"
-        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
-        self._send(pb_utils.InferenceResponse(output_tensors=[], error=error), final=True)
+        self._sender.fail(message, code)
 
-    def _send(self, response: Any, *, final: bool) -> None:
+    def is_cancelled(self) -> bool:
+        """Whether the client has cancelled or gone."""
+        return self._sender.is_cancelled()
+
+
+class Sender:
+    """Triton's response sender of a request, used as it must be: nothing after the last response."""
+
+    def __init__(self, request: Any) -> None:
+        self._sender = request.get_response_sender()
+        self._lock = threading.Lock()
+        self._closed = False
+        # Set by the model `completion`: between models Triton loses the code of an error, but not its text.
+        self._spells_code = "code_in_error" in json.loads(request.parameters() or "{}")
+
+    def send(self, response: Any, *, final: bool) -> None:
+        """Send a response, the last one if `final`."""
         with self._lock:
             self._closed = final
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+
+    def fail(self, message: str, code: str) -> None:
+        """Send an error as the last response; `code` names one of `pb_utils.TritonError`'s."""
+        if self._spells_code:
+            message = f"{code}: {message}"
+        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
+        self.send(pb_utils.InferenceResponse(output_tensors=[], error=error), final=True)
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled or gone. Never asked of Triton after the last response: it has freed the
@@ -49,11 +99,12 @@ class ResponseStream:
             return not self._closed and bool(self._sender.is_cancelled())
 
 
-def _response(text: str, finish_reason: str | None) -> Any:
-    return pb_utils.InferenceResponse(
-        output_tensors=[
-            pb_utils.Tensor("text_output", np.array([text.encode()], dtype=np.object_)),
-            # vllm_backend says "None" until the last response.
-            pb_utils.Tensor("finish_reason", np.array([str(finish_reason).encode()], dtype=np.object_)),
-        ]
-    )
+def _trace_context(request: Any) -> str | None:
+    # Triton tells since 24.04, and only where it traces in OpenTelemetry's way.
+    get_context = getattr(request.trace(), "get_context", None) if hasattr(request, "trace") else None
+    return None if get_context is None else get_context()
+
+
+def _sample_params(params: SamplingParams, index: int) -> SamplingParams:
+    """Samples of a seeded request differ by seeds of their own."""
+    return params if params.seed is None else dataclasses.replace(params, seed=(params.seed + index) % 2**64)

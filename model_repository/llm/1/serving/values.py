@@ -67,3 +67,10 @@ def integers(name: str, value: Any) -> tuple[int, ...]:
     """A whole number or a list of them."""
     items = value if isinstance(value, list | tuple) else [value]
     return tuple(integer(name, item) for item in items)
+
+
+def token_weights(name: str, value: Any) -> dict[int, float]:
+    """A JSON object of token ids and numbers."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} is {value!r}; it must be an object of token ids and numbers")
+    return {integer(name, token): number(name, weight) for token, weight in value.items()}

@@ -12,11 +12,14 @@ import torch
 from inflight.model.penalties import apply_penalties
 from inflight.outputs import TokenLogprobs
 from inflight.request import Request
+from inflight.sampling_params import SamplingParams
 
 # Up to this k the likeliest tokens are selected, above it all are sorted.
 _MOST_SELECTED = 1024
 # Temperatures below this are greedy: dividing by them would overflow.
 _GREEDY_BELOW = 1e-5
+# Above this all tokens are as likely as each other; far above it float32 ends.
+_HOTTEST = 1e9
 
 
 def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int, TokenLogprobs | None]]:
@@ -27,9 +30,13 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int,
     shaped = apply_penalties(logits, requests)
     tokens = shaped.argmax(dim=-1)
     drawn = [row for row, request in enumerate(requests) if (request.params.temperature or 0) >= _GREEDY_BELOW]
-    if drawn:
-        rows = torch.tensor(drawn, device=logits.device)
-        tokens[rows] = _draw(shaped[rows].float(), [requests[row] for row in drawn])
+    # The same random number means one token among those in order of likelihood and another among all: which order it
+    # is must be up to a row itself, so the two kinds go apart.
+    for ranked in (False, True):
+        some = [row for row in drawn if _is_ranked(requests[row].params, logits.shape[1]) == ranked]
+        if some:
+            rows = torch.tensor(some, device=logits.device)
+            tokens[rows] = _draw(shaped[rows].float(), [requests[row] for row in some], ranked=ranked)
     chosen = tokens.tolist()
     if not wants_logprobs:
         return [(token, None) for token in chosen]
@@ -39,24 +46,27 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[int,
     ]
 
 
-def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+def _is_ranked(params: SamplingParams, vocabulary: int) -> bool:
+    """Whether its tokens must be put in order of likelihood."""
+    return 0 < (params.top_k or 0) < vocabulary or params.top_p != 1
+
+
+def _draw(logits: torch.Tensor, requests: Sequence[Request], *, ranked: bool) -> torch.Tensor:
     """Draw from softmax(logits / temperature) [S, vocabulary] cut down by top_k, top_p and min_p."""
     params = [request.params for request in requests]
     device = logits.device
-    logits = logits / torch.tensor([p.temperature for p in params], device=device)[:, None]
+    temperatures = [float(min(p.temperature or 0, _HOTTEST)) for p in params]
+    logits = logits / torch.tensor(temperatures, device=device)[:, None]
     vocabulary = logits.shape[1]
     top_ks = [min(p.top_k, vocabulary) if p.top_k and p.top_k > 0 else vocabulary for p in params]
-    sort = any(k < vocabulary or p.top_p != 1 for k, p in zip(top_ks, params, strict=True))
     tokens = None
-    if sort:
-        if max(top_ks) <= _MOST_SELECTED:
-            logits, tokens = logits.topk(max(top_ks))
-        else:
-            logits, tokens = logits.sort(descending=True, stable=True)
+    if ranked:
+        tokens = _likeliest(logits, max(top_ks))
+        logits = logits.gather(1, tokens)
         ranks = torch.arange(logits.shape[1], device=device)
         logits = logits.masked_fill(ranks >= torch.tensor(top_ks, device=device)[:, None], -torch.inf)
     probabilities = logits.double().softmax(dim=-1)
-    if sort:
+    if ranked:
         # A token stays while those before it fall short of p; the likeliest always does.
         before = probabilities.cumsum(dim=-1) - probabilities
         top_ps = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)
@@ -66,6 +76,20 @@ def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     probabilities = probabilities.masked_fill(probabilities < least[:, None], 0)
     places = _place(probabilities, torch.tensor([_uniform(r) for r in requests], device=device))
     return places if tokens is None else tokens.gather(1, places[:, None])[:, 0]
+
+
+def _likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """The tokens of the `count` largest logits of each row, best first.
+
+    Of equal ones, frequent in half precision, the smaller token comes first, so that `count`, which the neighbours have
+    a say in, changes nothing.
+    """
+    if count > _MOST_SELECTED:
+        return logits.argsort(dim=-1, descending=True, stable=True)
+    bits = (logits + 0.0).view(torch.int32)  # Makes of -0.0 the 0.0 that it equals.
+    # Whole numbers in the order of the floats; the token in the lower half makes them all different.
+    rising = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
+    return ((rising << 32) - torch.arange(logits.shape[1], device=logits.device)).topk(count).indices
 
 
 def _place(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,8 @@ class StepPlan:
     """The shares of a step, decodes (one token each) before prompt chunks."""
 
     scheduled: tuple[Scheduled, ...]
+    preempted: tuple[Request, ...] = ()
+    """Requests that gave their blocks back and wait again."""
 
     @property
     def num_tokens(self) -> int:

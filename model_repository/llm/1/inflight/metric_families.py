@@ -1,0 +1,192 @@
+"""Every metric that the server shows: what it is called, what it means, and which number of the engine it is.
+
+`docs/metrics.md` is made from this. Names are vLLM's where vLLM has such a metric, with our prefix.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from inflight import metrics
+from inflight.stats import EngineStats
+
+COUNTER = "counter"
+GAUGE = "gauge"
+HISTOGRAM = "histogram"
+
+COMMON_LABELS = ("model", "version", "instance")
+"""Labels of every metric: name and version of the model, and the name of Triton's model instance."""
+REFUSAL_REASONS = ("invalid", "overload", "error")
+TOKEN_GAPS = "inflight:inter_token_latency_seconds"
+
+_REQUEST_SECONDS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
+    *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_FIRST_TOKEN_SECONDS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_QUEUE_SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, *_REQUEST_SECONDS)
+_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_POWERS_OF_TWO = tuple(float(2**i) for i in range(15))
+_LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics that share a name and differ in at most one label of their own."""
+
+    name: str
+    kind: str
+    help: str
+    label: str | None = None
+    """The label by whose values `read` names its numbers."""
+    read: Callable[[EngineStats], Mapping[str, float]] | None = None
+    """Current values by the value of the label; where there is no label, by the empty text. A counter without it is the
+    server's own."""
+    observes: str | None = None
+    """Name of the observations that fill a histogram."""
+    buckets: tuple[float, ...] = ()
+
+
+def _value(name: str, kind: str, help: str, read: Callable[[EngineStats], float]) -> Family:
+    return Family(name, kind, help, read=lambda stats: {"": read(stats)})
+
+
+def _histogram(name: str, observes: str, buckets: tuple[float, ...], help: str) -> Family:
+    return Family(name, HISTOGRAM, help, observes=observes, buckets=buckets)
+
+
+FAMILIES = (
+    _value(
+        "inflight:num_requests_running", GAUGE, "Requests that hold a place in the running set.", lambda s: s.running
+    ),
+    _value("inflight:num_requests_waiting", GAUGE, "Requests that wait for such a place.", lambda s: s.waiting),
+    _value(
+        "inflight:kv_cache_usage_perc",
+        GAUGE,
+        "Share of the KV cache's blocks that running requests hold, from 0 to 1, in steps of 1/1024.",
+        # Differences of such numbers are exact, so that adding them up ends at 0, not near it.
+        lambda s: s.blocks_used * 1024 // s.blocks_total / 1024,
+    ),
+    _value(
+        "inflight:num_preemptions_total",
+        COUNTER,
+        "How often a running request had to give its blocks back and wait again.",
+        lambda s: s.preemptions,
+    ),
+    Family(
+        "inflight:request_success_total",
+        COUNTER,
+        "Requests that ended, by the reason that their output gives; each of n samples is a request. The name is "
+        "vLLM's: those that were cancelled, timed out or failed count, too, under their own reasons.",
+        label="finished_reason",
+        read=lambda s: s.finished,
+    ),
+    Family(
+        "inflight:request_refused_total",
+        COUNTER,
+        "Requests that were refused at the door: `invalid` (bad input), `overload` (the queue is full) or `error` (a "
+        "fault of ours).",
+        label="reason",
+    ),
+    _value(
+        "inflight:prompt_tokens_total",
+        COUNTER,
+        "Prompt tokens of the requests that have begun, those found in the prefix cache included.",
+        lambda s: s.prompt_tokens,
+    ),
+    _value(
+        "inflight:generation_tokens_total",
+        COUNTER,
+        "Tokens of outputs, the ones that end an output included.",
+        lambda s: s.output_tokens,
+    ),
+    _value(
+        "inflight:prefix_cache_queries_total",
+        COUNTER,
+        "Prompt tokens that could have been in the prefix cache: those of all requests that have begun.",
+        lambda s: s.prompt_tokens,
+    ),
+    _value(
+        "inflight:prefix_cache_hits_total",
+        COUNTER,
+        "Prompt tokens that were in the prefix cache and were not computed.",
+        lambda s: s.cached_tokens,
+    ),
+    Family(
+        "inflight:computed_tokens_total",
+        COUNTER,
+        "Tokens that went through the model: `decode`, one at a time after the first token, and `prefill`, all others, "
+        "recomputation after a preemption included.",
+        label="kind",
+        read=lambda s: {"prefill": s.prefill_tokens, "decode": s.decode_tokens},
+    ),
+    _value(
+        "inflight:step_budget_tokens_total",
+        COUNTER,
+        "Tokens that the steps could have computed, `max_num_batched_tokens` each. The rate of computed tokens over "
+        "the rate of this is the batch utilisation.",
+        lambda s: s.budget_tokens,
+    ),
+    _value(
+        "inflight:padding_tokens_avoided_total",
+        COUNTER,
+        "Tokens that a padded batch of the same requests would have computed besides: rows times the longest row, less "
+        "the tokens, of every step.",
+        lambda s: s.padding_avoided,
+    ),
+    _histogram("inflight:step_duration_seconds", metrics.STEP_SECONDS, _STEP_SECONDS, "Time of a step."),
+    _histogram("inflight:iteration_tokens_total", metrics.STEP_TOKENS, _POWERS_OF_TWO, "Tokens computed in a step."),
+    _histogram("inflight:iteration_requests", metrics.STEP_REQUESTS, _POWERS_OF_TWO[:11], "Requests in a step."),
+    _histogram(
+        "inflight:time_to_first_token_seconds",
+        metrics.FIRST_TOKEN_SECONDS,
+        _FIRST_TOKEN_SECONDS,
+        "From a request's arrival to the end of the step that sampled its first token.",
+    ),
+    Family(
+        TOKEN_GAPS,
+        HISTOGRAM,
+        "Between two tokens of a request: from the end of the step that sampled one to the end of that of the next.",
+        buckets=metrics.TOKEN_GAP_BOUNDS,
+    ),
+    _histogram(
+        "inflight:e2e_request_latency_seconds",
+        metrics.REQUEST_SECONDS,
+        _REQUEST_SECONDS,
+        "From a request's arrival to its last piece of output, whatever ended it.",
+    ),
+    _histogram(
+        "inflight:request_queue_time_seconds",
+        metrics.QUEUE_SECONDS,
+        _QUEUE_SECONDS,
+        "From a request's arrival to the start of its first step.",
+    ),
+    _histogram(
+        "inflight:request_prompt_tokens",
+        metrics.PROMPT_TOKENS,
+        _LENGTHS,
+        "Prompt tokens of a request that ended, whatever ended it.",
+    ),
+    _histogram(
+        "inflight:request_generation_tokens",
+        metrics.OUTPUT_TOKENS,
+        _LENGTHS,
+        "Output tokens of a request that ended, whatever ended it.",
+    ),
+    Family(
+        "nv_trt_llm_kv_cache_block_metrics",
+        GAUGE,
+        "Blocks of the KV cache as TensorRT-LLM's backend shows them: `max`, `used`, `free`, tokens of one, and the "
+        "share that is used. From release 25.04 on Triton makes the ORCA header `endpoint-load-metrics` of it.",
+        label="kv_cache_block_type",
+        read=lambda s: {
+            "max": s.blocks_total,
+            "used": s.blocks_used,
+            "free": s.blocks_free,
+            "tokens_per": s.block_size,
+            "fraction": s.blocks_used * 1024 // s.blocks_total / 1024,
+        },
+    ),
+)

@@ -1,0 +1,156 @@
+"""Rules of the waiting queue, named and meant as in Triton's `dynamic_batching`, and what they mean for a request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.errors import InvalidRequest
+from inflight.request import Request
+
+REJECT = "REJECT"
+DELAY = "DELAY"
+
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Triton's ModelQueuePolicy: what may wait at a priority level, and how long.
+
+    Raises:
+        ValueError: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    max_queue_size: int = 0
+    """Most requests of the level that wait; 0: only the engine's own max_queue_size bounds them."""
+
+    default_timeout_microseconds: int = 0
+    """How long a request may wait before `timeout_action` is taken; 0: without end."""
+
+    allow_timeout_override: bool = False
+    """Heed a request's own timeout. It may shorten the wait, not lengthen it."""
+
+    timeout_action: str = REJECT
+    """`REJECT`: refuse a request that waited too long. `DELAY`: let it wait behind all of its level that did not."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_queue_size", "default_timeout_microseconds"):
+            _require_count(name, getattr(self, name))
+        if not isinstance(self.allow_timeout_override, bool):
+            raise ValueError(f"allow_timeout_override is {self.allow_timeout_override!r}; it must be true or false")
+        if self.timeout_action not in (REJECT, DELAY):
+            raise ValueError(f"timeout_action is {self.timeout_action!r}; it must be {REJECT} or {DELAY}")
+
+    def set_limits(self, request: Request, *, timeout_us: int, deadline_ms: int | None) -> None:
+        """Write into a request until when it may wait and until when it may run, from its arrival on.
+
+        A timeout of the request's own (microseconds; 0: none) ends it wherever it is, if it is heeded and the action is
+        REJECT. The default timeout bounds the wait alone, as in Triton. A deadline (milliseconds) always counts.
+        """
+        own = timeout_us if self.allow_timeout_override else 0
+        waits = [us for us in (own, self.default_timeout_microseconds) if us]
+        lives = [deadline_ms * 1000] if deadline_ms is not None else []
+        if own and self.timeout_action == REJECT:
+            lives.append(own)
+        request.wait_until = request.arrival + min(waits) / 1e6 if waits else None
+        request.deadline = request.arrival + min(lives) / 1e6 if lives else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicies:
+    """The policy of each priority level.
+
+    Levels count from 1, the highest; with `priority_levels` 0 there is one level, called 0.
+
+    Raises:
+        ValueError: fields contradict each other; the message names them.
+    """
+
+    default: QueuePolicy = field(default_factory=QueuePolicy)
+    """For levels that have none of their own."""
+
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    by_level: Mapping[int, QueuePolicy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require_count("priority_levels", self.priority_levels)
+        _require_count("default_priority_level", self.default_priority_level)
+        bounds = f"from 1 to priority_levels, {self.priority_levels}"
+        if self.priority_levels == 0:
+            bounds = "0, as priority_levels is 0"
+        if not min(1, self.priority_levels) <= self.default_priority_level <= self.priority_levels:
+            raise ValueError(f"default_priority_level is {self.default_priority_level}; it must be {bounds}")
+        for level in self.by_level:
+            if isinstance(level, bool) or not isinstance(level, int) or not 1 <= level <= self.priority_levels:
+                raise ValueError(
+                    f"priority_queue_policy has level {level!r}; priority_levels is {self.priority_levels}"
+                )
+
+    def level(self, priority: int) -> int:
+        """The level that a request's priority stands for: as in Triton the default one if there is no such level."""
+        return priority if 1 <= priority <= self.priority_levels else self.default_priority_level
+
+    def of(self, level: int) -> QueuePolicy:
+        """The policy of a level."""
+        return self.by_level.get(level, self.default)
+
+    def apply(self, request: Request, *, priority: int, timeout_us: int, deadline_ms: int | None) -> None:
+        """Write into a request its level, and until when it may wait and run.
+
+        Args:
+            request: one that has its arrival time.
+            priority: from 1, the highest; 0: the default level.
+            timeout_us: microseconds; 0: none. Counts where the level's policy says `allow_timeout_override`.
+            deadline_ms: milliseconds; None: none.
+
+        Raises:
+            InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
+        """
+        _within("priority", priority, 0)
+        _within("timeout", timeout_us, 0)
+        if deadline_ms is not None:
+            _within("deadline_ms", deadline_ms, 1)
+        request.priority = self.level(priority)
+        self.of(request.priority).set_limits(request, timeout_us=timeout_us, deadline_ms=deadline_ms)
+
+
+def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:
+    """Policies by level from decoded JSON: `{"1": {"max_queue_size": 10}}`.
+
+    What a level leaves out has the defaults of `QueuePolicy`, not the values of the default policy, as in Triton.
+
+    Raises:
+        ValueError: a level or a policy is malformed; the message names the level, the field and the bound.
+    """
+    policies = {}
+    for level, fields in levels.items():
+        name = f"priority_queue_policy of level {level}"
+        if not str(level).isdecimal():
+            raise ValueError(f"priority_queue_policy has level {level!r}; levels are whole numbers from 1")
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"{name} is {fields!r}; it must be an object")
+        known = QueuePolicy.__dataclass_fields__
+        unknown = sorted(fields.keys() - known.keys())
+        if unknown:
+            raise ValueError(f"{name} has unknown fields {', '.join(unknown)}; known are {', '.join(known)}")
+        try:
+            policies[int(level)] = QueuePolicy(**fields)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return policies
+
+
+def _require_count(name: str, value: object) -> None:
+    """Raise ValueError unless a setting is a whole number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; it must be at least 0")
+
+
+def _within(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+    if not low <= value <= _MAX_INT64:
+        raise InvalidRequest(f"{name} is {value}; it must be at least {low} and at most {_MAX_INT64}")

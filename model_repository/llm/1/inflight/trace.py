@@ -1,0 +1,207 @@
+"""What happened to every request in every step, as a file for ui.perfetto.dev or chrome://tracing.
+
+The stepping thread appends a record a step; another thread makes trace events of them and writes those. After every
+write the file is a whole JSON array, whatever becomes of the process. Spans begin and end by an event each, so that a
+request that still runs can be seen, too.
+"""
+
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.outputs import TokenEvent
+from inflight.request import ERROR, Request
+from inflight.scheduler.plan import StepPlan
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 1 << 30
+"""Where the file ends: viewers don't open larger ones."""
+
+_ENGINE, _REQUESTS = 1, 2
+"""Process ids in the trace."""
+_END = b"\n]\n"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step; times are seconds on the engine's clock."""
+
+    started: float
+    ended: float
+    plan: StepPlan
+    events: Sequence[TokenEvent]
+    running: int
+    waiting: int
+    blocks_used: int
+
+
+@dataclass(slots=True)
+class _Track:
+    """An unfinished request's line in the trace."""
+
+    number: int
+    phase: str
+    outputs: int = 0
+
+
+class Trace:
+    """Writes steps to a file. `append` is for the stepping thread, `flush` for one other.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+
+    def __init__(self, path: str, token_budget: int, clock: Callable[[], float] = time.monotonic) -> None:
+        try:
+            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine is
+        except OSError as error:
+            raise ValueError(f"trace_file is {path!r}, which cannot be written: {error.strerror}") from error
+        self._token_budget = token_budget
+        self._records: deque[StepRecord] = deque()
+        self._origin = clock()
+        self._tracks: dict[Request, _Track] = {}
+        self._num_tracks = 0
+        self._events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": _ENGINE, "name": "process_name", "args": {"name": "engine"}},
+            {"ph": "M", "pid": _ENGINE, "tid": 1, "name": "thread_name", "args": {"name": "steps"}},
+            {"ph": "M", "pid": _REQUESTS, "name": "process_name", "args": {"name": "requests"}},
+            # When the trace begins on everybody's clock; its own counts from 0.
+            {"ph": "i", "pid": _ENGINE, "tid": 1, "ts": 0, "name": "start", "args": {"unix_time": time.time()}},
+        ]
+        self._full = False
+
+    def append(self, record: StepRecord) -> None:
+        """Keep a step for the next `flush`."""
+        if not self._full:
+            self._records.append(record)
+
+    def flush(self) -> None:
+        """Write what has come since the last time. If that fails the log says so once, and the trace ends."""
+        while self._records:
+            self._take(self._records.popleft())
+        if not self._events or self._full:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            logger.error("the trace ends here: %s", error)
+            self._full = True
+
+    def _write(self) -> None:
+        rows = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self._events)
+        self._events.clear()
+        if self._file.tell():
+            self._file.seek(-len(_END), 2)
+            self._file.write(b",\n")
+        else:
+            self._file.write(b"[\n")
+        self._file.write(rows.encode() + _END)
+        self._file.flush()
+        if self._file.tell() > MOST_BYTES:
+            logger.warning("the trace has reached %d bytes and ends here", MOST_BYTES)
+            self._full = True
+
+    # -- records to events -------------------------------------------------------------------------------------------
+
+    def _take(self, record: StepRecord) -> None:
+        for request in record.plan.preempted:
+            self._change_phase(request, "preempted", record.started)
+        for share in record.plan.scheduled:
+            self._take_share(share.request, share.num_tokens, record)
+        took_part = {share.request for share in record.plan.scheduled}
+        for event in record.events:
+            self._take_event(event, record.ended if event.request in took_part else record.started)
+        self._take_step(record)
+
+    def _take_share(self, request: Request, num_tokens: int, record: StepRecord) -> None:
+        track = self._track(request)
+        if track.phase == "queued":
+            self._change_phase(request, "prefill", record.started)
+        elif track.phase == "preempted":
+            self._change_phase(request, "recompute", record.started)
+        name = "token" if track.phase == "decode" else f"chunk of {num_tokens}"
+        self._begin(track, name, record.started, {"tokens": num_tokens})
+        self._end(track, record.ended)
+
+    def _take_event(self, event: TokenEvent, at: float) -> None:
+        track = self._track(event.request)
+        if event.token_id is not None:
+            track.outputs += 1
+            if event.finish_reason is None and track.phase != "decode":
+                self._change_phase(event.request, "decode", at)
+        if event.finish_reason is not None:
+            self._end(track, at)
+            self._end(track, at, {"finish_reason": event.finish_reason, "output_tokens": track.outputs})
+            del self._tracks[event.request]
+
+    def _take_step(self, record: StepRecord) -> None:
+        shares = {share.request.request_id: share.num_tokens for share in record.plan.scheduled}
+        failed = any(event.finish_reason == ERROR for event in record.events)
+        if shares:
+            self._events.append(
+                {
+                    "ph": "X",
+                    "pid": _ENGINE,
+                    "tid": 1,
+                    "ts": self._microseconds(record.started),
+                    "dur": round((record.ended - record.started) * 1e6, 3),
+                    "name": "failed step" if failed else "step",
+                    "args": {"tokens": sum(shares.values()), "budget": self._token_budget, "requests": shares},
+                }
+            )
+        self._count("requests", record.ended, {"running": record.running, "waiting": record.waiting})
+        self._count("tokens in the step", record.started, {"tokens": sum(shares.values())})
+        self._count("KV cache", record.ended, {"blocks used": record.blocks_used})
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _track(self, request: Request) -> _Track:
+        """The request's track; where it is new, with all that is known from before its first step."""
+        track = self._tracks.get(request)
+        if track is None:
+            self._num_tracks += 1
+            track = self._tracks[request] = _Track(self._num_tracks, "queued")
+            self._events.append(
+                {
+                    "ph": "M",
+                    "pid": _REQUESTS,
+                    "tid": track.number,
+                    "name": "thread_name",
+                    "args": {"name": request.request_id},
+                }
+            )
+            details = {"request_id": request.request_id, "prompt_tokens": len(request.prompt_ids)}
+            if request.trace_context is not None:
+                details["opentelemetry"] = request.trace_context
+            self._begin(track, "request", request.arrival, details)
+            self._begin(track, "queued", request.arrival)
+        return track
+
+    def _change_phase(self, request: Request, phase: str, at: float) -> None:
+        track = self._track(request)
+        self._end(track, at)
+        args = {"cached_tokens": request.num_cached} if phase == "prefill" else None
+        self._begin(track, phase, at, args)
+        track.phase = phase
+
+    def _begin(self, track: _Track, name: str, at: float, args: dict[str, Any] | None = None) -> None:
+        event = {"ph": "B", "pid": _REQUESTS, "tid": track.number, "ts": self._microseconds(at), "name": name}
+        self._events.append(event if args is None else {**event, "args": args})
+
+    def _end(self, track: _Track, at: float, args: dict[str, Any] | None = None) -> None:
+        event: dict[str, Any] = {"ph": "E", "pid": _REQUESTS, "tid": track.number, "ts": self._microseconds(at)}
+        self._events.append(event if args is None else {**event, "args": args})
+
+    def _count(self, name: str, at: float, values: dict[str, int]) -> None:
+        self._events.append(
+            {"ph": "C", "pid": _ENGINE, "ts": self._microseconds(at), "name": name, "args": values},
+        )
+
+    def _microseconds(self, at: float) -> float:
+        return round((at - self._origin) * 1e6, 3)

@@ -1,0 +1,140 @@
+"""Shows the engine's numbers on Triton's /metrics.
+
+Triton's custom metrics are to be handled with care (24.10):
+- Touched by several threads they crash the server, so one thread makes, moves and deletes them.
+- Where a call on a metric fails, for one a negative increment of a counter, Triton corrupts the memory that it shares
+  with the model and crashes at the next request. So no call is made that could fail.
+- `set` holds the GIL until Triton has answered, `increment` does not, so gauges, too, move by increments.
+- A metric that its model does not delete stays on /metrics when the model is unloaded.
+- Without metrics (`--allow-metrics=false`) all calls work and nobody sees their effect.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from inflight import Engine
+from inflight.metric_families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, REFUSAL_REASONS, TOKEN_GAPS, Family
+from inflight.metrics import Buckets
+from inflight.stats import EngineStats
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Counts requests that were refused at the door, by reason; any thread may add."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(REFUSAL_REASONS, 0)
+
+    def add(self, reason: str) -> None:
+        """Count one request; `reason` is one of `REFUSAL_REASONS`."""
+        with self._lock:
+            self._counts[reason] += 1
+
+    def counts(self) -> dict[str, int]:
+        """All counts so far, by reason."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class MetricsExport:
+    """The metrics of one model instance. All calls, the first included, must come from one thread."""
+
+    def __init__(self, engine: Engine, refusals: Refusals, labels: Mapping[str, str]) -> None:
+        self._engine = engine
+        self._labels = dict(labels)
+        self._families: list[Any] = []
+        """Kept: a metric whose family is gone is of no use."""
+        self._histograms: dict[str, Any] = {}
+        self._readings: list[_Reading] = []
+        try:
+            for family in FAMILIES:
+                self._add(family, refusals)
+        except pb_utils.TritonModelException as error:
+            logger.error("there will be no metrics: %s", error)
+            self.close()
+
+    def _add(self, family: Family, refusals: Refusals) -> None:
+        if family.observes is not None:
+            metric = self._family(family.name, family.help, HISTOGRAM)
+            self._histograms[family.observes] = metric.Metric(labels=self._labels, buckets=list(family.buckets))
+        elif family.name == TOKEN_GAPS:
+            self._add_token_gaps(family)
+        else:
+            read = family.read or (lambda _: refusals.counts())
+            self._add_reading(family.name, family.help, family.kind, family.label, read)
+
+    def _add_token_gaps(self, family: Family) -> None:
+        """A histogram that is already filled, as the counters of which Prometheus's histograms consist."""
+        gaps = self._engine.core.metrics.token_gaps
+        self._add_reading(f"{family.name}_sum", family.help, COUNTER, None, lambda _: {"": gaps.sum})
+        self._add_reading(f"{family.name}_count", family.help, COUNTER, None, lambda _: {"": sum(gaps.counts)})
+        self._add_reading(f"{family.name}_bucket", family.help, COUNTER, "le", lambda _: _cumulative(gaps))
+
+    def _add_reading(
+        self, name: str, help: str, kind: str, label: str | None, read: Callable[[EngineStats], Mapping[str, float]]
+    ) -> None:
+        family = self._family(name, help, kind)
+        metrics = {}
+        for value in read(self._engine.stats()):
+            metrics[value] = family.Metric(labels=self._labels if label is None else {**self._labels, label: value})
+            if kind == GAUGE:
+                # One of the same name may be left from a model process that crashed.
+                metrics[value].set(0)
+        self._readings.append(_Reading(read, metrics))
+
+    def _family(self, name: str, help: str, kind: str) -> Any:
+        kinds = pb_utils.MetricFamily
+        family = kinds(name=name, description=help, kind=getattr(kinds, kind.upper()))
+        self._families.append(family)
+        return family
+
+    def update(self) -> None:
+        """Bring everything up to date."""
+        try:
+            self._update()
+        except pb_utils.TritonModelException as error:
+            logger.error("there will be no more metrics: %s", error)
+            self.close()
+
+    def _update(self) -> None:
+        stats = self._engine.stats()
+        for reading in self._readings:
+            reading.update(stats)
+        observations = self._engine.core.metrics.observations
+        while self._histograms and observations:
+            name, value = observations.popleft()
+            self._histograms[name].observe(value)
+
+    def close(self) -> None:
+        """Take all metrics from /metrics, the metrics first and then their families."""
+        self._readings.clear()
+        self._histograms.clear()
+        self._families.clear()
+
+
+class _Reading:
+    """Metrics that follow numbers of the engine."""
+
+    def __init__(self, read: Callable[[EngineStats], Mapping[str, float]], metrics: Mapping[str, Any]) -> None:
+        self._read = read
+        self._metrics = metrics
+        self._shown = dict.fromkeys(metrics, 0.0)
+
+    def update(self, stats: EngineStats) -> None:
+        for label, value in self._read(stats).items():
+            if value != self._shown[label]:
+                self._metrics[label].increment(value - self._shown[label])
+                self._shown[label] = value
+
+
+def _cumulative(buckets: Buckets) -> dict[str, float]:
+    """Counts of values up to each bound, the largest bound first: moved in this order they rise with it at any time."""
+    bounds = [*(f"{bound:g}" for bound in buckets.bounds), "+Inf"]
+    return dict(reversed(list(zip(bounds, accumulate(buckets.counts), strict=True))))

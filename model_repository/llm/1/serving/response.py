@@ -1,0 +1,118 @@
+"""The outputs of a request as tensors, in the form in which vllm_backend sends them."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.outputs import Delta, TokenLogprobs
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which of the optional outputs a request asks for."""
+
+    finish_reason: bool = True
+    cumulative_logprob: bool = False
+    logprobs: bool = False
+    log_probs: bool = False
+    """TensorRT-LLM's two: cum_log_probs and output_log_probs."""
+    num_input_tokens: bool = False
+    num_output_tokens: bool = False
+
+
+@dataclass
+class Sample:
+    """One of a request's samples: what has come of it since the last response."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
+    num_tokens: int = 0
+    prompt_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    finish_reason: str | None = None
+
+    def add(self, delta: Delta) -> None:
+        """Take in what a step made of it."""
+        output, count = delta.output, delta.num_tokens
+        if delta.text:
+            self.text.append(delta.text)
+        if output.logprobs is not None and count:
+            self.logprobs += zip(output.token_ids[-count:], output.logprobs[-count:], strict=True)
+            self.cumulative_logprob += sum(entry.chosen for entry in output.logprobs[-count:])
+        self.num_tokens += count
+        self.prompt_ids = output.prompt_ids
+        self.finish_reason = output.finish_reason
+
+    def clear(self) -> None:
+        """Forget what was sent; the total log-probability stays."""
+        self.text.clear()
+        self.logprobs.clear()
+        self.num_tokens = 0
+
+
+class ResponseFormat:
+    """Makes response tensors; one for all requests of a model.
+
+    Args:
+        decode: the text of a token.
+        batched: whether the model's config has a batch dimension, and so every tensor one in front.
+    """
+
+    def __init__(self, decode: Callable[[int], str], *, batched: bool) -> None:
+        self._decode = decode
+        self._batched = batched
+
+    def response(self, samples: Sequence[Sample], wanted: Wanted) -> Any:
+        """A response with an element per sample in each output."""
+        tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
+        if wanted.finish_reason:
+            # vllm_backend says "None" until the last response.
+            tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
+        if wanted.cumulative_logprob:
+            tensors.append(self._numbers("cumulative_logprob", [s.cumulative_logprob for s in samples], np.float32))
+        if wanted.logprobs:
+            tensors.append(self._texts("logprobs", [self._logprobs(sample) for sample in samples]))
+        if wanted.log_probs:
+            tensors.append(self._numbers("cum_log_probs", [s.cumulative_logprob for s in samples], np.float32))
+            tensors.append(self._tensor("output_log_probs", _padded_logprobs(samples)))
+        if wanted.num_input_tokens:
+            tensors.append(self._numbers("num_input_tokens", [len(samples[0].prompt_ids)], np.uint32))
+        if wanted.num_output_tokens:
+            tensors.append(self._numbers("num_output_tokens", [s.num_tokens for s in samples], np.uint32))
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _texts(self, name: str, texts: Sequence[str]) -> Any:
+        return self._tensor(name, np.array([text.encode() for text in texts], dtype=np.object_))
+
+    def _numbers(self, name: str, numbers: Sequence[float], dtype: Any) -> Any:
+        return self._tensor(name, np.array(numbers, dtype=dtype))
+
+    def _tensor(self, name: str, array: Any) -> Any:
+        return pb_utils.Tensor(name, array[np.newaxis] if self._batched else array)
+
+    def _logprobs(self, sample: Sample) -> str:
+        """A JSON list with an object for each new token: of the chosen and the likeliest tokens by id."""
+        if not sample.logprobs:
+            return "null"
+        return json.dumps([self._entry(token, entry) for token, entry in sample.logprobs])
+
+    def _entry(self, token: int, entry: TokenLogprobs) -> dict[str, dict[str, object]]:
+        ranked = {likely: (rank, value) for rank, (likely, value) in enumerate(entry.top.items(), start=1)}
+        ranked[token] = (entry.rank, entry.chosen)
+        return {
+            str(which): {"logprob": value, "rank": rank, "decoded_token": self._decode(which)}
+            for which, (rank, value) in ranked.items()
+        }
+
+
+def _padded_logprobs(samples: Sequence[Sample]) -> Any:
+    """[samples, most new tokens], padded with 0."""
+    longest = max(len(sample.logprobs) for sample in samples)
+    padded = np.zeros((len(samples), longest), dtype=np.float32)
+    for row, sample in zip(padded, samples, strict=True):
+        row[: len(sample.logprobs)] = [entry.chosen for _, entry in sample.logprobs]
+    return padded

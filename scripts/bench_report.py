@@ -1,0 +1,167 @@
+"""What `make bench` has measured, and how it is shown."""
+
+import dataclasses
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from scripts.wheels import pinned
+
+HEADER = (
+    "System",
+    "Requests at once",
+    "Requests measured",
+    "Output tokens/s",
+    "Each round",
+    "Ratio to one by one",
+    "Mean step, ms",
+    "Batch use",
+    "First token p50, ms",
+)
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a system tells besides its answers; zero or empty where it does not."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    first_token_seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One round of one system."""
+
+    tokens: int
+    """Output tokens that the requests asked for."""
+    seconds: float
+    observed: Observed
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All rounds of one system."""
+
+    system: str
+    at_once: int
+    requests: int
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The median of the rounds."""
+        return median(run.tokens_per_second for run in self.runs)
+
+    @property
+    def step_milliseconds(self) -> float | None:
+        """Mean over all steps of all rounds."""
+        seconds = sum(run.observed.step_seconds for run in self.runs)
+        return 1000 * seconds / self._steps if self._steps else None
+
+    @property
+    def batch_use(self) -> float | None:
+        """Share of the places in all steps that gave a token somebody had asked for."""
+        tokens = sum(run.tokens for run in self.runs)
+        return tokens / (self._steps * self.at_once) if self._steps else None
+
+    @property
+    def first_token_milliseconds(self) -> float | None:
+        """Median over the requests of all rounds."""
+        seconds = [second for run in self.runs for second in run.observed.first_token_seconds]
+        return 1000 * median(seconds) if seconds else None
+
+    @property
+    def _steps(self) -> int:
+        return sum(run.observed.steps for run in self.runs)
+
+
+def table(results: Sequence[Measurement]) -> str:
+    """Return a Markdown table; ratios are to the first result."""
+    rows = [HEADER, ("---", *["---:"] * (len(HEADER) - 1)), *(_row(result, results[0]) for result in results)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
+    return (
+        result.system,
+        str(result.at_once),
+        str(result.requests),
+        f"{result.tokens_per_second:.1f}",
+        ", ".join(f"{run.tokens_per_second:.1f}" for run in result.runs),
+        f"{result.tokens_per_second / one_by_one.tokens_per_second:.1f}",
+        _or_unknown(result.step_milliseconds, ".1f"),
+        _or_unknown(result.batch_use, ".0%"),
+        _or_unknown(result.first_token_milliseconds, ".0f"),
+    )
+
+
+def _or_unknown(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else format(value, form)
+
+
+def environment(dtype: str, device: str) -> dict[str, Any]:
+    """Return what the numbers depend on besides the code."""
+    return {
+        "versions": f"Python {platform.python_version()}, torch {version('torch')}, "
+        f"transformers {version('transformers')}, Triton of {pinned('triton-runtime').replace('==', ' ')}",
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "dtype": f"{dtype} on {device}",
+    }
+
+
+class OtherLoad:
+    """How much of the processors went to processes other than this one and the children that it has waited for.
+
+    Where it is more than a little the systems met different machines and their ratios say nothing.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._others_before = self._others()
+
+    def share(self) -> float:
+        """Return the share since this was made."""
+        capacity = (time.perf_counter() - self._started) * (os.cpu_count() or 1)
+        return max(0.0, (self._others() - self._others_before) / capacity)
+
+    @staticmethod
+    def _others() -> float:
+        """Return seconds of processor time."""
+        with open("/proc/stat") as stat:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+        own = os.times()
+        return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - sum(own[:4])
+
+
+def _cpu_name() -> str:
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything measured, and the figures of the table."""
+    systems = [
+        {
+            **dataclasses.asdict(result),
+            "tokens_per_second": result.tokens_per_second,
+            "step_milliseconds": result.step_milliseconds,
+            "batch_use": result.batch_use,
+            "first_token_milliseconds": result.first_token_milliseconds,
+        }
+        for result in results
+    ]
+    return {"environment": dict(about), "systems": systems}

@@ -1,0 +1,37 @@
+"""The models of these tests: a tiny one with random weights, and the default one where text is needed."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import transformers
+
+from inflight import Engine
+from scripts.default_model import default_model
+from tests.engine.models import Tiny, make_engine
+from tests.parity.zoo import SERVED, save_model
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small gain nothing from more, and lose much where others use the same cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """A Llama without a tokenizer: 160 tokens of vocabulary, a context of 256."""
+    folder = tmp_path_factory.mktemp("llama")
+    return Tiny(folder, save_model(SERVED["llama"].config, folder))
+
+
+@pytest.fixture(scope="session")
+def texts() -> Engine:
+    """The default model in float32, with its tokenizer and chat template. Shared: leave no work behind."""
+    return make_engine(default_model(), kv_cache_tokens=2048)

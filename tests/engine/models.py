@@ -1,0 +1,58 @@
+"""Short ways to make engines and prompts."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight import Engine, EngineConfig, RequestOutput, SamplingParams
+from tests.parity.zoo import VOCABULARY
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model's folder, and the model as transformers reads it."""
+
+    folder: Path
+    module: Any
+
+    def engine(self, **settings: Any) -> Engine:
+        return make_engine(self.folder, **settings)
+
+
+def make_engine(folder: Path, **settings: Any) -> Engine:
+    """An engine in float32 on the CPU, with a cache of 1024 tokens in blocks of 8 unless said otherwise."""
+    defaults = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
+    return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}))
+
+
+def make_prompt(length: int, seed: int = 0) -> list[int]:
+    """Token ids of the tiny models; other seeds give other ones."""
+    rng = random.Random(1000 * seed + length)
+    return [rng.randrange(3, VOCABULARY) for _ in range(length)]
+
+
+def greedy(max_tokens: int, **others: Any) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, temperature=0, **others)
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
+    return [output.token_ids for output in outputs]
+
+
+def alone(engine: Engine, prompt: list[int], params: SamplingParams) -> list[int]:
+    """The tokens of a request that has the engine to itself."""
+    return engine.generate([prompt], params)[0].token_ids
+
+
+def drain(engine: Engine) -> dict[str, RequestOutput]:
+    """Step to the end; the finished outputs by request id. No request may end twice."""
+    finished: dict[str, RequestOutput] = {}
+    for _ in range(1000):
+        if not engine.has_work:
+            return finished
+        for output in engine.step():
+            if output.finished:
+                assert output.request_id not in finished
+                finished[output.request_id] = output
+    raise AssertionError("the engine does not come to rest")

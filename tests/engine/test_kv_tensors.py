@@ -1,0 +1,70 @@
+"""The cache's tensors: shaped as the layers ask, zero, and no burden on memory until they are written."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from inflight.model.kv_tensors import LayerShape, allocate, bytes_per_token
+
+CPU = torch.device("cpu")
+STATM = Path("/proc/self/statm")
+SHAPES = [LayerShape(2, 8, 8), LayerShape(4, 12, 6)]
+
+
+def resident_bytes() -> int:
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_layer_gets_tensors_of_its_own_shape(dtype: torch.dtype) -> None:
+    first, second = allocate(SHAPES, 5, 16, dtype, CPU)
+    assert first.keys.shape == first.values.shape == (5, 16, 2, 8)
+    assert second.keys.shape == (5, 16, 4, 12)
+    assert second.values.shape == (5, 16, 4, 6)
+    assert {tensor.dtype for layer in (first, second) for tensor in (layer.keys, layer.values)} == {dtype}
+
+
+def test_all_is_zero() -> None:
+    for layer in allocate(SHAPES, 50, 16, torch.float32, CPU):
+        assert not layer.keys.any()
+        assert not layer.values.any()
+
+
+def test_the_bytes_of_a_token_are_those_that_its_slots_take() -> None:
+    layers = allocate(SHAPES, 10, 16, torch.bfloat16, CPU)
+    taken = sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values))
+    assert taken == 160 * bytes_per_token(SHAPES, torch.bfloat16)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
+def test_memory_is_taken_only_when_written() -> None:
+    before = resident_bytes()
+    (layer,) = allocate([LayerShape(8, 128, 128)], 4096, 16, torch.float32, CPU)
+    assert layer.keys.nbytes + layer.values.nbytes == 512 * 2**20
+    assert resident_bytes() - before < 32 * 2**20
+    layer.keys[:1024] = 1.0
+    assert resident_bytes() - before > 60 * 2**20
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
+def test_memory_is_given_back_with_the_cache() -> None:
+    before = resident_bytes()
+    layers = allocate([LayerShape(8, 128, 128)], 1024, 16, torch.float32, CPU)
+    layers[0].keys.fill_(1.0)
+    assert resident_bytes() - before > 60 * 2**20
+    del layers
+    assert resident_bytes() - before < 32 * 2**20
+
+
+def test_writing_puts_tokens_at_their_slots_and_nowhere_else() -> None:
+    (layer,) = allocate([LayerShape(2, 4, 3)], 3, 4, torch.float32, CPU)
+    keys, values = torch.randn(3, 2, 4), torch.randn(3, 2, 3)
+    slots = [9, 0, 7]
+    layer.write(torch.tensor(slots), keys, values)
+    for i, slot in enumerate(slots):
+        assert torch.equal(layer.keys[slot // 4, slot % 4], keys[i])
+        assert torch.equal(layer.values[slot // 4, slot % 4], values[i])
+    assert layer.keys.flatten(0, 1).any(dim=-1).any(dim=-1).nonzero().flatten().tolist() == sorted(slots)
+    assert layer.values.flatten(0, 1).any(dim=-1).any(dim=-1).nonzero().flatten().tolist() == sorted(slots)

@@ -1,0 +1,122 @@
+"""Attention over block tables is dense attention, whatever the batch, the blocks and the model's peculiarities."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.model.attention_interface import AttentionCall
+from inflight.model.kv_tensors import LayerShape, allocate
+from inflight.model.paged_attention import PagedAttention
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.scheduler.plan import Scheduled, StepPlan
+from tests.engine.dense_reference import CPU, Case, Layer, worst_error
+from tests.unit.builders import make_request
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+DECODES = [(1, 1), (30, 1), (7, 1), (12, 1), (61, 1), (8, 1)]
+PROMPTS = [(0, 5), (0, 17), (0, 1), (0, 8)]
+CHUNKS = [(4, 3), (9, 14), (16, 2)]
+BATCHES = {
+    "one decode": [(21, 1)],
+    "one token": [(0, 1)],
+    "decodes": DECODES,
+    "prompts": PROMPTS,
+    "chunks": CHUNKS,
+    "everything": [*CHUNKS, *DECODES, *PROMPTS],
+}
+LAYERS = {
+    "plain": {},
+    "a head each": {"shape": LayerShape(4, 8, 8)},
+    "one head for all": {"query_heads": 6, "shape": LayerShape(1, 8, 8)},
+    "values narrower": {"shape": LayerShape(4, 12, 6)},
+    "values wider": {"shape": LayerShape(2, 8, 20)},
+    "window": {"window": 6},
+    "window of one": {"window": 1},
+    "window over all": {"window": 100},
+    "softcap": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "windowed sinks": {"sinks": True, "window": 5},
+    "windowed softcap": {"softcap": 1.5, "window": 9, "shape": LayerShape(1, 8, 4)},
+    "all at once": {"softcap": 1.5, "window": 9, "sinks": True, "shape": LayerShape(2, 16, 4)},
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_it_is_dense_attention(batch: str, layer: str, dtype: torch.dtype) -> None:
+    assert worst_error(Case(BATCHES[batch], **LAYERS[layer]), dtype) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 8, 16, 64])
+def test_the_size_of_blocks_does_not_matter(block_size: int) -> None:
+    for window in (None, 6):
+        case = Case(BATCHES["everything"], block_size=block_size, window=window)
+        assert worst_error(case, torch.float32) < 1e-5
+
+
+def test_where_the_blocks_lie_does_not_matter() -> None:
+    for seed in range(5):
+        assert worst_error(Case(BATCHES["everything"], seed=seed), torch.float32) < 1e-5
+
+
+rows = st.lists(
+    st.one_of(
+        st.tuples(st.integers(1, 50), st.just(1)),
+        st.tuples(st.just(0), st.integers(1, 20)),
+        st.tuples(st.integers(1, 30), st.integers(2, 12)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+cases = st.builds(
+    lambda rows, kv_heads, share, widths, **others: Case(
+        rows, query_heads=kv_heads * share, shape=LayerShape(kv_heads, *widths), **others
+    ),
+    rows=rows,
+    kv_heads=st.integers(1, 3),
+    share=st.integers(1, 3),
+    widths=st.tuples(st.sampled_from([4, 8, 12]), st.sampled_from([4, 8, 12])),
+    block_size=st.integers(1, 17),
+    window=st.one_of(st.none(), st.integers(1, 40)),
+    softcap=st.sampled_from([None, 0.5, 3.0]),
+    sinks=st.booleans(),
+    scaling=st.sampled_from([0.1, 0.5, 1.0]),
+    seed=st.integers(0, 2**31),
+)
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=60)
+@given(cases)
+def test_it_is_dense_attention_in_whatever_combination(case: Case) -> None:
+    assert worst_error(case, torch.float32) < 1e-5
+
+
+def test_new_keys_and_values_are_in_the_cache_afterwards_and_nothing_else_has_changed() -> None:
+    layer = Layer(Case([(3, 1), (0, 2)], block_size=4), torch.float32)
+    layer.paged()
+    # 3 and 3 tokens of cache that are known, of 5 blocks of 4.
+    garbage = (layer.cache.keys == 1000.0).all(dim=-1).all(dim=-1)
+    assert garbage.sum() == 5 * 4 - 6
+
+
+def test_every_layer_has_its_own_cache_and_window() -> None:
+    """Two layers in turn, the first with a window of two tokens, the second without one."""
+    shape = LayerShape(1, 2, 2)
+    caches = allocate([shape, shape], 2, 4, torch.float32, CPU)
+    request = make_request("a", 4)
+    request.blocks = [1]
+    attention = PagedAttention(RaggedBatch.build(StepPlan((Scheduled(request, 4),)), 4, CPU), caches, [2, None])
+    # With keys of zero every visible token has the same weight.
+    values = torch.arange(4.0).repeat(2, 1).T.reshape(1, 1, 4, 2)
+    nothing = torch.zeros(1, 1, 4, 2)
+    call = AttentionCall(torch.nn.Identity(), nothing, nothing, values, 1.0, None, None, None)
+    assert attention.attend(call)[0, :, 0, 0].tolist() == pytest.approx([0, 0.5, 1.5, 2.5])
+    louder = dataclasses.replace(call, value=10 * values)
+    assert attention.attend(louder)[0, :, 0, 0].tolist() == pytest.approx([0, 5, 10, 15])
+    assert torch.equal(caches[0].values[1, :, 0, 0], torch.arange(4.0))
+    assert torch.equal(caches[1].values[1, :, 0, 0], 10 * torch.arange(4.0))

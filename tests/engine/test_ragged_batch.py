@@ -1,0 +1,86 @@
+"""A plan laid out as one flat row: tokens, places, slots, tables and the rows that are sampled."""
+
+import pytest
+import torch
+
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.request import Request
+from inflight.scheduler.plan import Scheduled, StepPlan
+from tests.unit.builders import make_request
+
+BLOCK_SIZE = 4
+
+
+def running(name: str, token_ids: list[int], computed: int, blocks: list[int]) -> Request:
+    request = make_request(name, token_ids)
+    request.num_computed, request.blocks = computed, blocks
+    return request
+
+
+def build(*shares: tuple[Request, int]) -> RaggedBatch:
+    return RaggedBatch.build(StepPlan(tuple(Scheduled(*share) for share in shares)), BLOCK_SIZE, torch.device("cpu"))
+
+
+@pytest.fixture
+def batch() -> RaggedBatch:
+    """Two decodes, a chunk within a prompt, a whole prompt, and the last token of a prompt."""
+    return build(
+        (running("decode", [10, 11, 12, 13, 14, 15], 5, [7, 2]), 1),
+        (running("chunk", list(range(20, 32)), 4, [5, 0, 9]), 3),
+        (running("prompt", [40, 41], 0, [3]), 2),
+        (running("short", [50, 51], 1, [8]), 1),
+    )
+
+
+def test_rows_of_one_token_come_first_and_the_shortest_context_before_the_longer(batch: RaggedBatch) -> None:
+    assert [request.request_id for request in batch.rows] == ["short", "decode", "prompt", "chunk"]
+    assert batch.num_single == 2
+    assert batch.query_starts == [0, 1, 2, 4, 7]
+    assert batch.context_lens == [2, 6, 2, 7]
+
+
+def test_tokens_are_the_next_that_are_not_computed(batch: RaggedBatch) -> None:
+    assert batch.token_ids.tolist() == [51, 15, 40, 41, 24, 25, 26]
+
+
+def test_positions_are_places_in_the_sequence(batch: RaggedBatch) -> None:
+    assert batch.positions.tolist() == [1, 5, 0, 1, 4, 5, 6]
+
+
+def test_slots_follow_from_the_rows_own_blocks(batch: RaggedBatch) -> None:
+    assert batch.slots.tolist() == [8 * 4 + 1, 2 * 4 + 1, 3 * 4, 3 * 4 + 1, 0, 1, 2]
+
+
+def test_block_tables_are_padded_with_zeros(batch: RaggedBatch) -> None:
+    assert batch.block_tables.tolist() == [[8, 0, 0], [7, 2, 0], [3, 0, 0], [5, 0, 9]]
+
+
+def test_only_rows_that_reach_their_last_token_are_sampled(batch: RaggedBatch) -> None:
+    assert batch.logit_rows.tolist() == [0, 1, 3]
+    assert [request.request_id for request in batch.sampling] == ["short", "decode", "prompt"]
+
+
+def test_a_chunk_within_a_prompt_is_sampled_by_nobody() -> None:
+    batch = build((running("chunk", list(range(12)), 4, [0, 1, 2]), 3))
+    assert batch.logit_rows.tolist() == []
+    assert batch.sampling == []
+    assert batch.num_single == 0
+
+
+def test_a_chunk_may_cross_blocks_anywhere() -> None:
+    batch = build((running("chunk", list(range(12)), 3, [6, 1, 4]), 6))
+    assert batch.slots.tolist() == [6 * 4 + 3, 4, 5, 6, 7, 4 * 4]
+
+
+def test_a_chunk_of_one_token_within_a_prompt_is_a_row_of_one_that_nobody_samples() -> None:
+    decode = running("decode", [1, 2, 3], 2, [0])
+    batch = build((decode, 1), (running("chunk", list(range(12)), 1, [1, 2, 3]), 1))
+    assert batch.num_single == 2
+    assert batch.sampling == [decode]
+    assert batch.logit_rows.tolist() == [1]
+
+
+def test_building_changes_no_request() -> None:
+    request = running("a", [1, 2, 3, 4, 5], 2, [3, 1])
+    build((request, 3))
+    assert (request.num_computed, request.blocks, request.token_ids) == (2, [3, 1], [1, 2, 3, 4, 5])

@@ -1,0 +1,165 @@
+"""A request that cannot be served is refused at the door, with the field, the value and the bound."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from inflight import Engine, InvalidRequest, QueueFull, SamplingParams
+from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
+from tests.parity.zoo import SERVED, VOCABULARY, save_model
+from tests.unit.tiny_tokenizers import byte_fallback
+
+PROMPT = make_prompt(10)
+
+
+@pytest.fixture(scope="module")
+def shared(tiny: Tiny) -> Engine:
+    return tiny.engine(kv_cache_tokens=128)
+
+
+@pytest.fixture
+def engine(shared: Engine) -> Iterator[Engine]:
+    """An engine that must still work after the test, with nothing left in it."""
+    expected = alone(shared, PROMPT, greedy(5))
+    yield shared
+    assert not shared.has_work
+    assert shared.stats().blocks_used == 0
+    assert alone(shared, PROMPT, greedy(5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ([], "prompt is empty; it must have at least 1 token"),
+        ([5, VOCABULARY], "prompt holds token 160; it must be at least 0 and below 160"),
+        ([5, -1], "prompt holds token -1; it must be at least 0 and below 160"),
+        ([5, 2**70], f"prompt holds token {2**70}; it must be at least 0 and below 160"),
+        (make_prompt(256), "prompt has 256 tokens; it must have at most 255, as the context is 256"),
+        ("some text", "a text prompt is given, but the model folder has no tokenizer; give token ids"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_prompt_that_cannot_be_served_is_refused(engine: Engine, prompt: Any, says: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        engine.submit(prompt, greedy(1))
+    assert str(refusal.value) == says
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        (
+            {"max_tokens": 247},
+            "max_tokens is 247; after a prompt of 10 tokens it must be at most 246, as the context is 256",
+        ),
+        ({"stop": ["x"]}, "stop is given, but the model folder has no tokenizer"),
+        ({"stop_token_ids": [160]}, "stop_token_ids holds token 160; it must be at least 0 and below 160"),
+    ],
+    ids=str,
+)
+def test_a_parameter_that_does_not_fit_the_model_is_refused(engine: Engine, params: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        engine.submit(PROMPT, SamplingParams(**params))
+    assert str(refusal.value) == says
+
+
+def test_messages_need_a_tokenizer(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="messages is given, but the model folder has no tokenizer"):
+        engine.chat_prompt_ids([{"role": "user", "content": "Hi"}])
+
+
+def test_what_can_never_fit_the_cache_is_refused_with_the_numbers(engine: Engine) -> None:
+    """The last token is never computed, so the cache's 128 tokens serve 129."""
+    assert len(alone(engine, PROMPT, greedy(119))) == 119
+    with pytest.raises(InvalidRequest) as refusal:
+        engine.submit(PROMPT, greedy(120))
+    assert "prompt and max_tokens are 10 and 120 tokens" in str(refusal.value)
+    assert "129" in str(refusal.value)
+
+
+def test_the_longest_prompt_and_output_that_fit_the_context_are_served(tiny: Tiny) -> None:
+    engine = tiny.engine()
+    for length in (1, 200, 255):
+        (output,) = engine.generate(make_prompt(length), greedy(256 - length, ignore_eos=True))
+        assert len(output.token_ids) == 256 - length
+
+
+def test_what_the_request_leaves_open_is_cut_to_the_context(tiny: Tiny) -> None:
+    assert len(alone(tiny.engine(), make_prompt(250), SamplingParams(ignore_eos=True))) == 6
+
+
+def test_an_id_cannot_be_used_twice_at_a_time(engine: Engine) -> None:
+    engine.submit(PROMPT, greedy(3), request_id="a")
+    with pytest.raises(InvalidRequest, match="request_id 'a' belongs to an unfinished request"):
+        engine.submit(PROMPT, greedy(3), request_id="a")
+    drain(engine)
+    engine.submit(PROMPT, greedy(3), request_id="a")
+    assert list(drain(engine)) == ["a"]
+
+
+def test_a_full_queue_says_so_and_takes_more_later(tiny: Tiny) -> None:
+    engine = tiny.engine(max_queue_size=2)
+    for _ in range(2):
+        engine.submit(PROMPT, greedy(3))
+    with pytest.raises(QueueFull, match="2 requests wait; max_queue_size is 2"):
+        engine.submit(PROMPT, greedy(3))
+    engine.step()
+    engine.submit(PROMPT, greedy(3))
+    assert len(drain(engine)) == 3
+
+
+def test_a_refusal_does_not_disturb_who_is_running(engine: Engine) -> None:
+    expected = alone(engine, PROMPT, greedy(10))
+    engine.submit(PROMPT, greedy(10), request_id="runs")
+    engine.step()
+    with pytest.raises(InvalidRequest):
+        engine.submit([], greedy(3))
+    assert drain(engine)["runs"].token_ids == expected
+
+
+def test_text_that_is_no_unicode_is_refused(texts: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="prompt"):
+        texts.submit("half a pair: \ud800", greedy(3))
+
+
+EXTREMES: dict[str, dict[str, Any]] = {
+    "temperature over any integer type": {"temperature": 10**30},
+    "temperature over any float": {"temperature": 10**400},
+    "temperature over float32": {"temperature": 1e300},
+    "penalty over any float": {"temperature": 1.0, "repetition_penalty": 10**400},
+    "penalty over float32": {"temperature": 1.0, "repetition_penalty": 1e300},
+    "penalty under float32": {"temperature": 1.0, "repetition_penalty": 1e-300},
+    "top_k over any float": {"top_k": 10**400},
+    "least min_p": {"temperature": 1.0, "min_p": 5e-324},
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_an_extreme_value_is_refused_or_served_but_never_hurts_a_neighbour(tiny: Tiny, name: str) -> None:
+    extreme = EXTREMES[name]
+    engine = tiny.engine()
+    expected = alone(engine, PROMPT, greedy(6))
+    stops: dict[str, Any] = {"stop_token_ids": [0, 159], "min_tokens": 6}
+    try:
+        engine.submit(PROMPT, SamplingParams(max_tokens=6, seed=1, **stops, **extreme), request_id="extreme")
+    except InvalidRequest as refusal:
+        assert next(reversed(extreme)) in str(refusal)  # noqa: PT017
+        return
+    engine.submit(PROMPT, greedy(6), request_id="neighbour")
+    finished = drain(engine)
+    assert finished["neighbour"].token_ids == expected
+    assert finished["extreme"].finish_reason == "length"
+    assert not set(finished["extreme"].token_ids) & {0, 159}
+
+
+def test_a_text_that_has_tokens_which_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    """Some tokenizers have tokens added that nobody made room for in the weights."""
+    save_model(SERVED["llama"].config, tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=byte_fallback()).save_pretrained(tmp_path)
+    engine = make_engine(tmp_path)
+    assert len(engine.generate("!!", greedy(3))[0].prompt_ids) == 2
+    with pytest.raises(InvalidRequest, match=r"prompt holds token \d+; it must be at least 0 and below 160"):
+        engine.submit("the end: <end>", greedy(3))

@@ -1,0 +1,61 @@
+"""Reads Triton's /metrics."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+
+from scripts.triton_server import TritonServer
+
+_LINE = re.compile(r"([\w:]+)\{(.*)\} (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """All values of a moment, by name and labels."""
+
+    values: dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+    def get(self, name: str, **labels: str) -> float:
+        """The value of the only series of `inflight:name`, or of another full name, that has these labels."""
+        full = name if ":" in name or name.startswith("nv_") else f"inflight:{name}"
+        found = [v for (n, have), v in self.values.items() if n == full and labels.items() <= set(have)]
+        assert len(found) == 1, f"{len(found)} series of {full} with {labels}"
+        return found[0]
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The values of a family by one of its labels."""
+        return {dict(have)[label]: v for (n, have), v in self.values.items() if n == f"inflight:{name}"}
+
+
+def scrape(server: TritonServer) -> Scrape:
+    """What /metrics shows now of ours."""
+    lines = (_LINE.fullmatch(line) for line in httpx.get(server.metrics_url).text.splitlines())
+    return Scrape(
+        {
+            (match[1], frozenset(_LABEL.findall(match[2]))): float(match[3])
+            for match in lines
+            if match and match[1].startswith(("inflight:", "nv_trt_llm_"))
+        }
+    )
+
+
+def scrape_when(server: TritonServer, reached: Callable[[Scrape], bool], seconds: float = 20) -> Scrape:
+    """Scrape again and again until `reached` and nothing moves any more."""
+    end = time.monotonic() + seconds
+    found = scrape(server)
+    while time.monotonic() < end:
+        before = found
+        time.sleep(0.15)  # Longer than housekeeping takes from one update to the next.
+        found = scrape(server)
+        if found.values and found == before and reached(found):
+            return found
+    raise AssertionError(f"not reached after {seconds} s: {found}")
+
+
+def at_rest(found: Scrape) -> bool:
+    """Nothing waits or runs."""
+    return found.get("num_requests_running") == found.get("num_requests_waiting") == 0

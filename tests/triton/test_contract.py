@@ -1,0 +1,183 @@
+"""Clients of vllm_backend and TensorRT-LLM find all that they send and read."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as grpcclient
+from transformers import AutoModelForCausalLM
+
+from scripts.triton_server import TritonServer
+from tests.triton.wire import tensors
+
+Greedy = Callable[[str, int], str]
+PROMPT = "The capital of France is"
+
+
+def generate(server: TritonServer, **body: Any) -> dict[str, Any]:
+    """A request to the generate endpoint, which must succeed."""
+    reply = httpx.post(f"http://{server.http_url}/v2/models/llm/generate", json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
+def stream(server: TritonServer, **body: Any) -> list[dict[str, Any]]:
+    url = f"http://{server.http_url}/v2/models/llm/generate_stream"
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=60) as reply:
+        return [json.loads(line[6:]) for line in reply.iter_lines() if line.startswith("data: ")]
+
+
+def test_seven_inputs_of_vllm_backend_and_its_outputs(server: TritonServer, greedy: Greedy) -> None:
+    """As Triton's OpenAI frontend sends them: values in sampling_parameters, numbers as numbers."""
+    flags = ["finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens"]
+    events = stream(
+        server,
+        text_input=PROMPT,
+        exclude_input_in_output=True,
+        sampling_parameters=json.dumps({"max_tokens": 6, "temperature": 0, "top_p": 1, "logprobs": 2, "n": 1}),
+        **{f"return_{flag}": True for flag in flags},
+    )
+    assert "".join(event["text_output"] for event in events) == greedy(PROMPT, 6)
+    assert [event["finish_reason"] for event in events][-1] == "length"
+    assert sum(event["num_output_tokens"] for event in events) == 6
+    assert {event["num_input_tokens"] for event in events} == {5}
+    entries = [entry for event in events for entry in json.loads(event["logprobs"])]
+    assert len(entries) == 6
+    total = sum(max(entry.values(), key=lambda e: e["logprob"])["logprob"] for entry in entries)
+    assert events[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
+
+
+def test_optional_outputs_come_only_when_asked_for(server: TritonServer) -> None:
+    answer = generate(server, text_input=PROMPT, max_tokens=2)
+    assert answer.keys() == {"model_name", "model_version", "text_output", "finish_reason"}
+    assert "finish_reason" not in generate(server, text_input=PROMPT, max_tokens=2, return_finish_reason=False)
+
+
+def test_logprobs_are_those_of_the_model(server: TritonServer, tokenizer: Any, default_model_folder: Any) -> None:
+    answer = generate(
+        server,
+        text_input=PROMPT,
+        return_logprobs=True,
+        sampling_parameters=json.dumps({"max_tokens": 1, "logprobs": 3}),
+    )
+    model = AutoModelForCausalLM.from_pretrained(default_model_folder, dtype=torch.float32)
+    with torch.inference_mode():
+        logits = model(**tokenizer(PROMPT, return_tensors="pt")).logits[0, -1]
+    values, tokens = logits.log_softmax(-1).topk(3)
+    (entry,) = json.loads(answer["logprobs"])
+    assert list(entry) == [str(token) for token in tokens.tolist()]
+    for rank, (token, value) in enumerate(zip(tokens.tolist(), values.tolist(), strict=True), start=1):
+        assert entry[str(token)]["rank"] == rank
+        assert entry[str(token)]["logprob"] == pytest.approx(value, abs=1e-3)
+        assert entry[str(token)]["decoded_token"] == tokenizer.decode([token])
+
+
+def test_genai_perf_sends_numbers_as_text(server: TritonServer) -> None:
+    parameters = json.dumps({"max_tokens": "7", "min_tokens": "7"})
+    answer = generate(
+        server,
+        text_input=PROMPT,
+        exclude_input_in_output=True,
+        sampling_parameters=parameters,
+        return_num_output_tokens=True,
+    )
+    assert answer["num_output_tokens"] == 7
+
+
+def test_samples_of_a_request_differ_and_share_its_prompt(server: TritonServer) -> None:
+    parameters = json.dumps({"n": 3, "max_tokens": 12, "temperature": 1.0, "seed": 11})
+    body = {"text_input": PROMPT, "exclude_input_in_output": True, "sampling_parameters": parameters}
+    texts = generate(server, **body)["text_output"]
+    assert len(set(texts)) == 3
+    assert generate(server, **body)["text_output"] == texts
+    pieces = [event["text_output"] for event in stream(server, **body)]
+    assert ["".join(parts) for parts in zip(*pieces, strict=True)] == texts
+
+
+def test_tokens_as_input(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
+    ids = tokenizer(PROMPT)["input_ids"]
+    assert generate(server, input_ids=ids, max_tokens=5)["text_output"] == greedy(PROMPT, 5)
+
+
+def test_other_spellings(server: TritonServer) -> None:
+    """TensorRT-LLM's names of both generations, and OpenAI's."""
+    seeded = {"text_input": PROMPT, "temperature": 1.0, "max_tokens": 8}
+    assert generate(server, **seeded, seed=5) == generate(server, **seeded, random_seed=5)
+    parameters = json.dumps({"max_completion_tokens": 3})
+    short = generate(server, text_input=PROMPT, sampling_parameters=parameters, return_num_output_tokens=True)
+    assert short["num_output_tokens"] == 3
+    long = generate(server, text_input="Hi", max_tokens=30, min_length=30, return_num_output_tokens=True)
+    assert long["num_output_tokens"] == 30
+
+
+def test_bad_words_and_biases_change_the_choice(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
+    usual = greedy(PROMPT, 1)
+    assert usual == " Paris"
+    assert "Paris" not in generate(server, text_input=PROMPT, max_tokens=8, bad_words=["Paris"])["text_output"]
+    (token,) = tokenizer(" London")["input_ids"]
+    parameters = json.dumps({"max_tokens": 1, "logit_bias": {str(token): 100}})
+    assert generate(server, text_input=PROMPT, sampling_parameters=parameters)["text_output"].endswith(" London")
+
+
+def test_end_id_ends_the_text(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
+    assert greedy(PROMPT, 2) == " Paris."
+    ids = tokenizer(PROMPT + " Paris.")["input_ids"]
+    answer = generate(server, text_input=PROMPT, max_tokens=8, end_id=ids[6], exclude_input_in_output=True)
+    assert answer["finish_reason"] == "stop"
+    assert answer["text_output"] == " Paris"
+
+
+def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer) -> None:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        counts = []
+        for fields in (
+            {"max_tokens": 2, "sampling_parameters": '{"max_tokens": 3}'},
+            {"sampling_parameters": '{"max_tokens": 3}'},
+            {},
+        ):
+            results: list[Any] = []
+            client.start_stream(lambda result, error: results.append(result))  # noqa: B023 - the stream ends in this turn
+            client.async_stream_infer(
+                "llm",
+                tensors({"text_input": PROMPT, "exclude_input_in_output": True, **fields}),
+                parameters={"max_tokens": 4, "return_num_output_tokens": True},
+            )
+            client.stop_stream()
+            counts.append(int(results[0].as_numpy("num_output_tokens")[0]))
+    assert counts == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"n": 0}, "n is 0; it must be at least 1 and at most 16"),
+        ({"beam_width": 4}, "beam_width is 4; it must be 1"),
+        ({"seed": 1, "random_seed": 2}, "seed and random_seed are two names of one field"),
+        ({"input_ids": [1, 2]}, "exactly one of text_input, messages and input_ids"),
+        ({"bad_words": [""]}, "bad_words holds an empty text"),
+        ({"sampling_parameters": json.dumps({"logit_bias": {"99999999": 1}})}, "logit_bias holds token 99999999"),
+        ({"sampling_parameters": json.dumps({"logit_bias": [1]})}, "logit_bias is [1]; it must be an object"),
+        (
+            {"sampling_parameters": json.dumps({"logprobs": 500})},
+            "logprobs is 500; it must be at least 0 and at most 20",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_refused(server: TritonServer, body: dict[str, Any], message: str) -> None:
+    reply = httpx.post(
+        f"http://{server.http_url}/v2/models/llm/generate", json={"text_input": PROMPT, **body}, timeout=60
+    )
+    assert reply.status_code == 400
+    assert message in reply.json()["error"]
+
+
+def test_completion_answers_plain_infer(server: TritonServer, greedy: Greedy) -> None:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        inputs = tensors({"text_input": PROMPT, "max_tokens": 5, "exclude_input_in_output": True})
+        result = client.infer("completion", inputs)
+    assert result.as_numpy("text_output").tolist() == [greedy(PROMPT, 5).encode()]
+    assert np.array_equal(result.as_numpy("finish_reason"), np.array([b"length"], dtype=np.object_))

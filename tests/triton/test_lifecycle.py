@@ -1,0 +1,87 @@
+"""Models come and go under explicit model control, and the server is left as it was."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scripts.model_repository import render_repository
+from scripts.triton_server import SHARED_MEMORY, TritonServer
+from tests.parity.zoo import SERVED, save_model
+from tests.triton.conftest import READY_SECONDS
+from tests.triton.prometheus import at_rest, scrape, scrape_when
+
+LOADS = 10
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A server without models; the one that it may load is tiny and has no tokenizer."""
+    folder = tmp_path_factory.mktemp("llama")
+    save_model(SERVED["llama"].config, folder)
+    repository = render_repository(
+        tmp_path_factory.mktemp("repository") / "models",
+        parameters={"model": str(folder), "dtype": "float32", "kv_cache_tokens": "1024"},
+    )
+    with TritonServer(repository, arguments=["--model-control-mode=explicit"], drain_seconds=5) as running:
+        running.wait_ready(READY_SECONDS)
+        yield running
+
+
+def post(server: TritonServer, path: str, body: object = None) -> httpx.Response:
+    reply = httpx.post(f"http://{server.http_url}{path}", json=body or {}, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+def load_use_and_unload(server: TritonServer) -> None:
+    post(server, "/v2/repository/models/llm/load")
+    for _ in range(3):
+        post(server, "/v2/models/llm/generate", {"input_ids": [5, 6, 7], "max_tokens": 4, "ignore_eos": True})
+    found = scrape_when(server, at_rest)
+    # It begins at 0 every time.
+    assert found.get("generation_tokens_total") == 12
+    post(server, "/v2/repository/models/llm/unload")
+
+
+def settled(server: TritonServer) -> tuple[int, int, list[str]]:
+    """Processes, threads of the server, and regions of shared memory, once the model has gone."""
+    end = time.monotonic() + 20
+    while scrape(server).values or len(processes(server)) > 1:
+        assert time.monotonic() < end, "the model does not go"
+        time.sleep(0.05)
+    threads = len(list(Path(f"/proc/{server.pid}/task").iterdir()))
+    return len(processes(server)), threads, sorted(region.name for region in SHARED_MEMORY.glob(f"inflight_{os.getpid()}_*"))
+
+
+def processes(server: TritonServer) -> list[int]:
+    """The server and what it has started, by their process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended meanwhile.
+        if int(group) == server.pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def resident_mib(server: TritonServer) -> float:
+    pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def test_loading_and_unloading_leaves_nothing_behind(server: TritonServer) -> None:
+    # Threads and memory that stay after a first time are the server's own pools.
+    load_use_and_unload(server)
+    before = settled(server)
+    memory = []
+    for _ in range(LOADS - 1):
+        load_use_and_unload(server)
+        assert settled(server) == before
+        memory.append(resident_mib(server))
+    assert memory[-1] - memory[0] < 8, memory

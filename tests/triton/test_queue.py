@@ -1,0 +1,218 @@
+"""The queue under load: bounds, priorities, timeouts and deadlines, the engine's own and Triton's."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import httpx
+import pytest
+import tritonclient.grpc.aio as aio
+
+from scripts.default_model import default_model
+from scripts.model_repository import render_repository
+from scripts.triton_server import TritonServer
+from tests.triton.conftest import READY_SECONDS
+from tests.triton.wire import Answer, ask, ask_all, one, together
+
+RUNNING = 4
+QUEUE = 50
+# Level 3 delays where the others reject.
+PARAMETERS = {
+    "max_num_seqs": f"{RUNNING}",
+    "max_queue_size": f"{QUEUE}",
+    "priority_levels": "3",
+    "default_priority_level": "2",
+    "allow_timeout_override": "true",
+    "priority_queue_policy": json.dumps({"3": {"timeout_action": "DELAY", "allow_timeout_override": True}}),
+}
+LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, "temperature": 0.0}
+SHORT = {"text_input": "One two", "stream": True, "max_tokens": 4, "temperature": 0.0}
+
+Ask = Callable[..., Any]
+
+
+def start(folder: Any, parameters: dict[str, str], *arguments: str) -> TritonServer:
+    repository = render_repository(folder / "models", parameters={"model": str(default_model()), **parameters})
+    return TritonServer(repository, arguments=arguments, drain_seconds=5)
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A server that runs four requests and lets fifty wait, with three priority levels."""
+    with start(tmp_path_factory.mktemp("queue"), PARAMETERS) as running:
+        running.wait_ready(READY_SECONDS, ["llm"])
+        yield running
+
+
+class Plugs:
+    """Long requests that take every place in the engine until they are pulled."""
+
+    def __init__(self, client: aio.InferenceServerClient, *, batched: bool = False) -> None:
+        self._client, self._batched = client, batched
+        self._tasks: list[asyncio.Task[Answer]] = []
+
+    async def insert(self) -> None:
+        """Return when all of them run."""
+        fields = {"text_input": "One two", "stream": True, "max_tokens": 1}
+        for _ in range(RUNNING):
+            self._tasks.append(asyncio.create_task(ask(self._client, LONG, batched=self._batched)))
+            # A request sent after it, with one place less, is done: it is running too, or the first in the queue.
+            if len(self._tasks) < RUNNING:
+                assert (await ask(self._client, fields, batched=self._batched)).error is None
+        await asyncio.sleep(0.5)
+
+    def pull(self, count: int = RUNNING) -> None:
+        """Cancel some."""
+        for task in self._tasks[:count]:
+            task.cancel()
+        del self._tasks[:count]
+
+
+def plugged(server: TritonServer, make: Callable[[Ask, Plugs], Any], *, batched: bool = False) -> Any:
+    """Run what `make` gives while all places are taken, and pull the plugs afterwards."""
+
+    def run(client: aio.InferenceServerClient) -> list[Any]:
+        async def scenario() -> Any:
+            plugs = Plugs(client, batched=batched)
+            await plugs.insert()
+            try:
+                return await make(lambda fields, **options: ask(client, fields, batched=batched, **options), plugs)
+            finally:
+                plugs.pull()
+
+        return [scenario()]
+
+    return together(server.grpc_url, run)[0]
+
+
+def first_tokens(answers: Sequence[Answer]) -> list[float]:
+    return [answer.times[0] for answer in answers if answer.error is None]
+
+
+def refusals(answers: Sequence[Answer]) -> list[str]:
+    return [answer.error for answer in answers if answer.error is not None]
+
+
+async def wait_for(tasks: Sequence[asyncio.Task[Any]], count: int) -> None:
+    """Return when so many are done."""
+    while sum(task.done() for task in tasks) < count:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0.02)
+
+
+def test_overload_is_refused_at_once_and_the_rest_served_by_priority(busy: TritonServer) -> None:
+    async def overload(send: Ask, plugs: Plugs) -> list[Answer]:
+        tasks = [asyncio.create_task(send(SHORT | {"priority": 1 + i % 3})) for i in range(300)]
+        # All places are taken until the plugs are pulled: whoever is done has been refused without waiting for one.
+        async with asyncio.timeout(20):
+            await wait_for(tasks, 300 - QUEUE)
+        plugs.pull()
+        return await asyncio.gather(*tasks)
+
+    answers = plugged(busy, overload)
+    assert len(refusals(answers)) == 300 - QUEUE
+    says = f"Exceeds maximum queue size: {QUEUE} requests wait; max_queue_size is {QUEUE}"
+    assert set(refusals(answers)) == {says}
+    by_level = [first_tokens(answers[level::3]) for level in range(3)]
+    assert sum(map(len, by_level)) == QUEUE
+    for higher, lower in pairwise(times for times in by_level if times):
+        assert median(higher) < min(lower)
+        assert max(higher) < median(lower)
+
+
+def test_a_deadline_ends_a_request_that_runs_with_what_it_has(busy: TritonServer) -> None:
+    answer = one(busy.grpc_url, **LONG, deadline_ms=400)
+    assert (answer.error, answer.finish_reason) == (None, "deadline")
+    assert 0 < len(answer.pieces) < 1000
+
+
+def test_requests_that_wait_too_long_end_with_the_reason(busy: TritonServer) -> None:
+    async def wait(send: Ask, plugs: Plugs) -> list[Any]:
+        body = {"text_input": "One two", "max_tokens": 4, "timeout": 50_000}
+        url = f"http://{busy.http_url}/v2/models/llm/generate"
+        async with httpx.AsyncClient(timeout=60) as http:
+            return await asyncio.gather(
+                send(SHORT | {"deadline_ms": 50}), send(SHORT, timeout=50_000), http.post(url, json=body)
+            )
+
+    late, timed_out, reply = plugged(busy, wait)
+    assert late.error == "deadline_ms is 50; it passed while the request waited"
+    assert timed_out.error == "Request timeout expired: it waited longer than its timeout, 50000 us"
+    assert reply.status_code == 503
+    assert "Request timeout expired" in reply.json()["error"]
+
+
+def test_where_the_action_is_delay_a_late_request_lets_the_others_pass(busy: TritonServer) -> None:
+    async def wait(send: Ask, plugs: Plugs) -> list[Answer]:
+        late = asyncio.create_task(send(SHORT | {"priority": 3}, timeout=50_000))
+        await asyncio.sleep(0.5)
+        on_time = asyncio.create_task(send(SHORT | {"priority": 3}))
+        await asyncio.sleep(0.5)
+        plugs.pull(1)
+        return await asyncio.gather(late, on_time)
+
+    late, on_time = plugged(busy, wait)
+    assert (late.error, on_time.error) == (None, None)
+    assert on_time.times[-1] <= late.times[0]
+
+
+@pytest.mark.parametrize("field", ["priority", "deadline_ms", "timeout"])
+def test_a_malformed_limit_is_named(busy: TritonServer, field: str) -> None:
+    url = f"http://{busy.http_url}/v2/models/llm/generate"
+    reply = httpx.post(url, json={"text_input": "One two", "max_tokens": 1, field: -1}, timeout=60)
+    assert reply.status_code == 400
+    assert f"{field} is -1; it must be at least" in reply.json()["error"]
+
+
+def test_a_burst_on_an_idle_server_has_its_first_tokens_within_a_few_steps(server: TritonServer) -> None:
+    """Measured in steps: what the first of them has received when the last gets its first token."""
+    short = {"text_input": "One two", "stream": True, "max_tokens": 40, "sampling_parameters": '{"ignore_eos": true}'}
+    answers = ask_all(server.grpc_url, [short] * 64)
+    assert refusals(answers) == []
+    last = max(first_tokens(answers))
+    assert max(sum(time < last for time in answer.times) for answer in answers) < 20
+
+
+# -- Triton's queue ----------------------------------------------------------------------------------------------------
+
+TRITONS_QUEUE = 100
+TRITONS_BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def behind_tritons_queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    parameters = {"max_num_seqs": f"{RUNNING}", "max_inflight_requests": f"{RUNNING}"}
+    folder = tmp_path_factory.mktemp("tritons_queue")
+    with start(folder, parameters, "--model-config-name=triton_queue") as running:
+        running.wait_ready(READY_SECONDS, ["llm"])
+        yield running
+
+
+async def pending(server: TritonServer) -> int:
+    async with httpx.AsyncClient() as http:
+        text = (await http.get(f"http://127.0.0.1:{server.metrics_port}/metrics")).text
+    (line,) = (line for line in text.splitlines() if line.startswith('nv_inference_pending_request_count{model="llm"'))
+    return int(float(line.split()[-1]))
+
+
+def test_the_policies_of_tritons_queue_bite(behind_tritons_queue: TritonServer) -> None:
+    async def overload(send: Ask, plugs: Plugs) -> tuple[list[Answer], Answer, Answer, int]:
+        short = {"text_input": "One two", "stream": True, "max_tokens": 2}
+        tasks = [asyncio.create_task(send(short)) for _ in range(TRITONS_QUEUE + 30)]
+        await wait_for(tasks, 30)
+        depth = await pending(behind_tritons_queue)
+        # The queue of the default level is full; that of the highest has room.
+        high = asyncio.create_task(send(short, priority=1))
+        timed_out = await send(short, priority=1, timeout=50_000)
+        plugs.pull()
+        return await asyncio.gather(*tasks), await high, timed_out, depth
+
+    answers, high, timed_out, depth = plugged(behind_tritons_queue, overload, batched=True)
+    assert len(refusals(answers)) == 30
+    assert all("Exceeds maximum queue size" in error for error in refusals(answers))
+    assert depth == TRITONS_QUEUE
+    assert "Request timeout expired" in timed_out.error
+    overtaken = sum(time > high.times[0] for time in first_tokens(answers))
+    assert overtaken >= TRITONS_QUEUE - TRITONS_BATCH

@@ -1,0 +1,69 @@
+"""The variants of the configuration load, and the one for TensorRT-LLM's clients takes and gives batch dimensions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+
+from scripts.default_model import default_model
+from scripts.model_repository import render_repository
+from scripts.triton_server import TritonServer
+from tests.triton.conftest import READY_SECONDS
+from tests.triton.test_contract import stream
+
+
+@pytest.fixture(scope="module")
+def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    repository = render_repository(
+        tmp_path_factory.mktemp("trtllm") / "models",
+        parameters={"model": str(default_model()), "kv_cache_tokens": "4096"},
+    )
+    with TritonServer(repository, arguments=["--model-config-name=trtllm"], drain_seconds=5) as running:
+        running.wait_ready(READY_SECONDS, ["llm", "completion"])
+        yield running
+
+
+def batch(name: str, rows: list[list[Any]], dtype: Any) -> httpclient.InferInput:
+    array = np.array(rows, dtype=dtype)
+    kind = {np.object_: "BYTES", np.int32: "INT32", np.float32: "FP32"}[dtype]
+    tensor = httpclient.InferInput(name, list(array.shape), kind)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
+    """The fields of its ensemble, through generate_stream, where the batch dimension is implied."""
+    events = stream(
+        trtllm,
+        text_input="The sky is",
+        max_tokens=6,
+        bad_words=["green"],
+        stop_words=["ZZZ"],
+        pad_id=2,
+        end_id=2,
+        beam_width=1,
+        length_penalty=1.0,
+        top_k=1,
+        temperature=1.0,
+        return_log_probs=True,
+    )
+    assert sum(len(np.atleast_1d(event["output_log_probs"])) for event in events) == 6
+    assert events[-1]["cum_log_probs"] < 0
+
+
+def test_completion_answers_a_batch_of_prompts(trtllm: TritonServer) -> None:
+    prompts = [["One, two,"], ["Red, green and"], ["Paris is the capital of"]]
+    with httpclient.InferenceServerClient(trtllm.http_url, network_timeout=60) as client:
+        rows = [batch("max_tokens", [[4]] * 3, np.int32)]
+        result = client.infer("completion", [batch("text_input", prompts, np.object_), *rows])
+        texts = result.as_numpy("text_output")
+        alone = [
+            client.infer(
+                "completion", [batch("text_input", [prompt], np.object_), batch("max_tokens", [[4]], np.int32)]
+            ).as_numpy("text_output")[0, 0]
+            for prompt in prompts
+        ]
+    assert texts.shape == (3, 1)
+    assert texts[:, 0].tolist() == alone

@@ -1,0 +1,169 @@
+"""What the engine counts and measures, to the token, on a clock that the test turns."""
+
+from collections import defaultdict
+
+import pytest
+
+from inflight.core import EngineCore
+from inflight.metrics import (
+    FIRST_TOKEN_SECONDS,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    QUEUE_SECONDS,
+    REQUEST_SECONDS,
+    STEP_REQUESTS,
+    STEP_SECONDS,
+    STEP_TOKENS,
+    Buckets,
+)
+from inflight.outputs import OutputProcessor, TokenLogprobs
+from inflight.request import Request
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler import Scheduler
+from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_model import FakeModel
+
+
+class Harness:
+    """A core whose steps take a second each, and the outputs made of its events."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.now = 0.0
+        self.poison: set[str] = set()
+        self._model = FakeModel(scheduler.tables.block_size)
+        self._processor = OutputProcessor(None)
+        self.core = EngineCore(scheduler, self, max_queue_size=100, clock=lambda: self.now)
+
+    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """The runner's part."""
+        self.now += 1.0
+        if self.poison & {share.request.request_id for share in plan.scheduled}:
+            raise RuntimeError("out of luck")
+        return self._model.run(plan)
+
+    def submit(self, *requests: Request) -> None:
+        for request in requests:
+            request.arrival = self.now
+            self.core.submit(request)
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            deltas, _ = self._processor.process(self.core.step())
+            self.core.metrics.outputs(deltas)
+
+    def drain(self) -> None:
+        for _ in range(1000):
+            if not self.core.has_work:
+                return
+            self.step()
+        raise AssertionError("the core does not come to rest")
+
+    def observed(self) -> dict[str, list[float]]:
+        """All observations by name, in order; they are gone then."""
+        found = defaultdict(list)
+        observations = self.core.metrics.observations
+        while observations:
+            name, value = observations.popleft()
+            found[name].append(value)
+        return found
+
+    def finished(self) -> dict[str, int]:
+        return {reason: count for reason, count in self.core.stats().finished.items() if count}
+
+
+def test_a_request_alone() -> None:
+    harness = Harness(make_scheduler(budget=4))
+    harness.submit(make_request("a", 10, max_tokens=3))
+    harness.now = 5.0
+    harness.drain()
+    assert harness.observed() == {
+        QUEUE_SECONDS: [5.0],
+        FIRST_TOKEN_SECONDS: [8.0],
+        REQUEST_SECONDS: [10.0],
+        PROMPT_TOKENS: [10],
+        OUTPUT_TOKENS: [3],
+        STEP_SECONDS: [1.0] * 5,
+        STEP_TOKENS: [4, 4, 2, 1, 1],
+        STEP_REQUESTS: [1] * 5,
+    }
+    stats = harness.core.stats()
+    assert (stats.prompt_tokens, stats.generated_tokens, stats.output_tokens) == (10, 3, 3)
+    assert (stats.prefill_tokens, stats.decode_tokens, stats.computed_tokens) == (10, 2, 12)
+    assert (stats.steps, stats.step_seconds, stats.budget_tokens, stats.padding_avoided) == (5, 5.0, 20, 0)
+    gaps = harness.core.metrics.token_gaps
+    assert (gaps.counts[gaps.bounds.index(1.0)], sum(gaps.counts), gaps.sum) == (2, 2, 2.0)
+    assert harness.finished() == {"length": 1}
+
+
+def test_padding_that_rows_of_different_lengths_spare() -> None:
+    harness = Harness(make_scheduler(budget=32))
+    harness.submit(make_request("a", 9), make_request("b", 2), make_request("c", 5))
+    harness.step()
+    assert harness.core.stats().padding_avoided == 3 * 9 - 16
+    harness.drain()
+    assert harness.core.stats().padding_avoided == 3 * 9 - 16
+
+
+def test_what_the_prefix_cache_spares_is_not_prefilled() -> None:
+    harness = Harness(make_scheduler(block_size=4))
+    harness.submit(make_request("a", range(10), max_tokens=2))
+    harness.drain()
+    harness.submit(make_request("b", range(10), max_tokens=2))
+    harness.drain()
+    stats = harness.core.stats()
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.prefill_tokens, stats.decode_tokens) == (20, 8, 12, 2)
+
+
+def test_a_preempted_request_is_counted_once_and_its_wait_is_a_gap_between_tokens() -> None:
+    harness = Harness(make_scheduler(num_blocks=4, block_size=2, budget=16, prefix_caching=False))
+    harness.submit(make_request("a", 4, max_tokens=4), make_request("b", 4, max_tokens=4))
+    harness.drain()
+    stats, observed = harness.core.stats(), harness.observed()
+    assert stats.preemptions > 0
+    assert (stats.prompt_tokens, stats.generated_tokens, stats.output_tokens) == (8, 8, 8)
+    assert stats.prefill_tokens > 8
+    assert stats.computed_tokens == sum(observed[STEP_TOKENS])
+    for name in (QUEUE_SECONDS, FIRST_TOKEN_SECONDS, REQUEST_SECONDS):
+        assert len(observed[name]) == 2
+    gaps = harness.core.metrics.token_gaps
+    assert sum(gaps.counts) == 8 - 2
+    # From first to last token, whatever lies between.
+    assert gaps.sum == sum(observed[REQUEST_SECONDS]) - sum(observed[FIRST_TOKEN_SECONDS])
+    assert harness.finished() == {"length": 2}
+
+
+def test_cancelled_requests_count_what_they_got() -> None:
+    harness = Harness(make_scheduler(max_num_seqs=1))
+    harness.submit(make_request("runs", 3, max_tokens=9), make_request("waits", 5, max_tokens=9))
+    harness.step(2)
+    harness.core.cancel("runs")
+    harness.core.cancel("waits")
+    harness.drain()
+    stats, observed = harness.core.stats(), harness.observed()
+    assert (stats.prompt_tokens, stats.output_tokens) == (3, 2)
+    assert observed[OUTPUT_TOKENS] == [2, 0]
+    assert observed[PROMPT_TOKENS] == [3, 5]
+    assert len(observed[QUEUE_SECONDS]) == len(observed[FIRST_TOKEN_SECONDS]) == 1
+    assert harness.finished() == {"cancelled": 2}
+
+
+def test_a_failed_step_counts_its_requests_and_nothing_else() -> None:
+    harness = Harness(make_scheduler(max_num_seqs=2))
+    harness.submit(make_request("bad"), make_request("beside"), make_request("later", 6, max_tokens=2))
+    harness.poison = {"bad"}
+    harness.step()
+    assert harness.core.stats().computed_tokens == harness.core.stats().steps == 0
+    harness.drain()
+    stats, observed = harness.core.stats(), harness.observed()
+    assert harness.finished() == {"error": 2, "length": 1}
+    assert (stats.prompt_tokens, stats.output_tokens, stats.steps, stats.computed_tokens) == (6, 2, 2, 7)
+    assert len(observed[REQUEST_SECONDS]) == 3
+    assert observed[FIRST_TOKEN_SECONDS] == [2.0]
+
+
+@pytest.mark.parametrize(("value", "bucket"), [(0.0, 0), (1.0, 0), (1.5, 1), (2.0, 1), (2.1, 2)])
+def test_a_bucket_holds_what_is_at_most_its_bound(value: float, bucket: int) -> None:
+    buckets = Buckets((1.0, 2.0))
+    buckets.add(value, 3)
+    assert buckets.counts == [3 * (bucket == i) for i in range(3)]
+    assert buckets.sum == 3 * value

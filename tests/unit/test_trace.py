@@ -1,0 +1,167 @@
+"""The trace tells of every request and every step, and its file is whole at any time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inflight import trace as trace_module
+from inflight.core import EngineCore
+from inflight.outputs import TokenLogprobs
+from inflight.request import STOP
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler import Scheduler
+from inflight.trace import Trace
+from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_model import FakeModel
+from tests.unit.traces import ReadTrace, check_trace, read_trace
+
+
+class Harness:
+    """A traced core whose steps take a millisecond each."""
+
+    def __init__(self, path: Path, scheduler: Scheduler | None = None) -> None:
+        self.path = path
+        self.now = 100.0
+        self.poison: set[str] = set()
+        scheduler = scheduler or make_scheduler()
+        self._model = FakeModel(scheduler.tables.block_size)
+        self.trace = Trace(str(path), scheduler.token_budget, lambda: self.now)
+        self.core = EngineCore(scheduler, self, max_queue_size=100, clock=lambda: self.now, trace=self.trace)
+
+    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """The runner's part."""
+        self.now += 0.001
+        if self.poison & {share.request.request_id for share in plan.scheduled}:
+            raise RuntimeError("out of luck")
+        return self._model.run(plan)
+
+    def submit(self, name: str, prompt: int = 4, **settings: int) -> None:
+        self.core.submit(make_request(name, prompt, arrival=self.now, **settings))
+
+    def drain(self) -> ReadTrace:
+        for _ in range(1000):
+            if not self.core.has_work:
+                self.trace.flush()
+                trace = read_trace(self.path)
+                check_trace(trace, self.core.stats().computed_tokens)
+                return trace
+            self.core.step()
+        raise AssertionError("the core does not come to rest")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace.json"
+
+
+def test_a_request_from_arrival_to_end(path: Path) -> None:
+    harness = Harness(path, make_scheduler(budget=4))
+    harness.submit("a", 6, max_tokens=3)
+    harness.now += 0.5
+    request = harness.drain().requests["a"]
+    assert (request.begin, request.end) == (0, 504_000)
+    assert request.args == {"request_id": "a", "prompt_tokens": 6, "finish_reason": "length", "output_tokens": 3}
+    assert [(span.name, span.begin, span.end) for span in request.inner] == [
+        ("queued", 0, 500_000),
+        ("prefill", 500_000, 502_000),
+        ("decode", 502_000, 504_000),
+    ]
+    assert [span.name for phase in request.inner for span in phase.inner] == ["chunk of 4", "chunk of 2"] + ["token"] * 2
+
+
+def test_steps_say_who_was_in_them(path: Path) -> None:
+    harness = Harness(path, make_scheduler(budget=8, max_num_seqs=2))
+    for name in "abc":
+        harness.submit(name, 5, max_tokens=2)
+    trace = harness.drain()
+    assert [step["args"]["requests"] for step in trace.steps[:2]] == [{"a": 5, "b": 3}, {"a": 1, "b": 2}]
+    assert trace.counters["requests"][0] == {"running": 2, "waiting": 1}
+    assert trace.counters["tokens in the step"][0] == {"tokens": 8}
+    assert trace.counters["KV cache"][-1] == {"blocks used": 0}
+
+
+def test_a_preempted_request_waits_and_computes_again(path: Path) -> None:
+    harness = Harness(path, make_scheduler(num_blocks=4, block_size=2, budget=16, prefix_caching=False))
+    harness.submit("a", 4, max_tokens=4)
+    harness.submit("b", 4, max_tokens=4)
+    trace = harness.drain()
+    assert trace.phases("a") == ["queued", "prefill", "decode"]
+    assert trace.phases("b")[:5] == ["queued", "prefill", "decode", "preempted", "recompute"]
+    assert trace.requests["b"].args["output_tokens"] == 4
+
+
+def test_cancelled_stopped_and_failed_requests_end(path: Path) -> None:
+    harness = Harness(path, make_scheduler(max_num_seqs=2))
+    for name in ("stopped", "cancelled", "never ran", "failed"):
+        harness.submit(name, 4, max_tokens=5)
+    harness.core.step()
+    harness.core.cancel("stopped", STOP)
+    harness.core.cancel("cancelled")
+    harness.core.cancel("never ran")
+    harness.poison = {"failed"}
+    trace = harness.drain()
+    assert {name: span.args["finish_reason"] for name, span in trace.requests.items()} == {
+        "stopped": "stop",
+        "cancelled": "cancelled",
+        "never ran": "cancelled",
+        "failed": "error",
+    }
+    assert trace.phases("never ran") == ["queued"]
+    assert [step["args"]["requests"] for step in trace.failed] == [{"failed": 4}]
+
+
+def test_the_file_is_whole_after_every_flush_and_shows_who_still_runs(path: Path) -> None:
+    harness = Harness(path)
+    harness.submit("a", max_tokens=3)
+    for _ in range(3):
+        harness.core.step()
+        harness.trace.flush()
+        trace = read_trace(path)
+    assert len(trace.steps) == 3
+    harness.submit("b")
+    harness.core.step()
+    harness.trace.flush()
+    trace = read_trace(path)
+    assert trace.requests["a"].end is not None
+    assert trace.requests["b"].end is None
+
+
+def test_the_clients_trace_is_named(path: Path) -> None:
+    harness = Harness(path)
+    request = make_request("a", arrival=harness.now)
+    request.trace_context = '{"traceparent": "00-1-2-01"}'
+    harness.core.submit(request)
+    assert harness.drain().requests["a"].args["opentelemetry"] == '{"traceparent": "00-1-2-01"}'
+
+
+def test_the_file_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "MOST_BYTES", 5_000)
+    harness = Harness(path)
+    for i in range(100):
+        harness.submit(f"{i}")
+        harness.core.step()
+        harness.trace.flush()
+    assert 5_000 < path.stat().st_size < 10_000
+    assert json.loads(path.read_text())
+
+
+def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Harness(path)
+
+    def no_space() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(harness.trace, "_write", no_space)
+    for name in "ab":
+        harness.submit(name)
+        harness.core.step()
+        harness.trace.flush()
+    assert [record.message for record in caplog.records] == ["the trace ends here: No space left on device"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"trace_file is .*/trace.json', which cannot be written: No such file"):
+        Trace(str(tmp_path / "missing" / "trace.json"), 8)

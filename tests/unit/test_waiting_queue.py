@@ -1,0 +1,131 @@
+"""The order of those who wait, and what becomes of those who wait too long."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.request import Request
+from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
+from inflight.scheduler.request_heap import RequestHeap
+from inflight.scheduler.timers import Timers
+from inflight.scheduler.waiting_queue import WaitingQueue
+from tests.unit.builders import make_request
+
+# Level 1 rejects, level 2 delays.
+POLICIES = QueuePolicies(priority_levels=2, default_priority_level=2, by_level={2: QueuePolicy(timeout_action="DELAY")})
+
+
+class NaiveQueue:
+    """What `WaitingQueue` should do, with lists for each level."""
+
+    def __init__(self) -> None:
+        self.levels: dict[int, tuple[list[Request], list[Request]]] = {1: ([], []), 2: ([], [])}
+        """In time and delayed."""
+        self.timers: dict[str, float] = {}
+
+    def order(self) -> list[Request]:
+        return [request for level in (1, 2) for requests in self.levels[level] for request in requests]
+
+    def remove(self, request: Request) -> None:
+        self.timers.pop(request.request_id, None)
+        for requests in self.levels[request.priority]:
+            if request in requests:
+                requests.remove(request)
+
+    def time_out(self, now: float) -> list[Request]:
+        late = [r for r in self.order() if self.timers.get(r.request_id, now + 1) <= now]
+        late.sort(key=lambda request: self.timers[request.request_id])
+        for request in late:
+            self.remove(request)
+            if request.priority == 2:
+                self.levels[2][1].append(request)
+        return [request for request in late if request.priority == 1]
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "add", "pop", "pop and put back", "remove", "time out"]),
+        st.integers(1, 2),
+        st.integers(0, 30),
+    ),
+    max_size=60,
+)
+
+
+@given(OPERATIONS)
+def test_the_queue_does_as_a_naive_one(operations: list[tuple[str, int, int]]) -> None:
+    queue, naive, now = WaitingQueue(POLICIES), NaiveQueue(), 0.0
+    for number, (operation, level, choice) in enumerate(operations):
+        now += 1
+        if operation == "add":
+            request = make_request(f"{number}", 1, priority=level)
+            if choice % 3:
+                # No two at the same time: there the order would be that of arrival.
+                request.wait_until = now + choice + number / 1000
+                naive.timers[request.request_id] = request.wait_until
+            queue.add(request)
+            naive.levels[level][0].append(request)
+        elif operation == "time out":
+            assert queue.time_out(now) == naive.time_out(now)
+        elif operation == "remove":
+            waiting = naive.order()
+            name = waiting[choice % len(waiting)].request_id if waiting else "nobody"
+            removed = queue.remove(name)
+            assert removed is (waiting[choice % len(waiting)] if waiting else None)
+            if removed is not None:
+                naive.remove(removed)
+        else:
+            first = queue.first()
+            assert first is next(iter(naive.order()), None)
+            if first is not None:
+                assert queue.remove(first.request_id) is first
+                naive.remove(first)
+            if first is not None and operation == "pop and put back":
+                queue.put_back(first)
+                naive.levels[first.priority][0].insert(0, first)
+        assert list(queue) == naive.order()
+        assert len(queue) == len(naive.order())
+        for level in (1, 2):
+            assert queue.count(level) == sum(map(len, naive.levels[level]))
+
+
+def test_what_was_put_back_times_out_no_more() -> None:
+    queue, request = WaitingQueue(POLICIES), make_request("a", 1, priority=1)
+    request.wait_until = 5.0
+    queue.add(request)
+    queue.remove("a")
+    queue.put_back(request)
+    assert queue.time_out(10.0) == []
+    assert list(queue) == [request]
+
+
+def test_a_delayed_request_waits_behind_newcomers_too() -> None:
+    queue = WaitingQueue(POLICIES)
+    late = make_request("late", 1, priority=2)
+    late.wait_until = 1.0
+    queue.add(late)
+    assert queue.time_out(1.0) == []
+    queue.add(make_request("new", 1, priority=2))
+    assert [request.request_id for request in queue] == ["new", "late"]
+
+
+def test_memory_follows_those_that_wait_not_those_that_left() -> None:
+    heap = RequestHeap()
+    for number in range(10_000):
+        heap.add(make_request(f"{number}", 1), (number,))
+        if number >= 10:
+            heap.remove(f"{number - 10}")
+    assert len(heap) == 10
+    assert len(heap._heap) < 100
+    assert [request.request_id for request in heap] == [f"{number}" for number in range(9990, 10_000)]
+
+
+def test_timers_come_due_in_order_and_once() -> None:
+    timers = Timers()
+    for name, when in [("a", 3.0), ("b", 1.0), ("c", 1.0), ("gone", 0.5), ("d", 9.0)]:
+        timers.set(make_request(name, 1), when)
+    timers.clear("gone")
+    timers.clear("never set")
+    assert timers.due(0.9) == []
+    assert [request.request_id for request in timers.due(3.0)] == ["b", "c", "a"]
+    assert timers.due(3.0) == []
+    assert len(timers) == 1
