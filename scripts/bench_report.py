@@ -24,6 +24,7 @@ HEADER = (
     "Mean step, ms",
     "Batch use",
     "First token p50, ms",
+    "Others' CPU share",
 )
 UNKNOWN = "-"
 
@@ -45,6 +46,8 @@ class Run:
     """Output tokens that the requests asked for."""
     seconds: float
     observed: Observed
+    others: float
+    """Share of the processors that other processes used, from loading to freeing the system."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -105,6 +108,7 @@ def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
         _or_unknown(result.step_milliseconds, ".1f"),
         _or_unknown(result.batch_use, ".0%"),
         _or_unknown(result.first_token_milliseconds, ".0f"),
+        ", ".join(f"{run.others:.0%}" for run in result.runs),
     )
 
 
@@ -126,7 +130,8 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
 class OtherLoad:
     """How much of the processors went to processes other than this one and the children that it has waited for.
 
-    Where it is more than a little the systems met different machines and their ratios say nothing.
+    Where it is more than a little, or not the same for all, the systems met different machines and their ratios say
+    nothing: two threads that meet at every layer wait for each other when a third wants their processors.
     """
 
     def __init__(self) -> None:

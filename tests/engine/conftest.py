@@ -1,9 +1,6 @@
 """The models of these tests: a tiny one with random weights, and the default one where text is needed."""
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 import transformers
 
 from inflight import Engine
@@ -13,15 +10,6 @@ from tests.parity.zoo import SERVED, save_model
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from more, and lose much where others use the same cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

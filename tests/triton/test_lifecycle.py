@@ -13,18 +13,25 @@ from scripts.triton_server import SHARED_MEMORY, TritonServer
 from tests.parity.zoo import SERVED, save_model
 from tests.triton.conftest import READY_SECONDS
 from tests.triton.prometheus import at_rest, scrape, scrape_when
+from tests.unit.traces import check_trace, read_trace
 
-LOADS = 10
+# Each brings torch into a new process, which is what takes the time.
+LOADS = 4
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trace") / "trace.json"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterator[TritonServer]:
     """A server without models; the one that it may load is tiny and has no tokenizer."""
     folder = tmp_path_factory.mktemp("llama")
     save_model(SERVED["llama"].config, folder)
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
-        parameters={"model": str(folder), "dtype": "float32", "kv_cache_tokens": "1024"},
+        parameters={"model": str(folder), "dtype": "float32", "kv_cache_tokens": "1024", "trace_file": str(trace_file)},
     )
     with TritonServer(repository, arguments=["--model-control-mode=explicit"], drain_seconds=5) as running:
         running.wait_ready(READY_SECONDS)
@@ -47,14 +54,17 @@ def load_use_and_unload(server: TritonServer) -> None:
     post(server, "/v2/repository/models/llm/unload")
 
 
-def settled(server: TritonServer) -> tuple[int, int, list[str]]:
-    """Processes, threads of the server, and regions of shared memory, once the model has gone."""
-    end = time.monotonic() + 20
-    while scrape(server).values or len(processes(server)) > 1:
+def wait_until_gone(server: TritonServer) -> None:
+    """Return when of a model that was unloaded neither process nor metrics are left."""
+    end = time.monotonic() + 30
+    while scrape(server).values or processes(server) != [server.pid]:
         assert time.monotonic() < end, "the model does not go"
         time.sleep(0.05)
-    threads = len(list(Path(f"/proc/{server.pid}/task").iterdir()))
-    return len(processes(server)), threads, sorted(region.name for region in SHARED_MEMORY.glob(f"inflight_{os.getpid()}_*"))
+
+
+def regions() -> set[str]:
+    """Shared memory of the servers of this test run."""
+    return {region.name for region in SHARED_MEMORY.glob(f"inflight_{os.getpid()}_*")}
 
 
 def processes(server: TritonServer) -> list[int]:
@@ -70,18 +80,27 @@ def processes(server: TritonServer) -> list[int]:
     return found
 
 
+def num_threads(server: TritonServer) -> int:
+    return len(list(Path(f"/proc/{server.pid}/task").iterdir()))
+
+
 def resident_mib(server: TritonServer) -> float:
     pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
 
-def test_loading_and_unloading_leaves_nothing_behind(server: TritonServer) -> None:
-    # Threads and memory that stay after a first time are the server's own pools.
-    load_use_and_unload(server)
-    before = settled(server)
-    memory = []
-    for _ in range(LOADS - 1):
+def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: TritonServer, trace_file: Path) -> None:
+    before = regions()
+    threads, memory = [], []
+    for _ in range(LOADS):
         load_use_and_unload(server)
-        assert settled(server) == before
+        wait_until_gone(server)
+        assert regions() == before
+        threads.append(num_threads(server))
         memory.append(resident_mib(server))
+        trace = read_trace(trace_file)
+        check_trace(trace, computed_tokens=3 * (3 + 3))
+        assert [span.args["output_tokens"] for span in trace.requests.values()] == [4] * 3
+    # gRPC's own pool has a thread or two more or less.
+    assert threads[-1] - threads[0] < LOADS - 1, threads
     assert memory[-1] - memory[0] < 8, memory

@@ -67,7 +67,9 @@ def test_a_request_from_arrival_to_end(path: Path) -> None:
         ("prefill", 500_000, 502_000),
         ("decode", 502_000, 504_000),
     ]
-    assert [span.name for phase in request.inner for span in phase.inner] == ["chunk of 4", "chunk of 2"] + ["token"] * 2
+    assert [span.name for phase in request.inner for span in phase.inner] == ["chunk of 4", "chunk of 2"] + [
+        "token"
+    ] * 2
 
 
 def test_steps_say_who_was_in_them(path: Path) -> None:

@@ -1,0 +1,7 @@
+"""What all tests that use torch share."""
+
+import os
+
+# Before torch is imported. The models here gain little from more threads, and lose much where others use the same
+# cores: torch's threads wait for each other by spinning.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
