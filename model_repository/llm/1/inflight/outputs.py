@@ -43,7 +43,7 @@ class RequestOutput:
     """Seconds on the monotonic clock."""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    """`stop`, `length`, `cancelled` or `error`."""
+    """`stop`, `length`, `deadline`, `cancelled`, `expired` (its time was up before it ran) or `error`."""
     error: str | None = None
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids` if asked for."""
