@@ -211,12 +211,13 @@ SYSTEMS = (
 def measure(system: System, folder: Path, tasks: Sequence[Task], advance: Advance) -> Run:
     """Load a system, warm it up, time it on the tasks and free it."""
     warm_up = workload(system.at_once, (WARM_UP_TOKENS, WARM_UP_TOKENS), WARM_UP_SEED)
+    others = OtherLoad()
     with system.load(folder, system.at_once) as serve:
         serve(warm_up, lambda count: None)
         started = time.perf_counter()
         seen = serve(tasks, advance)
         seconds = time.perf_counter() - started
-    return Run(useful_tokens(tasks), seconds, seen)
+    return Run(useful_tokens(tasks), seconds, seen, others.share())
 
 
 def bench(folder: Path, tasks: Sequence[Task]) -> list[Measurement]:

@@ -74,10 +74,10 @@ def test_every_system_is_loaded_and_warmed_up_in_every_round(monkeypatch: pytest
 
 
 def results() -> list[Measurement]:
-    alone = [Run(100, 10.0, Observed(100, 10.0)), Run(100, 5.0, Observed(100, 5.0))]
+    alone = [Run(100, 10.0, Observed(100, 10.0), 0.0), Run(100, 5.0, Observed(100, 5.0), 0.25)]
     streamed = [
-        Run(800, 8.0, Observed(first_token_seconds=(0.1, 0.2))),
-        Run(800, 16.0, Observed(first_token_seconds=(0.3,))),
+        Run(800, 8.0, Observed(first_token_seconds=(0.1, 0.2)), 0.5),
+        Run(800, 16.0, Observed(first_token_seconds=(0.3,)), 1.0),
     ]
     return [Measurement("alone", 1, 4, alone), Measurement("streamed", 32, 16, streamed)]
 
@@ -88,13 +88,13 @@ def test_the_table_is_markdown_with_what_is_known() -> None:
     assert tuple(header) == HEADER
     assert len(rule) == len(header)
     assert rows == [
-        ["alone", "1", "4", "15.0", "10.0, 20.0", "1.0", "75.0", "100%", "-"],
-        ["streamed", "32", "16", "75.0", "100.0, 50.0", "5.0", "-", "-", "200"],
+        ["alone", "1", "4", "15.0", "10.0, 20.0", "1.0", "75.0", "100%", "-", "0%, 25%"],
+        ["streamed", "32", "16", "75.0", "100.0, 50.0", "5.0", "-", "-", "200", "50%, 100%"],
     ]
 
 
 def test_batch_use_counts_the_places_that_gave_a_useful_token() -> None:
-    half = Measurement("half", 8, 16, [Run(400, 1.0, Observed(100, 1.0))])
+    half = Measurement("half", 8, 16, [Run(400, 1.0, Observed(100, 1.0), 0.0)])
     assert half.batch_use == 0.5
 
 

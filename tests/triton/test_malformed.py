@@ -13,8 +13,8 @@ PROMPT = {"text_input": "Hello"}
 
 # Fields of the request, and what the message must say.
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({}, "exactly one of text_input and messages"),
-    ({"text_input": "a", "messages": "[]"}, "exactly one of text_input and messages"),
+    ({}, "exactly one of text_input, messages and input_ids"),
+    ({"text_input": "a", "messages": "[]"}, "exactly one of text_input, messages and input_ids"),
     ({"text_input": ""}, "text_input is empty"),
     ({"text_input": "word " * 9000}, "must have at most"),
     ({"messages": "not json"}, "messages is not valid JSON"),
@@ -60,9 +60,9 @@ def test_message_names_the_fault(server: TritonServer, fields: dict[str, Any], m
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"max_tokens": 5}, "exactly one of text_input and messages"),
+        ({"max_tokens": 5}, "exactly one of text_input, messages and input_ids"),
         ({"text_input": "a", "max_tokens": -1}, "max_tokens is -1"),
-        ({"text_input": "a", "min_tokens": "x"}, "min_tokens is 'x'; it must be a whole number"),
+        ({"text_input": "a", "n": "x"}, "n is 'x'; it must be a whole number"),
         ({"text_input": "a", "sampling_parameters": json.dumps({"top_k": 1.5})}, "top_k is 1.5"),
     ],
 )
