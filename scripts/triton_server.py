@@ -65,7 +65,7 @@ class TritonServer:
         self._log = log
         self._runtime = runtime
         # The regions of this server and of no other, so that they can be removed even after a crash.
-        self._region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+        self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
@@ -173,7 +173,7 @@ class TritonServer:
         _kill_group(self._process)
         self._process = None
         self._join_reader()
-        for region in SHARED_MEMORY.glob(f"{self._region_prefix}*"):
+        for region in SHARED_MEMORY.glob(f"{self.region_prefix}*"):
             region.unlink(missing_ok=True)
 
     def _command(self, runtime: TritonRuntime) -> list[str]:
@@ -188,7 +188,7 @@ class TritonServer:
             f"--metrics-address={ADDRESS}",
             f"--metrics-port={self.metrics_port}",
             f"--exit-timeout-secs={self.drain_seconds}",
-            f"--backend-config=python,shm-region-prefix-name={self._region_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
             f"--backend-config=python,thread-pool-size={_BACKEND_THREADS}",
             *self._arguments,
         ]

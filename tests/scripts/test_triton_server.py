@@ -18,8 +18,9 @@ from scripts.triton_server import SHARED_MEMORY, TritonServer
 READY_SECONDS = 60
 
 
-def regions_of(process: int) -> list[str]:
-    return [path.name for path in SHARED_MEMORY.glob(f"inflight_{process}_*")]
+def regions_of(prefix: str) -> list[str]:
+    """Shared memory of a server, or with `inflight_PID_` of all servers of a launcher."""
+    return [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]
 
 
 def running(group: int) -> list[str]:
@@ -30,10 +31,10 @@ def running(group: int) -> list[str]:
 
 def wait_until_gone(group: int, launcher: int, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while (running(group) or regions_of(launcher)) and time.monotonic() < deadline:
+    while (running(group) or regions_of(f"inflight_{launcher}_")) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert running(group) == []
-    assert regions_of(launcher) == []
+    assert regions_of(f"inflight_{launcher}_") == []
 
 
 def ask(server: TritonServer, text: str) -> str:
@@ -49,10 +50,10 @@ def test_a_stopped_server_leaves_nothing(repository: Path) -> None:
         server.wait_ready(READY_SECONDS, ["llm"])
         group = server.pid
         assert len(running(group)) == 2
-        assert len(regions_of(os.getpid())) == 1
+        assert len(regions_of(server.region_prefix)) == 1
         assert ask(server, "0") == "0"
     assert running(group) == []
-    assert regions_of(os.getpid()) == []
+    assert regions_of(server.region_prefix) == []
     assert any("the model speaks" in line for line in lines)
 
 
@@ -61,7 +62,8 @@ def test_stopping_one_server_leaves_another_alone(repository: Path) -> None:
         stays.wait_ready(READY_SECONDS, ["llm"])
         with TritonServer(repository) as goes:
             goes.wait_ready(READY_SECONDS, ["llm"])
-        assert len(regions_of(os.getpid())) == 1
+        assert len(regions_of(stays.region_prefix)) == 1
+        assert regions_of(goes.region_prefix) == []
         assert ask(stays, "0") == "0"
 
 
@@ -108,7 +110,7 @@ def test_a_request_that_does_not_finish_is_cut_off(repository: Path) -> None:
     client.join(timeout=10)
     assert len(failures) == 1
     assert running(group) == []
-    assert regions_of(os.getpid()) == []
+    assert regions_of(server.region_prefix) == []
 
 
 def test_a_stop_cleans_up_after_a_crash(repository: Path) -> None:
@@ -117,9 +119,9 @@ def test_a_stop_cleans_up_after_a_crash(repository: Path) -> None:
         group = server.pid
         os.killpg(group, signal.SIGKILL)
         assert server.wait() == "was ended by SIGKILL"
-        assert len(regions_of(os.getpid())) == 1
+        assert len(regions_of(server.region_prefix)) == 1
     assert running(group) == []
-    assert regions_of(os.getpid()) == []
+    assert regions_of(server.region_prefix) == []
 
 
 def test_a_server_that_cannot_start_says_why_at_once(repository: Path) -> None:
