@@ -199,7 +199,10 @@ class Server:
     def _give_up(self, stream: ResponseStream, message: str, code: str) -> None:
         self._drop(stream)
         self._cancel(stream)
-        stream.fail(message, code)
+        try:
+            stream.fail(message, code)
+        except pb_utils.TritonModelException:
+            logger.exception("an error response could not be sent")
 
     def _cancel(self, stream: ResponseStream) -> None:
         for request_id in stream.samples:
