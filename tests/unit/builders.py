@@ -6,10 +6,12 @@ from typing import Any
 from inflight import SamplingParams
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
+from inflight.scheduler.scheduler_config import SchedulerConfig
 
 
 def make_request(
@@ -43,6 +45,15 @@ def make_tables(num_blocks: int = 8, block_size: int = 4, *, prefix_caching: boo
     return BlockTables(BlockPool(num_blocks), block_size, prefix_caching=prefix_caching)
 
 
+def admit(tables: BlockTables, request: Request) -> bool:
+    """Give a request its blocks, if there are enough."""
+    hit = tables.lookup(request)
+    if tables.fresh_blocks(request, hit) > tables.pool.num_free:
+        return False
+    tables.admit(request, hit)
+    return True
+
+
 def make_scheduler(
     num_blocks: int = 64,
     block_size: int = 4,
@@ -51,13 +62,17 @@ def make_scheduler(
     budget: int = 32,
     prefix_caching: bool = True,
     policies: QueuePolicies | None = None,
+    swap_seconds_per_block: float = 0.0,
+    **settings: Any,
 ) -> Scheduler:
-    return Scheduler(
-        make_tables(num_blocks, block_size, prefix_caching=prefix_caching),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=budget,
-        policies=policies,
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
+    tables = BlockTables(
+        BlockPool(num_blocks),
+        block_size,
+        prefix_caching=prefix_caching,
+        swap_space=SwapSpace(config.swap_space_tokens // block_size),
     )
+    return Scheduler(config, tables, policies, swap_seconds_per_block=swap_seconds_per_block)
 
 
 def shares(plan: StepPlan) -> dict[str, int]:
@@ -67,7 +82,7 @@ def shares(plan: StepPlan) -> dict[str, int]:
 
 def step(scheduler: Scheduler, token: int = 7) -> dict[str, int]:
     """Plan a step and commit it with the same token for everybody; returns the shares."""
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     planned = shares(plan)
     scheduler.commit(plan, [token] * len(plan.sampling))
     return planned

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from inflight.kv_cache.block_hash import extend_hashes
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
-from tests.unit.builders import make_request, make_tables
+from tests.unit.builders import admit, make_request, make_tables
 
 
 def served(tables: BlockTables, request_id: str, prompt: range) -> Request:
     """A request whose whole prompt has been computed."""
     request = make_request(request_id, prompt)
-    assert tables.admit(request)
+    assert admit(tables, request)
     tables.commit(request, request.num_uncomputed)
     return request
 
@@ -26,7 +26,7 @@ def test_blocks_are_counted_in_whole(tokens: int, blocks: int) -> None:
 def test_admission_gives_blocks_for_all_known_tokens() -> None:
     tables = make_tables(block_size=4)
     request = make_request("a", 9)
-    assert tables.admit(request)
+    assert admit(tables, request)
     assert len(request.blocks) == 3
     assert request.num_computed == 0
 
@@ -36,7 +36,7 @@ def test_nothing_is_taken_when_the_blocks_do_not_suffice() -> None:
     tables.pool.release(served(tables, "a", range(8)).blocks)
     tables.pool.allocate(1)
     request = make_request("b", range(16))
-    assert not tables.admit(request)
+    assert not admit(tables, request)
     assert request.blocks == []
     assert tables.pool.num_used == 1
     assert tables.pool.num_cached == 2
@@ -46,7 +46,7 @@ def test_a_hit_that_must_be_taken_from_the_free_blocks_counts_as_taken() -> None
     tables = make_tables(num_blocks=3, block_size=4)
     tables.release(served(tables, "a", range(8)))
     tables.pool.allocate(1)  # Two blocks are free, and both are the hit.
-    assert not tables.admit(make_request("b", range(9)))
+    assert not admit(tables, make_request("b", range(9)))
     assert tables.pool.num_used == 1
 
 
@@ -54,7 +54,7 @@ def test_a_hit_that_others_use_needs_no_free_block() -> None:
     tables = make_tables(num_blocks=3, block_size=4)
     first = served(tables, "a", range(8))
     second = make_request("b", range(9))
-    assert tables.admit(second)
+    assert admit(tables, second)
     assert second.blocks[:2] == first.blocks
     assert second.num_computed == 8
 
@@ -63,7 +63,7 @@ def test_the_last_token_is_computed_even_if_all_blocks_are_known() -> None:
     tables = make_tables(block_size=4)
     first = served(tables, "a", range(8))
     second = make_request("b", range(8))
-    assert tables.admit(second)
+    assert admit(tables, second)
     assert second.num_computed == 4
     assert second.blocks[0] == first.blocks[0]
     assert second.blocks[1] != first.blocks[1]
@@ -73,7 +73,7 @@ def test_equal_tokens_after_different_ones_are_no_hit() -> None:
     tables = make_tables(block_size=2)
     served(tables, "a", range(0, 8))
     request = make_request("b", [99, 1, *range(2, 8)])
-    assert tables.admit(request)
+    assert admit(tables, request)
     assert request.num_computed == 0
 
 
@@ -82,15 +82,15 @@ def test_nothing_is_reused_with_prefix_caching_off() -> None:
     tables.release(served(tables, "a", range(8)))
     assert tables.pool.num_cached == 0
     request = make_request("b", range(8))
-    assert tables.admit(request)
+    assert admit(tables, request)
     assert request.num_computed == 0
 
 
 def test_blocks_are_offered_for_reuse_only_once_their_step_has_committed() -> None:
     tables = make_tables(block_size=2)
     first, second = make_request("a", range(6)), make_request("b", range(6))
-    assert tables.admit(first)
-    assert tables.admit(second)
+    assert admit(tables, first)
+    assert admit(tables, second)
     assert second.num_computed == 0
     assert not set(first.blocks) & set(second.blocks)
 
@@ -98,11 +98,11 @@ def test_blocks_are_offered_for_reuse_only_once_their_step_has_committed() -> No
 def test_only_full_blocks_are_offered_for_reuse() -> None:
     tables = make_tables(block_size=4)
     request = make_request("a", range(8))
-    tables.admit(request)
+    admit(tables, request)
     tables.commit(request, 3)
     tables.release(request)
     assert tables.pool.num_cached == 0
-    tables.admit(request)
+    admit(tables, request)
     tables.commit(request, 3)
     tables.commit(request, 3)
     tables.release(request)
@@ -116,15 +116,15 @@ def test_blocks_filled_with_output_are_reused_too() -> None:
     assert tables.grow(first)
     tables.commit(first, 1)
     second = make_request("b", range(5))
-    assert tables.admit(second)
+    assert admit(tables, second)
     assert second.num_computed == 4
 
 
 def test_two_requests_that_compute_the_same_prompt_keep_their_own_blocks() -> None:
     tables = make_tables(block_size=2)
     first, second = make_request("a", range(4)), make_request("b", range(4))
-    tables.admit(first)
-    tables.admit(second)
+    admit(tables, first)
+    admit(tables, second)
     before = list(second.blocks)
     tables.commit(first, 4)
     tables.commit(second, 4)

@@ -217,10 +217,10 @@ def break_after(harness: Harness, steps: int, monkeypatch: pytest.MonkeyPatch) -
     """Let the scheduler itself break at its next step but `steps`."""
     schedule, count = harness.scheduler.schedule, iter(range(steps))
 
-    def breaking() -> StepPlan:
+    def breaking(now: float) -> StepPlan:
         if next(count, None) is None:
             raise OSError("bookkeeping is lost")
-        return schedule()
+        return schedule(now)
 
     monkeypatch.setattr(harness.scheduler, "schedule", breaking)
 

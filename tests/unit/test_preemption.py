@@ -3,8 +3,11 @@
 import random
 
 from inflight.request import Request
+from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import holds, make_request, make_scheduler, shares, step, waiting
+
+LEVELS = QueuePolicies(priority_levels=3, default_priority_level=2)
 
 
 def crowded(names: str = "ab", *, num_blocks: int, max_tokens: int = 9) -> tuple[Scheduler, dict[str, Request]]:
@@ -42,7 +45,7 @@ def test_preempted_requests_wait_in_order_of_arrival_before_all_others() -> None
 
 
 def test_the_lowest_priority_goes_first_however_old_it_is() -> None:
-    scheduler = make_scheduler(num_blocks=3, block_size=4, budget=64)
+    scheduler = make_scheduler(num_blocks=3, block_size=4, budget=64, policies=LEVELS)
     for name, priority in [("low", 2), ("high", 1)]:
         scheduler.add(make_request(name, 4, max_tokens=9, priority=priority))
         step(scheduler)
@@ -52,7 +55,7 @@ def test_the_lowest_priority_goes_first_however_old_it_is() -> None:
 
 
 def test_of_the_lowest_priority_the_youngest_goes() -> None:
-    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64)
+    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64, policies=LEVELS)
     for name, priority in [("old", 2), ("young", 2), ("high", 1)]:
         scheduler.add(make_request(name, 3, max_tokens=9, priority=priority))
     for _ in range(2):
@@ -77,17 +80,19 @@ def test_a_preempted_request_goes_back_to_the_head_of_its_level_only() -> None:
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
     scheduler, _ = crowded("ab", num_blocks=3)
     scheduler.add(make_request("d", 1, max_tokens=1))
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     assert shares(plan) == {"a": 1}
     assert scheduler.tables.pool.num_free == 1  # Room for `d`, but `b` has just been sent away.
 
 
 def test_not_even_one_whose_tokens_another_has_computed_too() -> None:
     scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64)
-    for name in "ab":  # Both compute the same prompt, each in blocks of its own.
-        scheduler.add(make_request(name, range(8), max_tokens=9))
-    step(scheduler)
-    assert step(scheduler) == {"a": 1}
+    # Both fill the same blocks, each its own: there was nothing to share when they began.
+    for name in "ab":
+        scheduler.add(make_request(name, range(3), max_tokens=9))
+    while scheduler.num_preemptions == 0:
+        planned = step(scheduler)
+    assert planned == {"a": 1}
     assert step(scheduler) == {"a": 1, "b": 1}  # Now `b` shares the blocks of `a`.
     assert scheduler.num_preemptions == 1
 

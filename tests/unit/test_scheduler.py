@@ -14,14 +14,14 @@ def add(scheduler: Scheduler, *requests: Request) -> None:
 
 
 def test_the_plan_is_empty_when_nothing_waits_or_runs() -> None:
-    assert make_scheduler().schedule().scheduled == ()
+    assert make_scheduler().schedule(0.0).scheduled == ()
 
 
 def test_a_prompt_is_computed_and_sampled_in_one_step_if_the_budget_allows() -> None:
     scheduler = make_scheduler(budget=8)
     request = make_request("a", 8)
     add(scheduler, request)
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     assert shares(plan) == {"a": 8}
     assert plan.sampling == [request]
     assert scheduler.commit(plan, [5]) == [(request, None)]
@@ -40,7 +40,7 @@ def test_a_long_prompt_is_computed_in_chunks_and_sampled_after_the_last() -> Non
 def test_a_chunk_that_ends_before_the_last_token_gives_no_token() -> None:
     scheduler = make_scheduler(budget=4)
     add(scheduler, make_request("a", 5))
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     assert plan.sampling == []
     assert scheduler.commit(plan, []) == []
 
@@ -61,7 +61,7 @@ def test_a_younger_decode_goes_before_an_older_chunk() -> None:
     for request in (old, young):
         scheduler.waiting.remove(request.request_id)
         scheduler.running[request.request_id] = request
-        scheduler.tables.admit(request)
+        scheduler.tables.admit(request, [])
     assert list(step(scheduler).items()) == [("b", 1), ("a", 7)]
 
 
@@ -118,7 +118,7 @@ def test_a_request_leaves_with_its_last_token() -> None:
     request = make_request("a", 3, max_tokens=2)
     add(scheduler, request)
     step(scheduler)
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(0.0)
     assert scheduler.commit(plan, [9]) == [(request, "length")]
     assert not holds(scheduler, "a")
     assert scheduler.tables.pool.num_used == 0
@@ -128,22 +128,22 @@ def test_a_stop_token_ends_a_request() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, stop_token_ids=[9])
     add(scheduler, request)
-    assert scheduler.commit(scheduler.schedule(), [9]) == [(request, "stop")]
+    assert scheduler.commit(scheduler.schedule(0.0), [9]) == [(request, "stop")]
 
 
 def test_a_stop_token_that_is_also_the_last_token_counts_as_a_stop() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=1, stop_token_ids=[9])
     add(scheduler, request)
-    assert scheduler.commit(scheduler.schedule(), [9]) == [(request, "stop")]
+    assert scheduler.commit(scheduler.schedule(0.0), [9]) == [(request, "stop")]
 
 
 def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=5, min_tokens=2, stop_token_ids=[9])
     add(scheduler, request)
-    assert scheduler.commit(scheduler.schedule(), [9]) == [(request, None)]
-    assert scheduler.commit(scheduler.schedule(), [9]) == [(request, "stop")]
+    assert scheduler.commit(scheduler.schedule(0.0), [9]) == [(request, None)]
+    assert scheduler.commit(scheduler.schedule(0.0), [9]) == [(request, "stop")]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
@@ -157,7 +157,7 @@ def test_a_request_can_be_removed_at_any_time(steps: int) -> None:
     assert scheduler.remove("a") is request
     assert not holds(scheduler, "a")
     assert scheduler.tables.pool.num_used == 0
-    assert scheduler.schedule().scheduled == ()
+    assert scheduler.schedule(0.0).scheduled == ()
 
 
 def test_removing_an_unknown_request_does_nothing() -> None:

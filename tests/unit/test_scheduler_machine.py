@@ -115,7 +115,7 @@ class World:
     def _plan(self) -> StepPlan:
         preemptions, before = self.scheduler.num_preemptions, set(self.scheduler.running)
         first = self.ranked(self.scheduler.running.values() or self.live.values())[:1]
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(0.0)
         self.trace.append(shares(plan))
         assert bool(plan.scheduled) == bool(self.live)
         assert plan.num_tokens <= self.budget
@@ -243,7 +243,7 @@ def test_the_fake_model_notices_a_mix_up(spoiled: str) -> None:
     for name in "ab":
         scheduler.add(make_request(name, [1, 2, int(name == "b")], max_tokens=3))
     for _ in range(2):
-        plan = scheduler.schedule()
+        plan = scheduler.schedule(0.0)
         scheduler.commit(plan, model.run(plan)[0])
     first, second = scheduler.running.values()
     if spoiled == "blocks":
@@ -252,4 +252,4 @@ def test_the_fake_model_notices_a_mix_up(spoiled: str) -> None:
         first.num_computed += 1
         first.token_ids.append(0)
     with pytest.raises(AssertionError, match="other tokens"):
-        model.run(scheduler.schedule())
+        model.run(scheduler.schedule(0.0))

@@ -65,7 +65,7 @@ def test_the_queue_does_as_a_naive_one(operations: list[tuple[str, int, int]]) -
             queue.add(request)
             naive.levels[level][0].append(request)
         elif operation == "time out":
-            assert queue.time_out(now) == naive.time_out(now)
+            assert [request for request, _ in queue.expire(now)] == naive.time_out(now)
         elif operation == "remove":
             waiting = naive.order()
             name = waiting[choice % len(waiting)].request_id if waiting else "nobody"
@@ -94,7 +94,7 @@ def test_what_was_put_back_times_out_no_more() -> None:
     queue.add(request)
     queue.remove("a")
     queue.put_back(request)
-    assert queue.time_out(10.0) == []
+    assert queue.expire(10.0) == []
     assert list(queue) == [request]
 
 
@@ -103,7 +103,7 @@ def test_a_delayed_request_waits_behind_newcomers_too() -> None:
     late = make_request("late", 1, priority=2)
     late.wait_until = 1.0
     queue.add(late)
-    assert queue.time_out(1.0) == []
+    assert queue.expire(1.0) == []
     queue.add(make_request("new", 1, priority=2))
     assert [request.request_id for request in queue] == ["new", "late"]
 

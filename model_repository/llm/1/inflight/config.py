@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
+from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class EngineConfig:
-    """Settings of one engine.
+class EngineConfig(SchedulerConfig):
+    """Settings of one engine, with those of its scheduler.
 
     Raises:
         ValueError: a value is out of its bounds; the message names the field, the value and the bound.
@@ -32,12 +33,6 @@ class EngineConfig:
     max_model_len: int | None = None
     """Most tokens of a sequence, prompt and output; the model's own bound if not given."""
 
-    max_num_seqs: int = 64
-    """Most sequences that run at once."""
-
-    max_num_batched_tokens: int = 512
-    """Token budget of a step: decodes and prompt chunks together."""
-
     block_size: int = 16
     """Tokens in a block of the KV cache."""
 
@@ -50,6 +45,9 @@ class EngineConfig:
 
     enable_prefix_caching: bool = True
     """Reuse blocks whose tokens and all tokens before them are the same."""
+
+    prefix_caching_per_tenant: bool = False
+    """Reuse blocks only within a tenant, so that none can tell by the time what others asked."""
 
     max_queue_size: int = 2048
     """Most requests that wait, those of all priority levels together; one more is refused with `QueueFull`."""
@@ -77,14 +75,15 @@ class EngineConfig:
     """Where to write what happens to every request in every step, for ui.perfetto.dev; not given: nowhere."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "model", os.fspath(self.model))  # A Path will do too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_queue_size"):
-            _at_least_one(name, getattr(self, name))
+        for name in ("block_size", "max_queue_size"):
+            require_count(name, getattr(self, name), 1)
         for name in ("max_model_len", "kv_cache_tokens"):
             if getattr(self, name) is not None:
-                _at_least_one(name, getattr(self, name))
+                require_count(name, getattr(self, name), 1)
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:
             raise ValueError(
                 f"kv_cache_tokens is {self.kv_cache_tokens}; it must hold one block of {self.block_size} tokens"
@@ -112,10 +111,3 @@ class EngineConfig:
                     f"priority_queue_policy of level {level}: max_queue_size is {policy.max_queue_size}; "
                     f"it must not be over that of the engine, {self.max_queue_size}"
                 )
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -129,7 +129,18 @@ class EngineCore:
     def _wait_for_work(self) -> bool:
         with self._wake:
             self._wake.wait_for(lambda: self._closed or self.has_work)
-            return not self._closed
+        self.wait_for_batch()
+        return not self._closed
+
+    def wait_for_batch(self) -> None:
+        """After a step without a request, while a batch may still fill: return when it is time for the next step."""
+        wakes_at = self._scheduler.wakes_at
+        if wakes_at is None or self._scheduler.running:
+            return
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._closed or self._arrived or self._cancelled, timeout=max(0.0, wakes_at - self._clock())
+            )
 
     def close(self) -> None:
         """Make `run` return after its current step and refuse new requests."""
@@ -162,7 +173,7 @@ class EngineCore:
             TokenEvent(request, finish_reason=reason, error=error)
             for request, reason, error in self._scheduler.expire(started)
         ]
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(started)
         if plan.scheduled:
             events += self._compute(plan, started)
         if self._trace is not None and (plan.scheduled or plan.preempted or events):
@@ -200,7 +211,9 @@ class EngineCore:
         except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)
-        self.metrics.step(plan, started, self._clock())
+        ended = self._clock()
+        self._scheduler.observe(plan, ended - started)
+        self.metrics.step(plan, started, ended)
         outcome = self._scheduler.commit(plan, tokens)
         return [
             TokenEvent(request, token, entry, reason)
@@ -208,11 +221,8 @@ class EngineCore:
         ]
 
     def _fail(self, plan: StepPlan, fault: Exception) -> list[TokenEvent]:
-        events = []
-        for share in plan.scheduled:
-            self._scheduler.remove(share.request.request_id)
-            events.append(TokenEvent(share.request, finish_reason=ERROR, error=f"{type(fault).__name__}: {fault}"))
-        return events
+        error = f"{type(fault).__name__}: {fault}"
+        return [TokenEvent(request, finish_reason=ERROR, error=error) for request in self._scheduler.abandon(plan)]
 
     def _record(self, plan: StepPlan, started: float, events: list[TokenEvent]) -> StepRecord:
         return StepRecord(

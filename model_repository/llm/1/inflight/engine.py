@@ -15,6 +15,7 @@ from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.swap_space import SwapSpace
 from inflight.model.loader import load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
@@ -47,13 +48,17 @@ class Engine:
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
         tables = BlockTables(
-            BlockPool(self._runner.num_blocks), config.block_size, prefix_caching=config.enable_prefix_caching
+            BlockPool(self._runner.num_blocks),
+            config.block_size,
+            prefix_caching=config.enable_prefix_caching,
+            per_tenant=config.prefix_caching_per_tenant,
+            swap_space=SwapSpace(self._runner.num_host_blocks),
         )
         self._scheduler = Scheduler(
+            config,
             tables,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            policies=config.queue_policies,
+            config.queue_policies,
+            swap_seconds_per_block=self._runner.swap_seconds_per_block,
         )
         self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size, trace=self.trace)
         self._processor = OutputProcessor(self.model.backend_tokenizer)
@@ -179,6 +184,7 @@ class Engine:
         while len(outputs) < len(requests):
             while unsent and self.core.has_room(unsent[0].priority):
                 self.core.submit(unsent.popleft())
+            self.core.wait_for_batch()
             for output in self.step():
                 if output.finished and output.request_id in ours:
                     outputs[output.request_id] = output

@@ -35,6 +35,10 @@ class Request:
     """Seconds on the monotonic clock."""
     priority: int = 0
     """Level in the waiting queue: 1 is the highest, 0 the only one where there are no levels."""
+    tenant: str = ""
+    """Whose share of the server the request is charged to; empty: everyone's."""
+    target_ttft: float | None = None
+    """Seconds from arrival within which its first token is wanted; None: as the scheduler is configured."""
     wait_until: float | None = None
     """When it has waited too long for its first step, on the clock of `arrival`."""
     deadline: float | None = None
@@ -42,6 +46,8 @@ class Request:
     trace_context: str | None = None
     """What the client's OpenTelemetry trace is called, as Triton says it: JSON."""
     token_ids: list[int] = field(init=False)
+    number: int = 0
+    """Its place in the order of arrival."""
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
@@ -50,6 +56,9 @@ class Request:
     """When its newest token was sampled, on the clock of `arrival`."""
     blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)
+    """Blocks in host memory that keep its first `num_swapped` keys and values while it is preempted."""
+    num_swapped: int = 0
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)

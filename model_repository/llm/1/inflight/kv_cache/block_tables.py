@@ -1,49 +1,100 @@
 """Gives requests their blocks and takes them back."""
 
-from inflight.kv_cache.block_hash import extend_hashes
+from collections.abc import Sequence
+
+from inflight.kv_cache.block_hash import extend_hashes, root_hash
 from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 
 
 class BlockTables:
-    """The block table of every request: admission with prefix reuse, growth, release."""
+    """The block table of every request: admission with prefix reuse, growth, release, swapping."""
 
-    def __init__(self, pool: BlockPool, block_size: int, *, prefix_caching: bool) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        per_tenant: bool = False,
+        swap_space: SwapSpace | None = None,
+    ) -> None:
+        """`per_tenant` keeps tenants from sharing blocks, so that none can time what others ask."""
         self.pool = pool
         self.block_size = block_size
+        self.swap_space = swap_space or SwapSpace(0)
+        self.num_promised = 0
+        """Blocks that requests which hold some may still ask for, at most."""
+        self.swapped_out: list[tuple[int, int]] = []
+        """Copies to make before the next forward pass, and before those of `swapped_in`: (block, host block)."""
+        self.swapped_in: list[tuple[int, int]] = []
+        """(host block, block)."""
         self._prefix_caching = prefix_caching
+        self._per_tenant = per_tenant
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def admit(self, request: Request) -> bool:
-        """Give blocks for all tokens known to a request that holds none; False, and nothing taken, if they don't fit.
+    def lookup(self, request: Request) -> list[int]:
+        """Blocks that hold the longest cached prefix of a request which holds none; takes no reference.
 
-        What the prefix cache holds counts as computed, except for the last token: its logits are needed.
+        The last token is never among them: its logits are needed.
         """
-        hit = self._cached_prefix(request)
-        fresh = self.blocks_for(len(request.token_ids)) - len(hit)
-        if fresh + self.pool.num_unreferenced(hit) > self.pool.num_free:
-            return False
-        self.pool.share(hit)
-        request.blocks = hit + self.pool.allocate(fresh)
-        request.num_computed = len(hit) * self.block_size
-        return True
-
-    def _cached_prefix(self, request: Request) -> list[int]:
         if not self._prefix_caching:
             return []
-        extend_hashes(request.block_hashes, request.token_ids, len(request.token_ids), self.block_size)
-        return self.pool.find(request.block_hashes[: (len(request.token_ids) - 1) // self.block_size])
+        self._hash(request, len(request.token_ids))
+        return self.pool.find(request.block_hashes[: self._reusable(request)])
+
+    def next_hash(self, request: Request, hit: Sequence[int]) -> bytes | None:
+        """Name of the first full block that a request would have to compute itself; None if there is none."""
+        names = request.block_hashes
+        return names[len(hit)] if len(hit) < min(self._reusable(request), len(names)) else None
+
+    def hashes_filled_by(self, request: Request, num_tokens: int) -> list[bytes]:
+        """Names of the blocks that the next tokens of a request fill, as far as they are known."""
+        first = request.num_computed // self.block_size
+        return request.block_hashes[first : (request.num_computed + num_tokens) // self.block_size]
+
+    def _reusable(self, request: Request) -> int:
+        return (len(request.token_ids) - 1) // self.block_size
+
+    def _hash(self, request: Request, num_tokens: int) -> None:
+        root = root_hash(request.tenant if self._per_tenant else "")
+        extend_hashes(request.block_hashes, request.token_ids, num_tokens, self.block_size, root)
+
+    def fresh_blocks(self, request: Request, hit: Sequence[int]) -> int:
+        """How many free blocks `admit` would take, counting shared ones that nobody uses now."""
+        return self.blocks_for(len(request.token_ids)) - len(hit) + self.pool.num_unreferenced(hit)
+
+    def admit(self, request: Request, hit: Sequence[int]) -> None:
+        """Give blocks for all tokens known to a request that holds none; what `hit` or host memory hold is computed.
+
+        Raises:
+            ValueError: there are fewer free blocks than `fresh_blocks`; nothing is taken.
+        """
+        if self.fresh_blocks(request, hit) > self.pool.num_free:
+            raise ValueError(f"{request.request_id} needs {self.fresh_blocks(request, hit)} blocks")
+        self.pool.share(hit)
+        request.blocks = [*hit, *self.pool.allocate(self.blocks_for(len(request.token_ids)) - len(hit))]
+        request.num_computed = len(hit) * self.block_size
+        self.num_promised += self._growth(request)
+        if request.host_blocks:
+            self._swap_in(request, len(hit))
+
+    def _growth(self, request: Request) -> int:
+        return self.blocks_for(request.most_cached_tokens) - len(request.blocks)
 
     def grow(self, request: Request) -> bool:
         """Make sure that a running request has room for all its known tokens; False if there is none left."""
         missing = self.blocks_for(len(request.token_ids)) - len(request.blocks)
+        if missing <= 0:
+            return True
         if missing > self.pool.num_free:
             return False
-        if missing > 0:
-            request.blocks += self.pool.allocate(missing)
+        request.blocks += self.pool.allocate(missing)
+        self.num_promised -= missing
         return True
 
     def commit(self, request: Request, num_tokens: int) -> None:
@@ -52,12 +103,47 @@ class BlockTables:
         request.num_computed += num_tokens
         last = request.num_computed // self.block_size
         if self._prefix_caching and last > first:
-            extend_hashes(request.block_hashes, request.token_ids, request.num_computed, self.block_size)
+            self._hash(request, request.num_computed)
             for index in range(first, last):
                 self.pool.register(request.blocks[index], request.block_hashes[index])
 
     def release(self, request: Request) -> None:
-        """Take back every block of a request."""
-        self.pool.release(request.blocks)
+        """Take back every block of a request, in host memory too."""
+        if request.blocks:
+            self.num_promised -= self._growth(request)
+            self.pool.release(request.blocks)
         request.blocks = []
         request.num_computed = 0
+        self.forget_swapped(request)
+
+    # -- swapping ----------------------------------------------------------------------------------------------------
+
+    def swap_out(self, request: Request) -> bool:
+        """Take back every block of a request, but plan to copy what it computed; False, and nothing done, if host
+        memory is full."""
+        computed = request.num_computed
+        host_blocks = self.swap_space.allocate(self.blocks_for(computed))
+        if host_blocks is None:
+            return False
+        self.swapped_out += zip(request.blocks, host_blocks, strict=False)
+        self.release(request)
+        request.host_blocks, request.num_swapped = host_blocks, computed
+        return True
+
+    def _swap_in(self, request: Request, first: int) -> None:
+        """Plan to copy back what a request had computed, from block `first` on."""
+        self.swapped_in += zip(request.host_blocks[first:], request.blocks[first:], strict=False)
+        request.num_computed = max(request.num_computed, request.num_swapped)
+        self.forget_swapped(request)
+
+    def forget_swapped(self, request: Request) -> None:
+        """Give up a request's blocks in host memory."""
+        self.swap_space.release(request.host_blocks)
+        request.host_blocks, request.num_swapped = [], 0
+
+    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        """The copies planned since the last time, out and in, for the step that makes them."""
+        out, into = tuple(self.swapped_out), tuple(self.swapped_in)
+        self.swapped_out.clear()
+        self.swapped_in.clear()
+        return out, into

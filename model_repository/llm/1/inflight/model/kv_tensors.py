@@ -32,6 +32,11 @@ class LayerCache:
         self.keys.flatten(0, 1).index_copy_(0, slots, keys)
         self.values.flatten(0, 1).index_copy_(0, slots, values)
 
+    def copy_blocks(self, blocks: torch.Tensor, target: "LayerCache", target_blocks: torch.Tensor) -> None:
+        """Copy blocks [N] of this cache to `target_blocks` [N] of another, which may be on another device."""
+        for mine, other in ((self.keys, target.keys), (self.values, target.values)):
+            other.index_copy_(0, target_blocks.to(other.device), mine[blocks.to(mine.device)].to(other.device))
+
 
 def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
     """Cache memory of one token over all layers."""

@@ -14,6 +14,7 @@ from inflight.model.loader import LoadedModel
 from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampler import sample
+from inflight.model.swap import HostCache
 from inflight.outputs import TokenLogprobs
 from inflight.scheduler.plan import StepPlan
 
@@ -34,10 +35,14 @@ class ModelRunner:
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = _num_blocks(model, config, kv_tensors.bytes_per_token(shapes, model.dtype))
         self._caches = kv_tensors.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
+        self._host_cache = HostCache(self._caches, shapes, config.swap_space_tokens // config.block_size)
+        self.num_host_blocks = self._host_cache.num_blocks
+        self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
         """Compute a plan's tokens; a new token, and log-probabilities if asked for, for each of `plan.sampling`."""
+        self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         batch = RaggedBatch.build(plan, self._block_size, self._model.device)
         with attending(PagedAttention(batch, self._caches, self._windows)):
             logits = forward(self._model.module, batch.token_ids, batch.positions, batch.logit_rows)

@@ -82,7 +82,7 @@ def _paged_logits(module: Any, layers: Sequence[AttentionLayer], prompts: Sequen
     )
     requests = [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
     for request in requests:
-        tables.admit(request)
+        tables.admit(request, tables.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests):
         batch = RaggedBatch.build(plan, _BLOCK_SIZE, device)

@@ -25,10 +25,23 @@ class StepPlan:
     scheduled: tuple[Scheduled, ...]
     preempted: tuple[Request, ...] = ()
     """Requests that gave their blocks back and wait again."""
+    swapped_out: tuple[tuple[int, int], ...] = ()
+    """Copies to make before anything else: from this block to that host block."""
+    swapped_in: tuple[tuple[int, int], ...] = ()
+    """Copies to make after those: from this host block to that block."""
+    padding: int = 0
+    """Tokens that a padded batch would compute besides, where the batching strategy pads."""
+    prompt_budget: int = 0
+    """Most prompt tokens that the step could have taken."""
 
     @property
     def num_tokens(self) -> int:
         return sum(share.num_tokens for share in self.scheduled)
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens computed before, whose keys and values the step reads."""
+        return sum(share.request.num_computed for share in self.scheduled)
 
     @property
     def sampling(self) -> list[Request]:

@@ -1,50 +1,85 @@
-"""Continuous batching: requests join and leave at every step, within a token budget.
+"""Plans steps: requests join and leave, within a token budget and a cache.
 
-Decodes go first and prompts fill the rest of the budget in chunks (Sarathi-Serve, OSDI'24), so that a long prompt
-never stops the others' tokens.
+By default decodes go first and prompts fill the rest of the budget in chunks (Sarathi-Serve, OSDI'24), so that a long
+prompt never stops the others' tokens. Who is next, whom the cache has room for, when a batch forms and how many prompt
+tokens a step takes are parts of their own.
 """
 
+import sys
 from collections.abc import Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, EXPIRED, Request
+from inflight.scheduler import parts
+from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import Scheduled, StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
+from inflight.scheduler.scheduler_config import SchedulerConfig
+from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
 
 
 class Scheduler:
-    """By priority, then first come, first served; preempts by recompute when blocks run out.
+    """The running set and the queue.
 
-    Every request that passes `fits` finishes, as long as requests of a higher priority don't keep coming: the oldest
-    running one of the highest priority is never preempted for another, and alone it has the whole cache.
+    Every request that passes `fits` finishes: the policies let nobody be overtaken without end (strict priority levels
+    are the exception that one asks for), and of the running set the first in rank is never preempted for another.
     """
 
     def __init__(
         self,
+        config: SchedulerConfig,
         tables: BlockTables,
-        *,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
         policies: QueuePolicies | None = None,
+        *,
+        swap_seconds_per_block: float = 0.0,
     ) -> None:
+        """`swap_seconds_per_block` is what copying a block between the cache and host memory takes, one way.
+
+        Raises:
+            ValueError: the scheduling policy and the priority levels don't go together.
+        """
+        self.config = config
         self.tables = tables
-        self.token_budget = max_num_batched_tokens
-        # More running sequences than the budget has tokens could not all advance in a step.
-        self._max_running = min(max_num_seqs, max_num_batched_tokens)
         self.policies = policies or QueuePolicies()
-        self.waiting = WaitingQueue(self.policies)
+        _check_levels(config.scheduling_policy, self.policies.priority_levels)
+        self.times = StepTimeModel()
+        self.lengths = LengthPredictor()
+        self.policy = parts.make_policy(config, tables, self.times, self.lengths)
+        self.waiting = WaitingQueue(self.policies, self.policy)
         self.running: dict[str, Request] = {}
         """In order of admission."""
+        self._admission = parts.make_admission(config, tables, self.lengths)
+        self._batching = parts.make_batching(config, self.waiting, self.running)
+        self._budget = parts.make_budget(config, self.times)
+        # More running sequences than the budget has tokens could not all advance in a step.
+        self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self._most_share = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
+        self._most_partial = config.max_num_partial_prefills or sys.maxsize
+        self._swap_seconds_per_block = swap_seconds_per_block
         self._deadlines = Timers()
         self._preempted: list[Request] = []
         """In the step that is being planned."""
         self.num_preemptions = 0
+        self.num_swaps = 0
+        """How many of the preemptions were by swapping."""
+
+    @property
+    def token_budget(self) -> int:
+        """Most tokens of any step."""
+        return self.config.max_num_batched_tokens
+
+    @property
+    def wakes_at(self) -> float | None:
+        """After an empty plan: when to plan again though nothing arrives."""
+        return self._batching.wakes_at
 
     def fits(self, request: Request) -> bool:
         """Whether the request could ever run to its end, given the whole cache."""
         return self.tables.blocks_for(request.most_cached_tokens) <= self.tables.pool.num_blocks
+
+    # -- requests come and go ----------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
         """Queue a request that `fits`."""
@@ -70,40 +105,115 @@ class Scheduler:
         between `schedule` and `commit` of a step.
         """
         ended: list[tuple[Request, str, str | None]] = []
-        for request in self.waiting.time_out(now):
+        for request, message in self.waiting.expire(now):
             self._deadlines.clear(request.request_id)
-            assert request.wait_until is not None
-            bound = round((request.wait_until - request.arrival) * 1e6)
-            ended.append((request, EXPIRED, f"Request timeout expired: it waited longer than its timeout, {bound} us"))
+            ended.append((request, EXPIRED, message))
         for request in self._deadlines.due(now):
             assert request.deadline is not None
             bound = round((request.deadline - request.arrival) * 1e3)
             has_run = request.request_id in self.running or request.num_preemptions > 0
-            message = None if has_run else f"deadline_ms is {bound}; it passed while the request waited"
-            ended.append((request, DEADLINE if has_run else EXPIRED, message))
+            late = None if has_run else f"deadline_ms is {bound}; it passed while the request waited"
+            ended.append((request, DEADLINE if has_run else EXPIRED, late))
             self.remove(request.request_id)
         return ended
 
-    def schedule(self) -> StepPlan:
-        """Plan the next step; an empty plan means that nothing waits or runs."""
-        self._preempted = []
-        decodes = self._schedule_decodes()
-        chunks = self._schedule_chunks(self.token_budget - len(decodes))
-        if not self._preempted:
-            left = self.token_budget - len(decodes) - sum(chunk.num_tokens for chunk in chunks)
-            chunks += self._admit(left)
-        return StepPlan(tuple(decodes + chunks), preempted=tuple(self._preempted))
+    # -- planning ----------------------------------------------------------------------------------------------------
 
-    def _schedule_decodes(self) -> list[Scheduled]:
+    def schedule(self, now: float) -> StepPlan:
+        """Plan the next step; an empty plan means that nothing runs, and nothing that waits may join yet."""
+        self._preempted = []
+        self.tables.swap_space.settle()
+        self._batching.begin_step(now)
+        if self.policy.preempts and self._admission.preempts:
+            self._make_way(now)
+        padding = 0
+        if self._batching.mixes:
+            shares = self._decodes()
+            budget = self._budget.for_prompts(len(shares), sum(share.request.num_computed for share in shares))
+            shares += self._prompts(budget, now)
+        else:
+            budget = self.token_budget
+            shares = self._prompts(budget, now)
+            if not shares and self.running:
+                shares = self._decodes()
+                padding = self._batching.decodes(len(shares))
+        out, into = self.tables.take_copies()
+        return StepPlan(tuple(shares), tuple(self._preempted), out, into, padding, budget)
+
+    def _decodes(self) -> list[Scheduled]:
         decodes = []
-        for request in [r for r in self._ranked() if r.num_uncomputed == 1]:
-            if request.request_id in self.running and self._make_room(request):
+        for request in self._ranked():
+            if request.num_uncomputed == 1 and request.request_id in self.running and self._make_room(request):
                 decodes.append(Scheduled(request, 1))
         return decodes
 
     def _ranked(self) -> list[Request]:
-        """Running requests by priority, then by admission."""
-        return sorted(self.running.values(), key=lambda request: request.priority)
+        """Running requests by rank, then by admission."""
+        running = list(self.running.values())
+        if self.policies.priority_levels:
+            running.sort(key=self.policy.rank)
+        return running
+
+    def _prompts(self, budget: int, now: float) -> list[Scheduled]:
+        """Chunks of the prompts that are being computed, then newcomers."""
+        chunks: list[Scheduled] = []
+        partial = 0
+        for request in self.running.values():
+            if request.num_uncomputed > 1:
+                if budget > 0:
+                    chunks.append(self._chunk(request, budget))
+                    budget -= chunks[-1].num_tokens
+                    partial += not chunks[-1].samples
+                else:
+                    partial += 1
+        if not self._preempted:
+            chunks += self._admit(budget, partial, now, chunks)
+        return chunks
+
+    def _chunk(self, request: Request, budget: int) -> Scheduled:
+        return Scheduled(request, min(budget, self._most_share, request.num_uncomputed))
+
+    def _admit(self, budget: int, partial: int, now: float, chunks: Sequence[Scheduled]) -> list[Scheduled]:
+        admitted: list[Scheduled] = []
+        filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
+        while budget > 0 and len(self.running) < self._max_running and (request := self._batching.next(now)):
+            hit = self.tables.lookup(request)
+            if self.tables.next_hash(request, hit) in filling:
+                # Another request computes that block in this very step; after it, this one can share it.
+                self.waiting.hold(request)
+                continue
+            if not self._admission.allows(request, hit, self.running):
+                break
+            if not self._suits(request, hit, budget, partial, bool(chunks or admitted)):
+                break
+            self._join(request, hit)
+            admitted.append(self._chunk(request, budget))
+            budget -= admitted[-1].num_tokens
+            partial += not admitted[-1].samples
+            filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
+        self.waiting.release_held()
+        return admitted
+
+    def _suits(self, request: Request, hit: Sequence[int], budget: int, partial: int, has_others: bool) -> bool:
+        """Whether a newcomer's prompt fits into what is left of the step, or may be cut."""
+        known = max(len(hit) * self.tables.block_size, request.num_swapped)
+        whole = len(request.token_ids) - known <= min(budget, self._most_share)
+        if not self._batching.mixes:
+            # One that is longer than any step has steps of its own.
+            return whole or not has_others
+        return whole or partial < self._most_partial
+
+    def _join(self, request: Request, hit: Sequence[int]) -> None:
+        first_time = request.num_preemptions == 0
+        self.waiting.remove(request.request_id)
+        self.tables.admit(request, hit)
+        self.running[request.request_id] = request
+        if first_time:
+            request.num_cached = request.num_computed
+        self.policy.admitted(request)
+        self._batching.joined(request)
+
+    # -- preemption --------------------------------------------------------------------------------------------------
 
     def _make_room(self, request: Request) -> bool:
         """Grow a request's table, preempting lower ranked ones if need be; False if it had to go itself."""
@@ -114,38 +224,52 @@ class Scheduler:
                 return False
         return True
 
+    def _make_way(self, now: float) -> None:
+        """Let waiting requests of a higher level take the places of running ones that rank lower."""
+        while (request := self._batching.next(now)) is not None and self.running:
+            hit = self.tables.lookup(request)
+            full = len(self.running) >= self._max_running
+            if not full and self._admission.allows(request, hit, self.running):
+                if not self._preempted or request in self._preempted:
+                    return  # It needs nobody's place.
+                self._join(request, hit)
+                continue
+            victim = max(self.running.values(), key=self.policy.rank)
+            if victim.priority <= request.priority or self.policy.rank(victim) <= self.policy.rank(request):
+                return
+            self._preempt(victim)
+
     def _preempt(self, request: Request) -> None:
-        """Drop a request's blocks and put it at the head of its level: its tokens stay, their keys and values don't."""
+        """Take a request's blocks and queue it again: its tokens stay."""
         del self.running[request.request_id]
-        self.tables.release(request)
+        if self._swaps(request) and self.tables.swap_out(request):
+            self.num_swaps += 1
+        else:
+            self.tables.release(request)
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._preempted.append(request)
         self.waiting.put_back(request)
 
-    def _schedule_chunks(self, budget: int) -> list[Scheduled]:
-        chunks = []
-        for request in self.running.values():
-            if budget > 0 and request.num_uncomputed > 1:
-                chunk = Scheduled(request, min(budget, request.num_uncomputed))
-                chunks.append(chunk)
-                budget -= chunk.num_tokens
-        return chunks
+    def _swaps(self, request: Request) -> bool:
+        """Whether a request's keys and values are to be kept in host memory, not computed again."""
+        if self.config.preemption_mode != "auto":
+            return self.config.preemption_mode == "swap"
+        there_and_back = 2 * len(request.blocks) * self._swap_seconds_per_block
+        return there_and_back < self.times.predict(request.num_computed, 0)
 
-    def _admit(self, budget: int) -> list[Scheduled]:
-        admitted = []
-        while budget > 0 and len(self.running) < self._max_running and (request := self.waiting.first()) is not None:
-            first_time = request.num_preemptions == 0
-            if not self.tables.admit(request):
-                break
-            self.waiting.remove(request.request_id)
-            self.running[request.request_id] = request
-            if first_time:
-                request.num_cached = request.num_computed
-            chunk = Scheduled(request, min(budget, request.num_uncomputed))
-            admitted.append(chunk)
-            budget -= chunk.num_tokens
-        return admitted
+    # -- after the step ----------------------------------------------------------------------------------------------
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """Learn from how long a step took. Before `commit`."""
+        self.times.observe(plan.num_tokens, plan.num_cached, seconds)
+        self._batching.observe(plan, seconds)
+
+    def abandon(self, plan: StepPlan) -> list[Request]:
+        """Forget the requests of a step that failed; what was to be copied out in it is computed again."""
+        for request in plan.preempted:
+            self.tables.forget_swapped(request)
+        return [share.request for share in plan.scheduled if self.remove(share.request.request_id)]
 
     def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[tuple[Request, str | None]]:
         """Account for a step that ran: `tokens[i]` was sampled for the i-th of `plan.sampling`.
@@ -155,11 +279,20 @@ class Scheduler:
         sampling = plan.sampling
         for share in plan.scheduled:
             self.tables.commit(share.request, share.num_tokens)
+        self.policy.generated(sampling)
         outcome = []
         for request, token in zip(sampling, tokens, strict=True):
             request.token_ids.append(token)
             reason = request.finish_reason()
             if reason is not None:
+                self.lengths.observe(request)
                 self.remove(request.request_id)
             outcome.append((request, reason))
         return outcome
+
+
+def _check_levels(policy: str, levels: int) -> None:
+    if policy == "priority" and levels < 2:
+        raise ValueError(f"scheduling_policy is 'priority'; priority_levels is {levels}, it must be at least 2")
+    if policy == "fair" and levels:
+        raise ValueError(f"scheduling_policy is 'fair', which knows tenants; priority_levels is {levels}, not 0")

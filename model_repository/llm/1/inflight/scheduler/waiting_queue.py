@@ -1,79 +1,129 @@
-"""Requests that wait for admission, in the order in which they will get it."""
+"""Requests that wait for admission."""
 
 import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 from inflight.request import Request
+from inflight.scheduler.policies.fcfs import Fcfs
+from inflight.scheduler.policies.policy import Order, SchedulingPolicy
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies
-from inflight.scheduler.request_heap import RequestHeap
 from inflight.scheduler.timers import Timers
 
 
 class WaitingQueue:
-    """By priority level, then first come, first served; every operation takes O(log n).
+    """By priority level, unless the policy weighs levels itself, then in the policy's order.
 
-    The order within a level: preempted requests, the others, and last those that waited longer than their timeout
-    where the level's `timeout_action` is DELAY. Priority is strict, as in Triton: as long as requests of a higher
-    level come in, those of a lower one wait.
+    Last of a level come those that waited longer than their timeout where the level's `timeout_action` is DELAY.
+    Priority is strict, as in Triton: as long as requests of a higher level come in, those of a lower one wait.
     """
 
-    def __init__(self, policies: QueuePolicies) -> None:
-        self._policies = policies
-        self._order = RequestHeap()
+    def __init__(self, limits: QueuePolicies, policy: SchedulingPolicy | None = None) -> None:
+        self._limits = limits
+        self._policy = policy or Fcfs()
+        self._orders: dict[tuple[int, bool], Order] = {}
+        """Requests that wait, by level and whether they were delayed; none is empty."""
+        self._here: dict[str, tuple[Request, tuple[int, bool]]] = {}
+        self._held: list[tuple[Request, bool]] = []
         self._timers = Timers()
         self._at_level: Counter[int] = Counter()
-        self._tail = itertools.count()
-        self._head = itertools.count(-1, -1)
+        self._numbers = itertools.count()
+        self.num_tokens = 0
+        """Known tokens of all that wait."""
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._here)
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._order
+        return request_id in self._here
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in order; sorts them, so it is no part of a step."""
-        return iter(self._order)
+        for key in sorted(self._orders):
+            yield from self._orders[key]
 
     def count(self, level: int) -> int:
         """How many requests of a priority level wait."""
         return self._at_level[level]
 
     def add(self, request: Request) -> None:
-        """Queue a newcomer behind all others of its level that were not delayed."""
-        self._put(request, delayed=False, number=next(self._tail))
+        """Queue a newcomer."""
+        request.number = next(self._numbers)
+        self._put(request, delayed=False, newcomer=True)
         if request.wait_until is not None:
             self._timers.set(request, request.wait_until)
 
     def put_back(self, request: Request) -> None:
-        """Queue a request that had run at the head of its level; it has waited and times out no more."""
-        self._put(request, delayed=False, number=next(self._head))
+        """Queue a request that had run; it has waited and times out no more."""
+        self._put(request, delayed=False)
 
-    def _put(self, request: Request, *, delayed: bool, number: int) -> None:
-        self._order.add(request, (request.priority, delayed, number))
+    def _put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
+        key = (0 if self._policy.merges_levels else request.priority, delayed)
+        if key not in self._orders:
+            self._orders[key] = (Fcfs() if delayed else self._policy).order()
+        self._orders[key].add(request, newcomer=newcomer)
+        self._here[request.request_id] = request, key
         self._at_level[request.priority] += 1
+        self.num_tokens += len(request.token_ids)
 
     def first(self) -> Request | None:
         """The request whose turn it is, which stays; None if nothing waits."""
-        first = self._order.first()
-        return None if first is None else first[1]
+        return self._orders[min(self._orders)].first() if self._orders else None
+
+    def peek(self, count: int) -> list[Request]:
+        """The first `count` requests in order, which stay."""
+        found: list[Request] = []
+        while len(found) < count and (request := self.first()) is not None:
+            self.hold(request)
+            found.append(request)
+        self.release_held()
+        return found
+
+    def hold(self, request: Request) -> None:
+        """Let the others pass a request until `release_held`."""
+        self._held.append((request, self._take(request)))
+
+    def release_held(self) -> None:
+        """Give those that were held their places back."""
+        for request, delayed in self._held:
+            self._put(request, delayed=delayed)
+        self._held.clear()
 
     def remove(self, request_id: str) -> Request | None:
         """Take a request out; None if it is not here."""
-        request = self._order.remove(request_id)
-        if request is not None:
-            self._timers.clear(request_id)
-            self._at_level[request.priority] -= 1
+        if request_id not in self._here:
+            return None
+        request, _ = self._here[request_id]
+        self._timers.clear(request_id)
+        self._take(request)
         return request
 
-    def time_out(self, now: float) -> list[Request]:
-        """Apply `timeout_action` to those whose `wait_until` has come: delay them, or take them out and return them."""
-        rejected = []
-        for request in self._timers.due(now):
+    def _take(self, request: Request) -> bool:
+        """Take out a request that is here, but for its timer, and say whether it was delayed."""
+        _, key = self._here.pop(request.request_id)
+        order = self._orders[key]
+        order.remove(request.request_id)
+        if not len(order):
+            del self._orders[key]
+        self._at_level[request.priority] -= 1
+        self.num_tokens -= len(request.token_ids)
+        return key[1]
+
+    def expire(self, now: float) -> list[tuple[Request, str]]:
+        """Apply `timeout_action` to those whose `wait_until` has come, and give up those that the policy calls lost.
+
+        Returns those that were taken out, each with the reason.
+        """
+        ended = [given_up for order in self._orders.values() for given_up in order.expire(now)]
+        for request, _ in ended:
             self.remove(request.request_id)
-            if self._policies.of(request.priority).timeout_action == DELAY:
-                self._put(request, delayed=True, number=next(self._tail))
+        for request in self._timers.due(now):
+            self._take(request)
+            if self._limits.of(request.priority).timeout_action == DELAY:
+                request.number = next(self._numbers)  # Its old place is lost.
+                self._put(request, delayed=True)
             else:
-                rejected.append(request)
-        return rejected
+                assert request.wait_until is not None
+                bound = round((request.wait_until - request.arrival) * 1e6)
+                ended.append((request, f"Request timeout expired: it waited longer than its timeout, {bound} us"))
+        return ended

@@ -1,0 +1,42 @@
+"""Copies blocks of the KV cache to host memory and back."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from inflight.model.kv_tensors import LayerCache, LayerShape, allocate
+
+_TIMED_BLOCKS = 8
+
+
+class HostCache:
+    """Host memory for blocks of preempted requests."""
+
+    def __init__(self, caches: Sequence[LayerCache], shapes: Sequence[LayerShape], num_blocks: int) -> None:
+        """Room for `num_blocks` blocks of every layer of `caches`."""
+        self.num_blocks = num_blocks
+        self._caches = caches
+        _, block_size, *_ = caches[0].keys.shape
+        self._host: list[LayerCache] = []
+        if num_blocks:
+            self._host = allocate(shapes, num_blocks, block_size, caches[0].keys.dtype, torch.device("cpu"))
+
+    def copy(self, out: Sequence[tuple[int, int]], into: Sequence[tuple[int, int]]) -> None:
+        """Copy out of the cache, pairs (block, host block), and then into it, pairs (host block, block)."""
+        for pairs, sources, targets in ((out, self._caches, self._host), (into, self._host, self._caches)):
+            if pairs:
+                source_blocks, target_blocks = torch.tensor(pairs, dtype=torch.int64).T
+                for source, target in zip(sources, targets, strict=True):
+                    source.copy_blocks(source_blocks, target, target_blocks)
+
+    def seconds_per_block(self) -> float:
+        """How long copying a block takes, measured on blocks that are not in use yet."""
+        count = min(_TIMED_BLOCKS, self.num_blocks, self._caches[0].keys.shape[0])
+        if count == 0:
+            return 0.0
+        pairs = [(i, i) for i in range(count)]
+        self.copy(pairs, pairs)  # The first time, memory is fetched from the system.
+        started = time.perf_counter()
+        self.copy(pairs, pairs)
+        return (time.perf_counter() - started) / (2 * count)

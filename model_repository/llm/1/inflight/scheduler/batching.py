@@ -1,0 +1,179 @@
+"""When waiting requests may join: `batching_strategy`."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+
+from inflight.request import Request
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.waiting_queue import WaitingQueue
+
+
+class Batching(ABC):
+    """Offers the scheduler waiting requests one by one."""
+
+    mixes = True
+    """Whether a step may hold decodes and prompts together."""
+
+    wakes_at: float | None = None
+    """When to look again though nothing arrives, as nobody runs and a batch may fill up till then."""
+
+    def begin_step(self, now: float) -> None:
+        """A step is about to be planned."""
+
+    @abstractmethod
+    def next(self, now: float) -> Request | None:
+        """The waiting request to admit next, if any."""
+
+    def joined(self, request: Request) -> None:
+        """The request that `next` gave was admitted."""
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """A step took so long."""
+
+    def decodes(self, count: int) -> int:
+        """So many requests decode in this step. Returns the tokens that a padded batch would compute besides."""
+        return 0
+
+
+class Continuous(Batching):
+    """At every step (Orca, OSDI'22)."""
+
+    def __init__(
+        self, waiting: WaitingQueue, running: Mapping[str, Request], *, mixes: bool = True, delay_factor: float = 0.0
+    ) -> None:
+        self.mixes = mixes
+        self._waiting = waiting
+        self._running = running
+        self._delay_factor = delay_factor
+        self._prefill_seconds = 0.0
+
+    def next(self, now: float) -> Request | None:
+        """Whoever is first in the queue; while others run, only once it has waited as `delay_factor` says."""
+        request = self._waiting.first()
+        if request is None or not self._delay_factor or not self._running:
+            return request
+        return request if now - request.arrival >= self._delay_factor * self._prefill_seconds else None
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """Remember how long the last step with prompts took."""
+        if plan.num_tokens > len(plan.scheduled):
+            self._prefill_seconds = seconds
+
+
+class RunToCompletion(Batching):
+    """A batch at a time: the next begins when the last request of this one has ended.
+
+    A batch fills while its prompts are computed and closes with its first decode. Requests that end early keep their
+    seats. We compute no padding, but count it: prompts padded to the batch's longest, and seats that are empty.
+    """
+
+    mixes = False
+
+    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float) -> None:
+        """`seats` is the most requests of a batch, `wait` the seconds that one may take to fill."""
+        self.waiting = waiting
+        self._running = running
+        self._seats = seats
+        self._wait = wait
+        self._open = False
+        self.taken = 0
+        """Requests of the batch."""
+        self.tokens = 0
+        """Tokens that they joined with."""
+        self._longest = 0
+
+    def begin_step(self, now: float) -> None:
+        """Open a batch if nobody runs and enough has gathered, or the first one waits no longer."""
+        self.wakes_at = None
+        if self._running:
+            return
+        self._open, self.taken, self.tokens, self._longest = False, 0, 0, 0
+        first = self.waiting.first()
+        if first is None:
+            return
+        if self.gathered() or now >= first.arrival + self._wait:
+            self._open = True
+            self.opened()
+        else:
+            self.wakes_at = first.arrival + self._wait
+
+    def gathered(self) -> bool:
+        """Whether a batch is full."""
+        return len(self.waiting) >= self._seats
+
+    def opened(self) -> None:
+        """A batch is about to fill."""
+
+    def candidate(self) -> Request | None:
+        """Who would join next."""
+        return self.waiting.first()
+
+    def next(self, now: float) -> Request | None:
+        """Whoever is next, as long as the batch is open and has seats."""
+        return self.candidate() if self._open and self.taken < self._seats else None
+
+    def joined(self, request: Request) -> None:
+        """Take a seat."""
+        self.taken += 1
+        self.tokens += len(request.token_ids)
+        self._longest = max(self._longest, len(request.token_ids))
+
+    def decodes(self, count: int) -> int:
+        """Close the batch; with its first decode the padding of its prompts is counted."""
+        prompts = self.taken * self._longest - self.tokens if self._open else 0
+        self._open = False
+        return prompts + self.taken - count
+
+
+class Static(RunToCompletion):
+    """Batches of a fixed number of requests."""
+
+
+class Dynamic(RunToCompletion):
+    """Batches of about so many prompt tokens, as they come: Triton's dynamic batching, by tokens."""
+
+    def __init__(
+        self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float, tokens: int
+    ) -> None:
+        super().__init__(waiting, running, seats=seats, wait=wait)
+        self._most_tokens = tokens
+
+    def gathered(self) -> bool:
+        """Whether all seats would be taken, or the tokens suffice."""
+        return super().gathered() or self.waiting.num_tokens >= self._most_tokens
+
+    def candidate(self) -> Request | None:
+        """The first in the queue, if the batch keeps within its tokens; one alone may be longer."""
+        request = super().candidate()
+        if request is None or (self.taken and self.tokens + len(request.token_ids) > self._most_tokens):
+            return None
+        return request
+
+
+class Bucketed(RunToCompletion):
+    """Batches of requests with prompts of similar length, so that less is padded.
+
+    Of the first requests in the queue, sorted by length and cut into buckets, the bucket with the very first one runs:
+    nobody waits for ever.
+    """
+
+    # How many batches' worth of requests are sorted.
+    _WINDOW = 8
+
+    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float) -> None:
+        super().__init__(waiting, running, seats=seats, wait=wait)
+        self._bucket: deque[Request] = deque()
+
+    def opened(self) -> None:
+        """Choose the bucket."""
+        window = self.waiting.peek(self._WINDOW * self._seats)
+        by_length = sorted(window, key=lambda request: len(request.token_ids))
+        first = by_length.index(window[0]) // self._seats * self._seats
+        self._bucket = deque(by_length[first : first + self._seats])
+
+    def candidate(self) -> Request | None:
+        """The next of the bucket that still waits."""
+        while self._bucket and self._bucket[0].request_id not in self.waiting:
+            self._bucket.popleft()
+        return self._bucket[0] if self._bucket else None

@@ -1,0 +1,71 @@
+"""Makes the exchangeable parts of a scheduler that its settings name."""
+
+from collections.abc import Callable, Mapping
+
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.request import Request
+from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
+from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
+from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.policies.fair import Fair
+from inflight.scheduler.policies.fcfs import Fcfs
+from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.scheduler.policies.priority import Priority
+from inflight.scheduler.policies.sjf import ShortestJobFirst
+from inflight.scheduler.policies.slo import SloAware
+from inflight.scheduler.prompt_budget import AdaptiveBudget, FixedBudget
+from inflight.scheduler.scheduler_config import SchedulerConfig
+from inflight.scheduler.step_time import StepTimeModel
+from inflight.scheduler.waiting_queue import WaitingQueue
+
+
+def make_policy(
+    config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, lengths: LengthPredictor
+) -> SchedulingPolicy:
+    """What `scheduling_policy` names."""
+
+    def uncached(request: Request) -> int:
+        return len(request.token_ids) - len(tables.lookup(request)) * tables.block_size
+
+    def prefill_seconds(request: Request) -> float:
+        return times.predict(uncached(request), 0)
+
+    makers: dict[str, Callable[[], SchedulingPolicy]] = {
+        "fcfs": Fcfs,
+        "sjf": lambda: ShortestJobFirst(config.sjf_ageing, lengths, uncached),
+        "priority": lambda: Priority(config.priority_ageing_seconds),
+        "fair": lambda: Fair(config.tenant_weights),
+        "slo": lambda: SloAware(
+            config.target_ttft_ms / 1e3, shed=config.shed_lost_requests, prefill_seconds=prefill_seconds
+        ),
+    }
+    return makers[config.scheduling_policy]()
+
+
+def make_admission(config: SchedulerConfig, tables: BlockTables, lengths: LengthPredictor) -> Admission:
+    """What `batch_scheduler_policy` names."""
+    if config.batch_scheduler_policy == "future_peak":
+        return FuturePeak(tables, lengths)
+    if config.batch_scheduler_policy == "guaranteed_no_evict":
+        return GuaranteedNoEvict(tables)
+    return MaxUtilization(tables)
+
+
+def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mapping[str, Request]) -> Batching:
+    """What `batching_strategy` names."""
+    seats, wait = config.max_num_seqs, config.batch_wait_ms / 1e3
+    match config.batching_strategy:
+        case "static":
+            return Static(waiting, running, seats=seats, wait=wait)
+        case "dynamic":
+            return Dynamic(waiting, running, seats=seats, wait=wait, tokens=config.max_num_batched_tokens)
+        case "bucketed":
+            return Bucketed(waiting, running, seats=seats, wait=wait)
+    return Continuous(waiting, running, mixes=config.enable_chunked_prefill, delay_factor=config.scheduler_delay_factor)
+
+
+def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
+    """What `token_budget` names."""
+    if config.token_budget == "adaptive":
+        return AdaptiveBudget(config.max_num_batched_tokens, config.target_itl_ms / 1e3, times)
+    return FixedBudget(config.max_num_batched_tokens)

@@ -1,0 +1,1 @@
+"""Queue policies: who is admitted next. One file each; `scheduling_policy` names them."""

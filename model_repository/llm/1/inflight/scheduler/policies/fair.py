@@ -1,0 +1,117 @@
+"""Fair shares among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+
+from inflight.request import Request
+from inflight.scheduler.policies.fcfs import arrival_number
+from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPolicy
+
+PROMPT_PRICE = 1.0
+OUTPUT_PRICE = 2.0
+"""What a token counts, as in the paper; a prompt token that the prefix cache held counts nothing."""
+
+_MANY_TENANTS = 10_000
+
+
+class Fair(SchedulingPolicy):
+    """The tenant that had the least service for its weight goes next; within a tenant, first come, first served.
+
+    Between two tenants that both always have requests waiting, service by weight differs by at most
+    `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4; without
+    preemption).
+    """
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+        self.service: dict[str, float] = {}
+        """The counters: what each tenant was given, or was lifted to, by its weight."""
+        self._last_left = ""
+
+    def order(self) -> Order:
+        return _FairOrder(self)
+
+    def admitted(self, request: Request) -> None:
+        if request.num_preemptions == 0:
+            self._charge(request, PROMPT_PRICE * (len(request.prompt_ids) - request.num_computed))
+
+    def generated(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._charge(request, OUTPUT_PRICE)
+
+    def _charge(self, request: Request, price: float) -> None:
+        tenant = request.tenant
+        self.service[tenant] = self.service.get(tenant, 0.0) + price / self._weights.get(tenant, 1.0)
+
+    def lift(self, tenant: str, waiting: str | None) -> None:
+        """Let a tenant that comes back make no use of the time when it asked for nothing.
+
+        `waiting` is the least served tenant that waits; None if none does, and then the last one that did counts.
+        """
+        least = self.service.get(self._last_left if waiting is None else waiting, 0.0)
+        self.service[tenant] = max(self.service.get(tenant, 0.0), least)
+
+    def left(self, tenant: str, others: Mapping[str, object]) -> None:
+        """A tenant has no request waiting any more; `others` have."""
+        self._last_left = tenant
+        if len(self.service) > _MANY_TENANTS + len(others):
+            # Whoever was served least would be lifted when it comes back.
+            absent = sorted((t for t in self.service if t not in others and t != tenant), key=self.service.__getitem__)
+            for forgotten in absent[: len(absent) // 2]:
+                del self.service[forgotten]
+
+
+class _FairOrder(Order):
+    """A queue for each tenant that waits, and a heap of tenants whose counters are brought up to date at the top."""
+
+    def __init__(self, policy: Fair) -> None:
+        self._policy = policy
+        self._queues: dict[str, KeyedOrder] = {}
+        self._tenant_of: dict[str, str] = {}
+        self._heap: list[tuple[float, str]] = []
+        """Each waiting tenant once, with its counter at some time; and perhaps tenants that left."""
+        self._in_heap: set[str] = set()
+
+    def add(self, request: Request, *, newcomer: bool = False) -> None:
+        tenant = request.tenant
+        if tenant not in self._queues:
+            if newcomer:
+                self._policy.lift(tenant, self._least())
+            self._queues[tenant] = KeyedOrder(arrival_number)
+            if tenant not in self._in_heap:
+                self._in_heap.add(tenant)
+                heapq.heappush(self._heap, (self._policy.service.get(tenant, 0.0), tenant))
+        self._queues[tenant].add(request)
+        self._tenant_of[request.request_id] = tenant
+
+    def remove(self, request_id: str) -> None:
+        tenant = self._tenant_of.pop(request_id)
+        queue = self._queues[tenant]
+        queue.remove(request_id)
+        if not queue:
+            del self._queues[tenant]
+            self._policy.left(tenant, self._queues)
+
+    def first(self) -> Request | None:
+        tenant = self._least()
+        return None if tenant is None else self._queues[tenant].first()
+
+    def _least(self) -> str | None:
+        """The waiting tenant with the smallest counter. Counters only grow, so that an old one is never too large."""
+        while self._heap:
+            counter, tenant = self._heap[0]
+            if tenant not in self._queues:
+                heapq.heappop(self._heap)
+                self._in_heap.discard(tenant)
+            elif (now := self._policy.service.get(tenant, 0.0)) != counter:
+                heapq.heapreplace(self._heap, (now, tenant))
+            else:
+                return tenant
+        return None
+
+    def __len__(self) -> int:
+        return len(self._tenant_of)
+
+    def __iter__(self) -> Iterator[Request]:
+        for tenant in sorted(self._queues, key=lambda t: (self._policy.service.get(t, 0.0), t)):
+            yield from self._queues[tenant]

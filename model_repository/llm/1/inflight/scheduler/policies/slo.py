@@ -1,0 +1,84 @@
+"""Earliest deadline for the first token, by slack."""
+
+from collections.abc import Callable, Iterator
+
+from inflight.request import Request
+from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPolicy
+from inflight.scheduler.timers import Timers
+
+# Late by how many targets a lost request is reckoned again: behind all that can still be in time, before what comes
+# much later.
+_GRACE = 10
+
+
+class SloAware(SchedulingPolicy):
+    """Who must start soonest to have a first token within its target: deadline less the time its prompt will take.
+
+    Earliest deadline first breaks down under overload, as all then come too late one after the other. So whoever can't
+    make it any more is shed, or lets the others pass.
+    """
+
+    def __init__(self, target: float, *, shed: bool, prefill_seconds: Callable[[Request], float]) -> None:
+        """`target` in seconds, for requests without one; `prefill_seconds` predicts how long a prompt will take."""
+        self.target = target
+        self.shed = shed
+        self.prefill_seconds = prefill_seconds
+
+    def order(self) -> Order:
+        return _SlackOrder(self)
+
+    def latest_start(self, request: Request) -> float:
+        """When a request must start to be in time; once it has tokens there is nothing left to miss."""
+        if request.num_output:
+            return request.arrival
+        return request.arrival + self.target_of(request) - self.prefill_seconds(request)
+
+    def target_of(self, request: Request) -> float:
+        """Seconds from arrival to first token that a request is promised."""
+        return self.target if request.target_ttft is None else request.target_ttft
+
+
+class _SlackOrder(Order):
+    def __init__(self, policy: SloAware) -> None:
+        self._policy = policy
+        self._keyed = KeyedOrder(self._key)
+        self._latest_start: dict[str, float] = {}
+        self._timers = Timers()
+        self._lost: set[str] = set()
+
+    def _key(self, request: Request) -> float:
+        grace = _GRACE * self._policy.target_of(request) if request.request_id in self._lost else 0.0
+        return self._latest_start[request.request_id] + grace
+
+    def add(self, request: Request, *, newcomer: bool = False) -> None:
+        self._latest_start[request.request_id] = self._policy.latest_start(request)
+        self._keyed.add(request)
+        if not request.num_output:
+            self._timers.set(request, self._latest_start[request.request_id])
+
+    def remove(self, request_id: str) -> None:
+        self._keyed.remove(request_id)
+        self._timers.clear(request_id)
+        del self._latest_start[request_id]
+        self._lost.discard(request_id)
+
+    def first(self) -> Request | None:
+        return self._keyed.first()
+
+    def __len__(self) -> int:
+        return len(self._keyed)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._keyed)
+
+    def expire(self, now: float) -> list[tuple[Request, str]]:
+        given_up = []
+        for request in self._timers.due(now):
+            if self._policy.shed:
+                target = round(self._policy.target_of(request) * 1e3)
+                given_up.append((request, f"target_ttft_ms is {target}; it can't be met any more"))
+            else:
+                self._lost.add(request.request_id)
+                self._keyed.remove(request.request_id)
+                self._keyed.add(request)
+        return given_up

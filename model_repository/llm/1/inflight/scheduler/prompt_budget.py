@@ -1,0 +1,35 @@
+"""How many prompt tokens a step takes beside its decodes: `token_budget`."""
+
+from inflight.scheduler.step_time import StepTimeModel
+
+
+class FixedBudget:
+    """What the decodes leave of `max_num_batched_tokens` (Sarathi-Serve, OSDI'24)."""
+
+    def __init__(self, max_num_batched_tokens: int) -> None:
+        self.tokens = max_num_batched_tokens
+
+    def for_prompts(self, decodes: int, cached: int) -> int:
+        """Most prompt tokens of a step with so many decodes, which read so many cached tokens."""
+        return self.tokens - decodes
+
+
+class AdaptiveBudget(FixedBudget):
+    """At most what the step-time model says keeps the step within a target, so that decodes come at its pace.
+
+    Without decodes nobody waits for the step, and the fixed budget holds.
+    """
+
+    # However slow the steps are, prompts have to get on.
+    _LEAST = 16
+
+    def __init__(self, max_num_batched_tokens: int, target_seconds: float, times: StepTimeModel) -> None:
+        super().__init__(max_num_batched_tokens)
+        self._target = target_seconds
+        self._times = times
+
+    def for_prompts(self, decodes: int, cached: int) -> int:
+        """The fixed budget, or less."""
+        most = super().for_prompts(decodes, cached)
+        within = self._times.tokens_within(self._target, cached) if decodes else None
+        return most if within is None else min(most, max(self._LEAST, within - decodes))

@@ -1,0 +1,136 @@
+"""How requests are ordered, admitted, batched and preempted: what `Scheduler` is told, checked when it is made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+BATCHING_STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
+SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo")
+ADMISSION_POLICIES = ("max_utilization", "guaranteed_no_evict", "future_peak")
+PREEMPTION_MODES = ("recompute", "swap", "auto")
+TOKEN_BUDGETS = ("fixed", "adaptive")
+
+_MAX_TENANT_WEIGHTS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig:
+    """Settings of the scheduler. Names are vLLM's or TensorRT-LLM's where one of them has it.
+
+    Raises:
+        ValueError: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    max_num_seqs: int = 64
+    """Most sequences that run at once; also the size of a static batch and of a bucket."""
+
+    max_num_batched_tokens: int = 512
+    """Token budget of a step: decodes and prompt chunks together. Also what a dynamic batch collects."""
+
+    batching_strategy: str = "continuous"
+    """`continuous`: requests join and leave at every step. The others run a batch to the end of its longest request
+    before the next: `static` collects `max_num_seqs` requests, `dynamic` prompts of `max_num_batched_tokens` tokens
+    together, `bucketed` as many as `static` that have prompts of similar length."""
+
+    batch_wait_ms: float = 50.0
+    """How long `static` and `dynamic` wait for a batch to fill, from the arrival of the request at the queue's head."""
+
+    scheduling_policy: str = "fcfs"
+    """Who is admitted next: `fcfs`, `sjf` (least expected work), `priority` (levels, and waiting raises), `fair` (the
+    tenant that had least), `slo` (who has least time left to meet `target_ttft_ms`)."""
+
+    sjf_ageing: float = 20.0
+    """Under `sjf`, tokens of work that a second of waiting makes up for."""
+
+    priority_ageing_seconds: float = 30.0
+    """Under `priority`, how long a request waits before it counts as one of the next higher level."""
+
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Under `fair`, the shares of tenants; 1 for those that are not named."""
+
+    target_ttft_ms: float = 1000.0
+    """Under `slo`, the time to first token of requests that bring no target of their own."""
+
+    shed_lost_requests: bool = False
+    """Under `slo`, refuse a waiting request once it can't meet its target; otherwise it waits behind those that can."""
+
+    batch_scheduler_policy: str = "max_utilization"
+    """Whom the KV cache has room for: `max_utilization` admits while blocks last and preempts when they run out,
+    `guaranteed_no_evict` reserves the worst case and never preempts, `future_peak` admits while the predicted peak of
+    the running set fits."""
+
+    preemption_mode: str = "recompute"
+    """What becomes of a preempted request's keys and values: computed again (`recompute`), copied to host memory and
+    back (`swap`), or what the step-time model says is cheaper (`auto`)."""
+
+    swap_space_tokens: int = 0
+    """Tokens that host memory takes up from preempted requests; when it is full they are recomputed."""
+
+    enable_chunked_prefill: bool = True
+    """Cut prompts into chunks that fill the token budget beside the decodes. Off: steps hold whole prompts or decodes,
+    prompts first. Strategies other than `continuous` never cut."""
+
+    max_num_partial_prefills: int = 0
+    """Most prompts that are being computed in chunks at once; 0: any number."""
+
+    long_prefill_token_threshold: int = 0
+    """Most tokens of one prompt in a step, so that short prompts pass long ones; 0: the whole budget."""
+
+    token_budget: str = "fixed"
+    """`fixed`: `max_num_batched_tokens`. `adaptive`: beside decodes, only as many prompt tokens as keep the step within
+    `target_itl_ms`, by the step-time model."""
+
+    target_itl_ms: float = 100.0
+    """Time between two tokens of a running request that the adaptive token budget aims at."""
+
+    scheduler_delay_factor: float = 0.0
+    """Admit nobody who has waited less than this many times the last step with prompts, so that arrivals group."""
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("batching_strategy", BATCHING_STRATEGIES),
+            ("scheduling_policy", SCHEDULING_POLICIES),
+            ("batch_scheduler_policy", ADMISSION_POLICIES),
+            ("preemption_mode", PREEMPTION_MODES),
+            ("token_budget", TOKEN_BUDGETS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        for name, low in (
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("swap_space_tokens", 0),
+            ("max_num_partial_prefills", 0),
+            ("long_prefill_token_threshold", 0),
+        ):
+            require_count(name, getattr(self, name), low)
+        for name in ("batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"):
+            _require_number(name, getattr(self, name), positive=False)
+        for name in ("target_ttft_ms", "target_itl_ms"):
+            _require_number(name, getattr(self, name), positive=True)
+        self._check_tenant_weights()
+        if self.preemption_mode != "recompute" and self.swap_space_tokens == 0:
+            raise ValueError(f"preemption_mode is {self.preemption_mode!r}; swap_space_tokens must be over 0 then")
+
+    def _check_tenant_weights(self) -> None:
+        if len(self.tenant_weights) > _MAX_TENANT_WEIGHTS:
+            raise ValueError(
+                f"tenant_weights has {len(self.tenant_weights)} tenants; it must have at most {_MAX_TENANT_WEIGHTS}"
+            )
+        for tenant, weight in self.tenant_weights.items():
+            _require_number(f"tenant_weights of {tenant!r}", weight, positive=True)
+
+
+def require_count(name: str, value: object, low: int) -> None:
+    """Raise ValueError unless a setting is a whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if value < low:
+        raise ValueError(f"{name} is {value}; it must be at least {low}")
+
+
+def _require_number(name: str, value: object, *, positive: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}; it must be a number")
+    if not (value > 0 if positive else value >= 0) or value == math.inf:
+        raise ValueError(f"{name} is {value}; it must be finite and {'over' if positive else 'at least'} 0")
