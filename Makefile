@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve demo load bench bench-queue test check clean
+.PHONY: help serve demo load bench bench-queue experiments test check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS"
 	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
+	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
 	@echo "make test     the whole test suite, on a real server"
 	@echo "make check    lint, types and the unit tests, in seconds"
 	@echo "make clean    remove $(VENV) and what tools left behind"
@@ -44,6 +45,9 @@ bench: $(installed)
 
 bench-queue: $(installed)
 	@$(bin)/python -m scripts.bench_queue
+
+experiments: $(installed)
+	@$(bin)/python -m load_tests.experiments all
 
 test: $(installed)
 	$(bin)/python -m pytest

@@ -23,6 +23,8 @@ def make_request(
     seed: int = 0,
     arrival: float = 0.0,
     priority: int = 0,
+    tenant: str = "",
+    target_ttft: float | None = None,
     **params: Any,
 ) -> Request:
     """A request; a prompt given as a number has as many tokens, different from those of other requests."""
@@ -38,11 +40,22 @@ def make_request(
         stop_token_ids=frozenset(stop_token_ids),
         arrival=arrival,
         priority=priority,
+        tenant=tenant,
+        target_ttft=target_ttft,
     )
 
 
-def make_tables(num_blocks: int = 8, block_size: int = 4, *, prefix_caching: bool = True) -> BlockTables:
-    return BlockTables(BlockPool(num_blocks), block_size, prefix_caching=prefix_caching)
+def make_tables(
+    num_blocks: int = 8, block_size: int = 4, *, prefix_caching: bool = True, per_tenant: bool = False, host: int = 0
+) -> BlockTables:
+    """`host` is the number of blocks in host memory."""
+    return BlockTables(
+        BlockPool(num_blocks),
+        block_size,
+        prefix_caching=prefix_caching,
+        per_tenant=per_tenant,
+        swap_space=SwapSpace(host),
+    )
 
 
 def admit(tables: BlockTables, request: Request) -> bool:
@@ -61,17 +74,14 @@ def make_scheduler(
     max_num_seqs: int = 8,
     budget: int = 32,
     prefix_caching: bool = True,
+    per_tenant: bool = False,
     policies: QueuePolicies | None = None,
     swap_seconds_per_block: float = 0.0,
     **settings: Any,
 ) -> Scheduler:
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
-    tables = BlockTables(
-        BlockPool(num_blocks),
-        block_size,
-        prefix_caching=prefix_caching,
-        swap_space=SwapSpace(config.swap_space_tokens // block_size),
-    )
+    host = config.swap_space_tokens // block_size
+    tables = make_tables(num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host)
     return Scheduler(config, tables, policies, swap_seconds_per_block=swap_seconds_per_block)
 
 

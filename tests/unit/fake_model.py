@@ -44,8 +44,10 @@ class FakeModel:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._slots: dict[int, int] = {}
+        self._host_slots: dict[int, int] = {}
 
     def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+        self._swap(plan)
         for share in plan.scheduled:
             self._look_up(share.request, share.request.num_computed)
         self._write(plan, spoil=False)
@@ -55,8 +57,24 @@ class FakeModel:
         return tokens, [None] * len(tokens)
 
     def break_down(self, plan: StepPlan) -> None:
-        """Leave garbage wherever the plan would have written."""
+        """Leave garbage wherever the plan would have written or copied to."""
+        for pairs, slots in ((plan.swapped_out, self._host_slots), (plan.swapped_in, self._slots)):
+            for _, block in pairs:
+                slots.update(dict.fromkeys(self._slots_of(block), -1))
         self._write(plan, spoil=True)
+
+    def _swap(self, plan: StepPlan) -> None:
+        self._copy(plan.swapped_out, self._slots, self._host_slots)
+        self._copy(plan.swapped_in, self._host_slots, self._slots)
+
+    def _copy(self, pairs: Sequence[tuple[int, int]], source: dict[int, int], target: dict[int, int]) -> None:
+        assert len({block for _, block in pairs}) == len(pairs), "two copies go to the same block"
+        for old, new in pairs:
+            for come_from, go_to in zip(self._slots_of(old), self._slots_of(new), strict=True):
+                target[go_to] = source.get(come_from, -1)
+
+    def _slots_of(self, block: int) -> range:
+        return range(block * self._block_size, (block + 1) * self._block_size)
 
     def _look_up(self, request: Request, length: int) -> None:
         """Every position of a request before `length` holds what its own tokens put there."""

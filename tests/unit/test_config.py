@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from inflight import EngineConfig
-from inflight.scheduler.queue_policy import QueuePolicy
+from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
+from tests.unit.builders import make_scheduler
 
 COUNTS = [
     "max_num_seqs",
@@ -53,6 +54,75 @@ def test_the_dtype_is_one_that_is_known() -> None:
 @pytest.mark.parametrize("field", COUNTS)
 def test_counts_are_whole_numbers(field: str, value: object) -> None:
     refused(f"{field} is {value!r}; it must be", **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "known"),
+    [
+        ("batching_strategy", "continuous, static, dynamic, bucketed"),
+        ("scheduling_policy", "fcfs, sjf, priority, fair, slo"),
+        ("batch_scheduler_policy", "max_utilization, guaranteed_no_evict, future_peak"),
+        ("preemption_mode", "recompute, swap, auto"),
+        ("token_budget", "fixed, adaptive"),
+    ],
+)
+def test_choices_are_named(field: str, known: str) -> None:
+    refused(f"{field} is 'best'; it must be one of {known}", **{field: "best"})
+    swap = {"swap_space_tokens": 1} if field == "preemption_mode" else {}
+    for choice in known.split(", "):
+        assert getattr(EngineConfig(model="m", **{field: choice}, **swap), field) == choice
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "8", True])
+@pytest.mark.parametrize("field", ["swap_space_tokens", "max_num_partial_prefills", "long_prefill_token_threshold"])
+def test_counts_that_may_be_zero_are_not_less(field: str, value: object) -> None:
+    assert getattr(EngineConfig(model="m", **{field: 0}), field) == 0
+    says = "at least 0" if value == -1 else "a whole number"
+    refused(f"{field} is {value!r}; it must be {says}", **{field: value})
+
+
+@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf])
+@pytest.mark.parametrize("field", ["batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"])
+def test_numbers_that_may_be_zero_are_finite(field: str, value: float) -> None:
+    assert getattr(EngineConfig(model="m", **{field: 0}), field) == 0
+    refused(f"{field} is {value}; it must be finite and at least 0", **{field: value})
+    refused(f"{field} is 'x'; it must be a number", **{field: "x"})
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("field", ["target_ttft_ms", "target_itl_ms"])
+def test_targets_lie_over_zero(field: str, value: float) -> None:
+    refused(f"{field} is {value}; it must be finite and over 0", **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tenant_weights": {"a": 1, "b": 0}}, "tenant_weights of 'b' is 0; it must be finite and over 0"),
+        ({"tenant_weights": {"b": "2"}}, "tenant_weights of 'b' is '2'; it must be a number"),
+        (
+            {"tenant_weights": {str(n): 1.0 for n in range(10_001)}},
+            "tenant_weights has 10001 tenants; it must have at most 10000",
+        ),
+        ({"preemption_mode": "swap"}, "preemption_mode is 'swap'; swap_space_tokens must be over 0 then"),
+        ({"preemption_mode": "auto"}, "preemption_mode is 'auto'; swap_space_tokens must be over 0 then"),
+    ],
+)
+def test_tenants_and_swapping_must_make_sense(fields: dict[str, Any], says: str) -> None:
+    refused(says, **fields)
+
+
+@pytest.mark.parametrize(
+    ("policy", "levels", "says"),
+    [
+        ("priority", 0, "scheduling_policy is 'priority'; priority_levels is 0, it must be at least 2"),
+        ("priority", 1, "scheduling_policy is 'priority'; priority_levels is 1, it must be at least 2"),
+        ("fair", 2, "scheduling_policy is 'fair', which knows tenants; priority_levels is 2, not 0"),
+    ],
+)
+def test_policies_and_levels_must_go_together(policy: str, levels: int, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        make_scheduler(scheduling_policy=policy, policies=QueuePolicies(QueuePolicy(), levels, min(levels, 1)))
 
 
 @pytest.mark.parametrize(

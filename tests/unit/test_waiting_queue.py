@@ -108,6 +108,37 @@ def test_a_delayed_request_waits_behind_newcomers_too() -> None:
     assert [request.request_id for request in queue] == ["new", "late"]
 
 
+def test_only_those_that_waited_too_long_count_as_delayed() -> None:
+    queue = WaitingQueue(POLICIES)
+    late, timely = make_request("late", 1, priority=2), make_request("timely", 1, priority=2)
+    late.wait_until = 1.0
+    for request in (late, timely):
+        queue.add(request)
+    queue.expire(1.0)
+    assert (queue.is_delayed(late), queue.is_delayed(timely)) == (True, False)
+
+
+def test_a_request_is_told_from_another_of_its_id() -> None:
+    queue = WaitingQueue(POLICIES)
+    gone, here = make_request("a", 1, priority=1), make_request("a", 1, priority=1)
+    queue.add(gone)
+    queue.remove("a")
+    queue.add(here)
+    assert (queue.has(gone), queue.has(here)) == (False, True)
+
+
+def test_those_that_are_held_let_others_pass_and_get_their_places_back() -> None:
+    queue = WaitingQueue(POLICIES)
+    requests = [make_request(name, 2, priority=1) for name in "abc"]
+    for request in requests:
+        queue.add(request)
+    queue.hold(requests[0])
+    assert queue.first() is requests[1]
+    assert queue.peek(5) == requests[1:]
+    assert list(queue) == requests
+    assert queue.num_tokens == 6
+
+
 def test_memory_follows_those_that_wait_not_those_that_left() -> None:
     heap = RequestHeap()
     for number in range(10_000):

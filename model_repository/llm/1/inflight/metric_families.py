@@ -75,6 +75,18 @@ FAMILIES = (
         "How often a running request had to give its blocks back and wait again.",
         lambda s: s.preemptions,
     ),
+    _value(
+        "inflight:num_swaps_total",
+        COUNTER,
+        "How often the keys and values of such a request were kept in host memory instead of being computed again.",
+        lambda s: s.swaps,
+    ),
+    _value(
+        "inflight:host_cache_usage_perc",
+        GAUGE,
+        "Share of the host memory for preempted requests that is in use, from 0 to 1, in steps of 1/1024.",
+        lambda s: s.host_blocks_used * 1024 // max(1, s.host_blocks_total) / 1024,
+    ),
     Family(
         "inflight:request_success_total",
         COUNTER,
@@ -135,6 +147,14 @@ FAMILIES = (
         "Tokens that a padded batch of the same requests would have computed besides: rows times the longest row, less "
         "the tokens, of every step.",
         lambda s: s.padding_avoided,
+    ),
+    _value(
+        "inflight:padding_tokens_total",
+        COUNTER,
+        "Tokens that the batching strategies `static`, `dynamic` and `bucketed` would compute besides, padding their "
+        "batches: prompts to the longest of the batch, and the seats of requests that ended before it. They are "
+        "counted, not computed.",
+        lambda s: s.padding_tokens,
     ),
     _histogram("inflight:step_duration_seconds", metrics.STEP_SECONDS, _STEP_SECONDS, "Time of a step."),
     _histogram("inflight:iteration_tokens_total", metrics.STEP_TOKENS, _POWERS_OF_TWO, "Tokens computed in a step."),

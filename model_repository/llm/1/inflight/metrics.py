@@ -65,6 +65,7 @@ class EngineMetrics:
         self.decode_tokens = 0
         self.sampled_tokens = 0
         self.padding_avoided = 0
+        self.padding_tokens = 0
         self.token_gaps = Buckets(TOKEN_GAP_BOUNDS)
         # Written by the thread that makes outputs.
         self.output_tokens = 0
@@ -102,6 +103,7 @@ class EngineMetrics:
         self.prefill_tokens += total - decodes
         self.decode_tokens += decodes
         self.sampled_tokens += sampled
+        self.padding_tokens += plan.padding
         self.padding_avoided += longest * len(plan.scheduled) - total
         self.observations.extend(
             (

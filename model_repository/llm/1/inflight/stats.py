@@ -21,6 +21,8 @@ class EngineStats:
     """Tokens that went through the model one at a time, after the first."""
     padding_avoided: int
     """What more would have been computed, had the shares of each step been padded to the longest of them."""
+    padding_tokens: int
+    """What more the batching strategy would have computed if it padded."""
     budget_tokens: int
     """Most tokens that the steps could have computed: their token budgets added up."""
     generated_tokens: int
@@ -30,6 +32,8 @@ class EngineStats:
     finished: Mapping[str, int]
     """Outputs that ended, by finish reason."""
     preemptions: int
+    swaps: int
+    """Those of them that kept their keys and values in host memory."""
     running: int
     waiting: int
     block_size: int
@@ -40,6 +44,9 @@ class EngineStats:
     """Blocks that a request may take: total less used."""
     blocks_cached: int
     """Free blocks that hold a reusable prefix."""
+    host_blocks_total: int
+    """Blocks that host memory takes up from preempted requests."""
+    host_blocks_used: int
 
     @property
     def computed_tokens(self) -> int:

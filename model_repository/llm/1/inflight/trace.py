@@ -141,9 +141,21 @@ class Trace:
             del self._tracks[event.request]
 
     def _take_step(self, record: StepRecord) -> None:
-        shares = {share.request.request_id: share.num_tokens for share in record.plan.scheduled}
+        plan = record.plan
+        shares = {share.request.request_id: share.num_tokens for share in plan.scheduled}
         failed = any(event.finish_reason == ERROR for event in record.events)
         if shares:
+            args = {
+                "tokens": sum(shares.values()),
+                "budget": self._token_budget,
+                "cached_tokens": plan.num_cached,
+                "padding_tokens": plan.padding,
+                "requests": shares,
+            }
+            if plan.prompt_budget is not None:
+                args |= {"prompt_budget": plan.prompt_budget.tokens, "prompt_budget_set_by": plan.prompt_budget.set_by}
+            if plan.swapped_out or plan.swapped_in:
+                args |= {"blocks_swapped_out": len(plan.swapped_out), "blocks_swapped_in": len(plan.swapped_in)}
             self._events.append(
                 {
                     "ph": "X",
@@ -152,7 +164,7 @@ class Trace:
                     "ts": self._microseconds(record.started),
                     "dur": round((record.ended - record.started) * 1e6, 3),
                     "name": "failed step" if failed else "step",
-                    "args": {"tokens": sum(shares.values()), "budget": self._token_budget, "requests": shares},
+                    "args": args,
                 }
             )
         self._count("requests", record.ended, {"running": record.running, "waiting": record.waiting})

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 
 from inflight import EngineConfig
-from inflight.scheduler.queue_policy import QueuePolicy, read_policies
+from inflight.scheduler.queue_policy import read_policies
 from serving.server_config import ServerConfig
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -45,8 +45,9 @@ def _required(settings: type[EngineConfig]) -> list[str]:
 
 
 def _value(name: str, text: str, hint: object) -> typing.Any:
-    if name == "priority_queue_policy":
-        return _policies(name, text)
+    if name in ("priority_queue_policy", "tenant_weights"):
+        decoded = _json_object(name, text)
+        return read_policies(decoded) if name == "priority_queue_policy" else decoded
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = next(k for k in kinds if k is not type(None))
     try:
@@ -55,11 +56,11 @@ def _value(name: str, text: str, hint: object) -> typing.Any:
         raise ValueError(f"parameter {name} is {text!r}; it must be of type {kind.__name__}") from None  # type: ignore[attr-defined]
 
 
-def _policies(name: str, text: str) -> dict[int, QueuePolicy]:
+def _json_object(name: str, text: str) -> dict[str, typing.Any]:
     try:
-        levels = json.loads(text)
+        decoded = json.loads(text)
     except ValueError as error:
         raise ValueError(f"parameter {name} is not valid JSON: {error}") from None
-    if not isinstance(levels, dict):
-        raise ValueError(f"parameter {name} is {text!r}; it must be a JSON object of policies by level")
-    return read_policies(levels)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"parameter {name} is {text!r}; it must be a JSON object")
+    return decoded

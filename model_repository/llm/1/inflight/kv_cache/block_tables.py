@@ -119,11 +119,11 @@ class BlockTables:
     # -- swapping ----------------------------------------------------------------------------------------------------
 
     def swap_out(self, request: Request) -> bool:
-        """Take back every block of a request, but plan to copy what it computed; False, and nothing done, if host
-        memory is full."""
+        """Take back every block of a request, but plan to copy what it computed; False, and nothing done, if that is
+        nothing or host memory is full."""
         computed = request.num_computed
         host_blocks = self.swap_space.allocate(self.blocks_for(computed))
-        if host_blocks is None:
+        if not host_blocks:
             return False
         self.swapped_out += zip(request.blocks, host_blocks, strict=False)
         self.release(request)

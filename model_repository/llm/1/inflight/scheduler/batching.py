@@ -1,7 +1,6 @@
 """When waiting requests may join: `batching_strategy`."""
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Mapping
 
 from inflight.request import Request
@@ -31,8 +30,8 @@ class Batching(ABC):
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """A step took so long."""
 
-    def decodes(self, count: int) -> int:
-        """So many requests decode in this step. Returns the tokens that a padded batch would compute besides."""
+    def padding(self, num_decodes: int) -> int:
+        """A step is planned, with so many decodes. Returns the tokens that a padded batch would compute besides."""
         return 0
 
 
@@ -47,11 +46,16 @@ class Continuous(Batching):
         self._running = running
         self._delay_factor = delay_factor
         self._prefill_seconds = 0.0
+        self._idle = True
+
+    def begin_step(self, now: float) -> None:
+        """Nobody gains by a delay when nobody runs."""
+        self._idle = not self._running
 
     def next(self, now: float) -> Request | None:
         """Whoever is first in the queue; while others run, only once it has waited as `delay_factor` says."""
         request = self._waiting.first()
-        if request is None or not self._delay_factor or not self._running:
+        if request is None or not self._delay_factor or self._idle:
             return request
         return request if now - request.arrival >= self._delay_factor * self._prefill_seconds else None
 
@@ -82,13 +86,15 @@ class RunToCompletion(Batching):
         self.tokens = 0
         """Tokens that they joined with."""
         self._longest = 0
+        self._padded = 0
+        """Padding of its prompts that has been counted."""
 
     def begin_step(self, now: float) -> None:
         """Open a batch if nobody runs and enough has gathered, or the first one waits no longer."""
         self.wakes_at = None
         if self._running:
             return
-        self._open, self.taken, self.tokens, self._longest = False, 0, 0, 0
+        self._open, self.taken, self.tokens, self._longest, self._padded = False, 0, 0, 0, 0
         first = self.waiting.first()
         if first is None:
             return
@@ -119,11 +125,14 @@ class RunToCompletion(Batching):
         self.tokens += len(request.token_ids)
         self._longest = max(self._longest, len(request.token_ids))
 
-    def decodes(self, count: int) -> int:
-        """Close the batch; with its first decode the padding of its prompts is counted."""
-        prompts = self.taken * self._longest - self.tokens if self._open else 0
+    def padding(self, num_decodes: int) -> int:
+        """What the newcomers add to the padding of the batch's prompts; or its empty seats, and then it closes."""
+        newly = self.taken * self._longest - self.tokens - self._padded
+        self._padded += newly
+        if not num_decodes:
+            return newly
         self._open = False
-        return prompts + self.taken - count
+        return newly + self.taken - num_decodes
 
 
 class Static(RunToCompletion):
@@ -163,17 +172,20 @@ class Bucketed(RunToCompletion):
 
     def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float) -> None:
         super().__init__(waiting, running, seats=seats, wait=wait)
-        self._bucket: deque[Request] = deque()
+        self._bucket: list[Request] = []
 
     def opened(self) -> None:
         """Choose the bucket."""
         window = self.waiting.peek(self._WINDOW * self._seats)
         by_length = sorted(window, key=lambda request: len(request.token_ids))
         first = by_length.index(window[0]) // self._seats * self._seats
-        self._bucket = deque(by_length[first : first + self._seats])
+        self._bucket = by_length[first : first + self._seats]
 
     def candidate(self) -> Request | None:
-        """The next of the bucket that still waits."""
-        while self._bucket and self._bucket[0].request_id not in self.waiting:
-            self._bucket.popleft()
-        return self._bucket[0] if self._bucket else None
+        """The next of the bucket that waits; one that is held now may come later."""
+        return next((request for request in self._bucket if self.waiting.has(request)), None)
+
+    def joined(self, request: Request) -> None:
+        """Take a seat, once."""
+        super().joined(request)
+        self._bucket.remove(request)

@@ -25,7 +25,7 @@ def make_policy(
     """What `scheduling_policy` names."""
 
     def uncached(request: Request) -> int:
-        return len(request.token_ids) - len(tables.lookup(request)) * tables.block_size
+        return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
 
     def prefill_seconds(request: Request) -> float:
         return times.predict(uncached(request), 0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from inflight.request import Request
+from inflight.scheduler.prompt_budget import PromptBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,16 @@ class StepPlan:
     """Copies to make before anything else: from this block to that host block."""
     swapped_in: tuple[tuple[int, int], ...] = ()
     """Copies to make after those: from this host block to that block."""
+    num_cached: int = 0
+    """Tokens computed before, whose keys and values the step reads."""
     padding: int = 0
     """Tokens that a padded batch would compute besides, where the batching strategy pads."""
-    prompt_budget: int = 0
-    """Most prompt tokens that the step could have taken."""
+    prompt_budget: PromptBudget | None = None
+    """Most prompt tokens that the step could have taken, and why."""
 
     @property
     def num_tokens(self) -> int:
         return sum(share.num_tokens for share in self.scheduled)
-
-    @property
-    def num_cached(self) -> int:
-        """Tokens computed before, whose keys and values the step reads."""
-        return sum(share.request.num_computed for share in self.scheduled)
 
     @property
     def sampling(self) -> list[Request]:

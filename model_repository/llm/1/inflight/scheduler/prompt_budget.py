@@ -1,6 +1,15 @@
 """How many prompt tokens a step takes beside its decodes: `token_budget`."""
 
+from typing import NamedTuple
+
 from inflight.scheduler.step_time import StepTimeModel
+
+
+class PromptBudget(NamedTuple):
+    """Most prompt tokens of a step, and the setting that says so."""
+
+    tokens: int
+    set_by: str
 
 
 class FixedBudget:
@@ -9,9 +18,9 @@ class FixedBudget:
     def __init__(self, max_num_batched_tokens: int) -> None:
         self.tokens = max_num_batched_tokens
 
-    def for_prompts(self, decodes: int, cached: int) -> int:
-        """Most prompt tokens of a step with so many decodes, which read so many cached tokens."""
-        return self.tokens - decodes
+    def for_prompts(self, decodes: int, cached: int) -> PromptBudget:
+        """For a step with so many decodes, which read so many cached tokens."""
+        return PromptBudget(self.tokens - decodes, "max_num_batched_tokens")
 
 
 class AdaptiveBudget(FixedBudget):
@@ -28,8 +37,10 @@ class AdaptiveBudget(FixedBudget):
         self._target = target_seconds
         self._times = times
 
-    def for_prompts(self, decodes: int, cached: int) -> int:
+    def for_prompts(self, decodes: int, cached: int) -> PromptBudget:
         """The fixed budget, or less."""
         most = super().for_prompts(decodes, cached)
         within = self._times.tokens_within(self._target, cached) if decodes else None
-        return most if within is None else min(most, max(self._LEAST, within - decodes))
+        if within is None or within - decodes >= most.tokens:
+            return most
+        return PromptBudget(min(most.tokens, max(self._LEAST, within - decodes)), "target_itl_ms")

@@ -107,6 +107,7 @@ class Scheduler:
         ended: list[tuple[Request, str, str | None]] = []
         for request, message in self.waiting.expire(now):
             self._deadlines.clear(request.request_id)
+            self.tables.release(request)  # It may have run, and left something in host memory.
             ended.append((request, EXPIRED, message))
         for request in self._deadlines.due(now):
             assert request.deadline is not None
@@ -124,21 +125,26 @@ class Scheduler:
         self._preempted = []
         self.tables.swap_space.settle()
         self._batching.begin_step(now)
-        if self.policy.preempts and self._admission.preempts:
-            self._make_way(now)
-        padding = 0
-        if self._batching.mixes:
+        shares = self._decodes() if self._batching.mixes else []
+        self._make_way(now)
+        shares = [share for share in shares if share.request.request_id in self.running]
+        budget = self._budget.for_prompts(len(shares), _num_cached(shares))
+        shares += self._prompts(budget.tokens, now)
+        num_decodes = 0
+        if not shares and self.running:
             shares = self._decodes()
-            budget = self._budget.for_prompts(len(shares), sum(share.request.num_computed for share in shares))
-            shares += self._prompts(budget, now)
-        else:
-            budget = self.token_budget
-            shares = self._prompts(budget, now)
-            if not shares and self.running:
-                shares = self._decodes()
-                padding = self._batching.decodes(len(shares))
+            num_decodes = len(shares)
+        padding = self._batching.padding(num_decodes)
         out, into = self.tables.take_copies()
-        return StepPlan(tuple(shares), tuple(self._preempted), out, into, padding, budget)
+        return StepPlan(
+            tuple(shares),
+            preempted=tuple(self._preempted),
+            swapped_out=out,
+            swapped_in=into,
+            num_cached=_num_cached(shares),
+            padding=padding,
+            prompt_budget=budget,
+        )
 
     def _decodes(self) -> list[Scheduled]:
         decodes = []
@@ -155,19 +161,24 @@ class Scheduler:
         return running
 
     def _prompts(self, budget: int, now: float) -> list[Scheduled]:
-        """Chunks of the prompts that are being computed, then newcomers."""
+        """Chunks of the prompts that are being computed, and newcomers; those that the first of these outranks wait."""
+        going = [request for request in self._ranked() if request.num_uncomputed > 1]
+        newcomer = self._batching.next(now) if self.policy.preempts and going else None
+        later = [request for request in going if newcomer is not None and self._outranks(newcomer, request)]
+        chunks = self._chunks([request for request in going if request not in later], budget)
+        left = budget - sum(chunk.num_tokens for chunk in chunks)
+        partial = len(going) - sum(chunk.samples for chunk in chunks)
+        chunks += self._admit(left, partial, now, chunks)
+        left = budget - sum(chunk.num_tokens for chunk in chunks)
+        # Where prompts are not cut, one that is longer than any step has steps of its own.
+        return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, left)
+
+    def _chunks(self, requests: Sequence[Request], budget: int) -> list[Scheduled]:
         chunks: list[Scheduled] = []
-        partial = 0
-        for request in self.running.values():
-            if request.num_uncomputed > 1:
-                if budget > 0:
-                    chunks.append(self._chunk(request, budget))
-                    budget -= chunks[-1].num_tokens
-                    partial += not chunks[-1].samples
-                else:
-                    partial += 1
-        if not self._preempted:
-            chunks += self._admit(budget, partial, now, chunks)
+        for request in requests:
+            if budget > 0:
+                chunks.append(self._chunk(request, budget))
+                budget -= chunks[-1].num_tokens
         return chunks
 
     def _chunk(self, request: Request, budget: int) -> Scheduled:
@@ -177,6 +188,8 @@ class Scheduler:
         admitted: list[Scheduled] = []
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
         while budget > 0 and len(self.running) < self._max_running and (request := self._batching.next(now)):
+            if self._preempted and not self._made_way_for(request):
+                break  # The blocks that became free are for those that run.
             hit = self.tables.lookup(request)
             if self.tables.next_hash(request, hit) in filling:
                 # Another request computes that block in this very step; after it, this one can share it.
@@ -225,19 +238,32 @@ class Scheduler:
         return True
 
     def _make_way(self, now: float) -> None:
-        """Let waiting requests of a higher level take the places of running ones that rank lower."""
-        while (request := self._batching.next(now)) is not None and self.running:
-            hit = self.tables.lookup(request)
-            full = len(self.running) >= self._max_running
-            if not full and self._admission.allows(request, hit, self.running):
-                if not self._preempted or request in self._preempted:
-                    return  # It needs nobody's place.
-                self._join(request, hit)
-                continue
-            victim = max(self.running.values(), key=self.policy.rank)
-            if victim.priority <= request.priority or self.policy.rank(victim) <= self.policy.rank(request):
-                return
-            self._preempt(victim)
+        """Let whoever is next take the places of running requests that it outranks."""
+        if not (self.policy.preempts and self._admission.preempts):
+            return
+        request = self._batching.next(now)
+        if request is None:
+            return
+        lower = [other for other in self._ranked() if self._outranks(request, other)]
+        while lower and not self._has_place(request):
+            self._preempt(lower.pop())
+
+    def _has_place(self, request: Request) -> bool:
+        hit = self.tables.lookup(request)
+        return len(self.running) < self._max_running and self._admission.allows(request, hit, self.running)
+
+    def _outranks(self, request: Request, other: Request) -> bool:
+        """Whether a waiting request has a higher level than another one and goes before it.
+
+        One whose timeout has delayed it has no such claim: who made way for it would be queued before it.
+        """
+        first = request.priority < other.priority and self.policy.rank(request) < self.policy.rank(other)
+        return first and not self.waiting.is_delayed(request)
+
+    def _made_way_for(self, request: Request) -> bool:
+        if not self.policy.preempts or request in self._preempted:
+            return False
+        return any(self._outranks(request, victim) for victim in self._preempted)
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks and queue it again: its tokens stay."""
@@ -289,6 +315,10 @@ class Scheduler:
                 self.remove(request.request_id)
             outcome.append((request, reason))
         return outcome
+
+
+def _num_cached(shares: Sequence[Scheduled]) -> int:
+    return sum(share.request.num_computed for share in shares)
 
 
 def _check_levels(policy: str, levels: int) -> None:

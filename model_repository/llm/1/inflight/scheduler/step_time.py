@@ -17,7 +17,7 @@ class StepTimeModel:
     _SCALE = (1.0, 1 / 256, 1 / 4096)
     _ENOUGH = 8
     # Above this, an unexcited direction of the covariance would let one odd step turn the model over.
-    _MOST_VARIANCE = 1e4
+    _MOST_VARIANCE = 10.0
 
     def __init__(self) -> None:
         self.num_steps = 0

@@ -46,6 +46,14 @@ class WaitingQueue:
         """How many requests of a priority level wait."""
         return self._at_level[level]
 
+    def has(self, request: Request) -> bool:
+        """Whether this very request waits, not another of its id."""
+        return self._here.get(request.request_id, (None,))[0] is request
+
+    def is_delayed(self, request: Request) -> bool:
+        """Whether a request that waits has waited longer than its timeout."""
+        return self._here[request.request_id][1][1]
+
     def add(self, request: Request) -> None:
         """Queue a newcomer."""
         request.number = next(self._numbers)

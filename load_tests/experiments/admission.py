@@ -1,0 +1,67 @@
+"""Whom to admit when the cache is scarce and nobody knows how long outputs will be."""
+
+from typing import TYPE_CHECKING
+
+from load_tests.arrivals import Gamma
+from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.stage import SEED, Stage
+from load_tests.lengths import Exponential, Uniform
+from load_tests.plots import bars
+from load_tests.report import ITL_P99, PREEMPTIONS, THROUGHPUT, TTFT_P50, TTFT_P99, Column, attainment, goodput
+from load_tests.traffic import Stream
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LENGTHS = Uniform(64, 448), Exponential(256, 2048)
+MAX_TOKENS = 2048
+CACHE_TOKENS = 12_000
+"""A third of what 64 sequences of average length hold when they end."""
+LOAD = 0.7
+"""Of what a machine could do that always ran as many requests as have room when they end."""
+MODES = ("guaranteed_no_evict", "max_utilization", "future_peak")
+
+
+class AdmissionModes(Experiment):
+    """Every request asks for up to 2,048 tokens and generates 256 on average."""
+
+    name = "admission"
+    title = "Goodput under a scarce cache, by whom is admitted"
+    claim = (
+        "Reserving for the worst case wastes the cache, admitting while blocks last preempts a lot; admitting by the "
+        "predicted peak has more goodput than either"
+    )
+    source = "the Past-Future scheduler (ASPLOS'25); TensorRT-LLM's GUARANTEED_NO_EVICT and MAX_UTILIZATION"
+
+    def arms(self, stage: Stage) -> list[Arm]:
+        num_seqs = CACHE_TOKENS / sum(lengths.mean for lengths in LENGTHS)
+        stream = Stream(
+            Gamma(stage.rate(LOAD, LENGTHS, num_seqs)), *stage.both(LENGTHS), max_tokens=stage.tokens(MAX_TOKENS)
+        )
+        arrivals = stream.make(stage.requests(self.requests), SEED)
+        cache = {"kv_cache_tokens": stage.tokens(CACHE_TOKENS)}
+        return [Arm(mode, arrivals, {**cache, "batch_scheduler_policy": mode}) for mode in MODES]
+
+    def columns(self, stage: Stage) -> list[Column]:
+        latencies = [TTFT_P50, TTFT_P99, ITL_P99]
+        return [THROUGHPUT, *latencies, PREEMPTIONS, goodput(stage.slo), attainment(stage.slo)]
+
+    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+        reserved, greedy, peak = (results[mode] for mode in MODES)
+        fewer, many = peak.preemptions.sum(), greedy.preemptions.sum()
+        good = {mode: results[mode].goodput(stage.slo) for mode in MODES}
+        return [
+            Finding(
+                f"throughput: max_utilization {greedy.throughput:.0f} tok/s, "
+                f"guaranteed_no_evict {reserved.throughput:.0f}",
+                greedy.throughput > reserved.throughput,
+            ),
+            Finding(f"preemptions: future_peak {fewer}, max_utilization {many}", bool(fewer < many)),
+            Finding(
+                "goodput: " + ", ".join(f"{mode} {rate:.2f} req/s" for mode, rate in good.items()),
+                good["future_peak"] > max(good["guaranteed_no_evict"], good["max_utilization"]),
+            ),
+        ]
+
+    def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
+        bars(axes, results, goodput(stage.slo))

@@ -1,0 +1,27 @@
+"""All experiments, by name."""
+
+from load_tests.experiments.admission import AdmissionModes
+from load_tests.experiments.batching import BatchingStrategies
+from load_tests.experiments.chunked_prefill import ChunkedPrefill
+from load_tests.experiments.delay_factor import DelayFactor
+from load_tests.experiments.experiment import Experiment
+from load_tests.experiments.fairness import FairShares
+from load_tests.experiments.prefix_cache import PrefixCache
+from load_tests.experiments.priorities import PriorityInversion
+from load_tests.experiments.shortest_first import ShortestFirst
+from load_tests.experiments.token_budget import TokenBudgets
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        BatchingStrategies(),
+        ChunkedPrefill(),
+        ShortestFirst(),
+        FairShares(),
+        PriorityInversion(),
+        AdmissionModes(),
+        PrefixCache(),
+        TokenBudgets(),
+        DelayFactor(),
+    )
+}

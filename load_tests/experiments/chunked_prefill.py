@@ -1,0 +1,66 @@
+"""Tokens of running requests while long prompts arrive, with and without chunked prefill."""
+
+from typing import TYPE_CHECKING
+
+from load_tests.arrivals import Gamma
+from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.stage import SEED, Stage
+from load_tests.lengths import Uniform, fixed
+from load_tests.plots import gap_ecdf
+from load_tests.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.traffic import Arrival, Stream, merge
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CHAT = Uniform(64, 192), Uniform(128, 384)
+LONG = Uniform(4096, 8192), fixed(32)
+WHOLE = 8192
+BUDGETS = (256, 512, 2048)
+
+
+def chat_and_documents(stage: Stage, requests: int) -> list[Arrival]:
+    """Short prompts with long answers at 25 % of the machine's capacity, long prompts with short ones at 45 %."""
+    streams = []
+    rates = [stage.rate(0.25, CHAT), stage.rate(0.45, LONG)]
+    for (prompts, outputs), rate in zip((CHAT, LONG), rates, strict=True):
+        count = round(stage.requests(requests) * rate / sum(rates))
+        streams.append(Stream(Gamma(rate), stage.lengths(prompts), stage.lengths(outputs)).make(count, SEED))
+    return merge(*streams)
+
+
+class ChunkedPrefill(Experiment):
+    """Chat beside documents of some thousand tokens."""
+
+    name = "chunked_prefill"
+    title = "Inter-token latency while long prompts arrive, by how prompts are cut"
+    claim = (
+        "Chunked prefill with decodes first keeps long prompts from stalling running requests: the tail of the time "
+        "between tokens falls severalfold, at little cost in throughput; prompts wait longer for their own first token"
+    )
+    source = "Sarathi-Serve (OSDI'24)"
+
+    def arms(self, stage: Stage) -> list[Arm]:
+        arrivals = chat_and_documents(stage, self.requests)
+        whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": stage.tokens(WHOLE)}
+        chunked = [
+            Arm(f"chunks in {budget}", arrivals, {"max_num_batched_tokens": stage.tokens(budget)}) for budget in BUDGETS
+        ]
+        return [Arm("whole prompts", arrivals, whole), *chunked]
+
+    def columns(self, stage: Stage) -> list[Column]:
+        return [THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN]
+
+    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+        whole, chunked = results["whole prompts"], results["chunks in 512"]
+        fall, kept = whole.itl(99) / chunked.itl(99), chunked.throughput / whole.throughput
+        before, after = (TTFT_P50.value(result) for result in (whole, chunked))
+        return [
+            Finding(f"ITL p99 falls {fall:.1f}-fold in chunks of a budget of 512 (at least 2)", fall >= 2),
+            Finding(f"throughput is {kept:.0%} of that with whole prompts (at least 95 %)", kept >= 0.95),
+            Finding(f"the price is paid: TTFT p50 goes from {before:.3f} s to {after:.3f} s", after > before),
+        ]
+
+    def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
+        gap_ecdf(axes, results)
+        axes.legend()

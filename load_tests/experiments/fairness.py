@@ -1,0 +1,97 @@
+"""Two tenants, one of which floods the server: who is served how much."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
+from load_tests.arrivals import Gamma
+from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.stage import SEED, Stage
+from load_tests.lengths import Uniform
+from load_tests.plots import lines
+from load_tests.report import FAIRNESS, THROUGHPUT, Column
+from load_tests.result import Result, percentile
+from load_tests.traffic import Stream, merge
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LENGTHS = Uniform(64, 448), Uniform(64, 448)
+LOADS = {"flood": 3.0, "steady": 0.75}
+"""Shares of the machine's capacity that the tenants ask for; a fair half is less than either."""
+CACHE_TOKENS = 24_000
+
+
+def lead(result: Result) -> tuple[list[float], list[float]]:
+    """How much more the flooding tenant was served, by time, while requests of both waited."""
+    both = [s for s in result.samples if all(s.waiting.get(t, 0) > 0 for t in LOADS) and s.at <= result.arrival[-1]]
+    leads = [s.service.get("flood", 0.0) - s.service.get("steady", 0.0) for s in both]
+    return [s.at for s in both], [x - leads[0] for x in leads]
+
+
+def spread(result: Result) -> float:
+    """Largest difference in service between the tenants over any interval in which both waited."""
+    leads = lead(result)[1]
+    return max(leads) - min(leads) if leads else 0.0
+
+
+def steady_ttft(result: Result) -> float:
+    """Median time to first token of the tenant that does not flood, in seconds."""
+    return percentile(result.select(np.array([a.tenant == "steady" for a in result.arrivals])), 50)
+
+
+class FairShares(Experiment):
+    """Both tenants ask for more than half of the machine, so that both always wait."""
+
+    name = "fairness"
+    title = "How far the flooding tenant gets ahead of the other, while both have requests waiting"
+    claim = (
+        "With the Virtual Token Counter, whatever one tenant sends, the service of two tenants with requests waiting "
+        "differs by at most 2 max(prompt price * longest prompt, output price * tokens in the cache); "
+        "first come, first served has no such bound"
+    )
+    source = "Fairness in Serving Large Language Models (OSDI'24), theorem 4.4"
+
+    def bound(self, stage: Stage) -> float:
+        """Of the theorem, in prices of tokens."""
+        longest = stage.tokens(LENGTHS[0].high)
+        return 2 * max(PROMPT_PRICE * longest, OUTPUT_PRICE * stage.tokens(CACHE_TOKENS))
+
+    def arms(self, stage: Stage) -> list[Arm]:
+        count = stage.requests(self.requests)
+        streams = [
+            Stream(Gamma(stage.rate(load, LENGTHS)), *stage.both(LENGTHS), tenants={tenant: 1.0}).make(
+                round(count * load / sum(LOADS.values())), SEED
+            )
+            for tenant, load in LOADS.items()
+        ]
+        # The theorem speaks of a scheduler that never preempts.
+        settings = {"batch_scheduler_policy": "guaranteed_no_evict", "kv_cache_tokens": stage.tokens(CACHE_TOKENS)}
+        arrivals = merge(*streams)
+        return [Arm(policy, arrivals, {**settings, "scheduling_policy": policy}) for policy in ("fcfs", "fair")]
+
+    def columns(self, stage: Stage) -> list[Column]:
+        return [
+            THROUGHPUT,
+            FAIRNESS,
+            Column("largest lead in service", spread, ".0f"),
+            Column("TTFT p50 of the steady tenant, s", steady_ttft),
+        ]
+
+    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+        bound, fair, fcfs = self.bound(stage), spread(results["fair"]), spread(results["fcfs"])
+        waits = {label: steady_ttft(result) for label, result in results.items()}
+        return [
+            Finding(f"fair: largest lead {fair:.0f}, bound {bound:.0f}", fair <= bound),
+            Finding(f"fcfs goes beyond it: {fcfs:.0f}", fcfs > bound),
+            Finding(
+                f"the steady tenant's TTFT p50 is {waits['fair']:.1f} s under fair, {waits['fcfs']:.1f} s under fcfs",
+                waits["fair"] < waits["fcfs"],
+            ),
+        ]
+
+    def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
+        lines(axes, {label: lead(r) for label, r in results.items()}, "time, s", "lead in service, token prices")
+        axes.axhline(self.bound(stage), color="black", ls="--", label="bound of theorem 4.4")
+        axes.legend()

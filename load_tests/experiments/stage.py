@@ -1,0 +1,98 @@
+"""Where experiments play: in the simulator on a large machine, or on the real engine with a small model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from inflight.config import EngineConfig
+from load_tests.engine_run import calibrate, engine_config, run_engine
+from load_tests.lengths import Lengths
+from load_tests.result import Result, Slo
+from load_tests.simulator import simulate
+from load_tests.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
+from load_tests.traffic import Arrival
+
+SEED = 1
+_ENGINE_REQUESTS = 32
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A machine, and how large requests and batches are on it.
+
+    Experiments give lengths for the simulator and loads as a share of what the machine can do, so that they mean the
+    same on both.
+    """
+
+    cost: StepCost
+    run: Callable[[Sequence[Arrival], Mapping[str, Any]], Result]
+    """Serves requests under some settings."""
+    max_num_seqs: int
+    cache_tokens: int
+    length_scale: float = 1.0
+    most_requests: int | None = None
+
+    def requests(self, wanted: int) -> int:
+        """How many of the simulator's requests there are here."""
+        return wanted if self.most_requests is None else min(wanted, self.most_requests)
+
+    def tokens(self, count: float) -> int:
+        """As many tokens in proportion to the lengths of requests here."""
+        return max(1, round(count * self.length_scale))
+
+    def lengths(self, lengths: Lengths) -> Lengths:
+        """Lengths as they are here."""
+        return lengths.scaled(self.length_scale)
+
+    def both(self, lengths: tuple[Lengths, Lengths]) -> tuple[Lengths, Lengths]:
+        """Prompts and outputs as they are here."""
+        return self.lengths(lengths[0]), self.lengths(lengths[1])
+
+    def rate(self, load: float, lengths: tuple[Lengths, Lengths], num_seqs: float | None = None) -> float:
+        """Requests per second that are such a share of what the machine can do.
+
+        Args:
+            load: the share.
+            lengths: prompts and outputs, as they are in the simulator.
+            num_seqs: how many requests may run at once, where that is less than `max_num_seqs`.
+        """
+        prompt, output = (x.mean * self.length_scale for x in lengths)
+        return load * self.cost.capacity(prompt, output, num_seqs or self.max_num_seqs)
+
+    @cached_property
+    def itl(self) -> float:
+        """Seconds between tokens that one may expect: half as much again as a step of decodes and little else."""
+        return 1.5 * (self.cost.per_step + self.cost.per_token * (self.max_num_seqs + self.tokens(128)))
+
+    @property
+    def slo(self) -> Slo:
+        """The first token within as long as a prompt of 8,192 tokens takes, the others as `itl` says."""
+        return Slo(ttft=self.cost.per_step + self.cost.per_token * self.tokens(8192), itl=self.itl)
+
+
+def simulator() -> Stage:
+    """Llama 3 8B on an A100."""
+
+    def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
+        base: dict[str, Any] = {
+            "kv_cache_tokens": A100_CACHE_TOKENS,
+            "max_num_seqs": 64,
+            "max_queue_size": len(arrivals),
+            "enable_prefix_caching": False,
+        }
+        return simulate(arrivals, EngineConfig(model="simulated", **base | dict(settings)), A100_LLAMA_8B)
+
+    return Stage(A100_LLAMA_8B, run, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
+
+
+def engine(folder: Path) -> Stage:
+    """A small model on this machine's CPU; first its steps are timed."""
+    base: dict[str, Any] = {"kv_cache_tokens": 16_384, "max_num_seqs": 8, "enable_prefix_caching": False}
+
+    def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
+        return run_engine(arrivals, engine_config(folder, **base | dict(settings)), progress=True)
+
+    cost = calibrate(folder)
+    return Stage(cost, run, max_num_seqs=8, cache_tokens=16_384, length_scale=1 / 8, most_requests=_ENGINE_REQUESTS)

@@ -1,0 +1,77 @@
+"""A token budget that follows the step-time model, against fixed ones, under an objective for inter-token latency."""
+
+from typing import TYPE_CHECKING
+
+from load_tests.experiments.chunked_prefill import chat_and_documents
+from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.stage import Stage
+from load_tests.plots import gap_ecdf
+from load_tests.report import ITL_P50, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column, goodput
+from load_tests.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FIXED = (128, 256, 512, 2048)
+TARGET_TOKENS = 512
+SLACK = 1.1
+"""By which p99 may be over the target."""
+
+
+class TokenBudgets(Experiment):
+    """Chat beside long documents, as for chunked prefill."""
+
+    name = "token_budget"
+    title = "Inter-token latency by token budget; the target is the dashed line"
+    claim = (
+        "The token budget decides between the time between tokens and the time to first token. One that follows a "
+        "step-time model meets the objective without being tuned, and gives prompts as much as the best fixed one that "
+        "meets it"
+    )
+    source = "Sarathi-Serve (OSDI'24), section 4.3, where the budget is profiled once"
+
+    def target(self, stage: Stage) -> float:
+        """Seconds between tokens: a step of some 512 tokens, and the keys that its decodes read."""
+        cost = stage.cost
+        tokens, cached = stage.tokens(TARGET_TOKENS), stage.max_num_seqs * stage.tokens(512)
+        return cost.per_step + cost.per_token * tokens + cost.per_cached_token * cached
+
+    def arms(self, stage: Stage) -> list[Arm]:
+        arrivals = chat_and_documents(stage, self.requests)
+        adaptive = {
+            "token_budget": "adaptive",
+            "target_itl_ms": 1e3 * self.target(stage),
+            "max_num_batched_tokens": stage.tokens(FIXED[-1]),
+        }
+        fixed = [Arm(f"fixed {b}", arrivals, {"max_num_batched_tokens": stage.tokens(b)}) for b in FIXED]
+        return [*fixed, Arm("adaptive", arrivals, adaptive)]
+
+    def columns(self, stage: Stage) -> list[Column]:
+        return [THROUGHPUT, TTFT_MEAN, TTFT_P99, ITL_P50, ITL_P99, goodput(stage.slo)]
+
+    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+        target, adaptive = self.target(stage), results["adaptive"]
+
+        def meets(result: Result) -> bool:
+            return result.itl(99) <= SLACK * target
+
+        fixed = {label: result for label, result in results.items() if label != "adaptive" and meets(result)}
+        waits = {label: TTFT_MEAN.value(result) for label, result in fixed.items()}
+        best = min(waits, key=lambda label: waits[label], default="none")
+        wait, least = TTFT_MEAN.value(adaptive), waits.get(best, float("inf"))
+        return [
+            Finding(
+                f"adaptive: ITL p99 {1e3 * adaptive.itl(99):.0f} ms, target {1e3 * target:.0f} ms (at most 10 % over)",
+                meets(adaptive),
+            ),
+            Finding(
+                f"adaptive: mean TTFT {wait:.3f} s; best fixed budget that meets the target, {best}: {least:.3f} s "
+                "(at most 10 % more)",
+                wait <= SLACK * least,
+            ),
+        ]
+
+    def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
+        gap_ecdf(axes, results)
+        axes.axvline(1e3 * self.target(stage), color="black", ls="--")
+        axes.legend()

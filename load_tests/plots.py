@@ -1,0 +1,78 @@
+"""Pictures of results."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+import numpy as np
+
+from load_tests.arrivals import Floats
+from load_tests.report import Column
+from load_tests.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+matplotlib.use("Agg")
+_INCHES = (11, 7)
+
+
+def overview(results: Mapping[str, Result], path: Path, title: str) -> None:
+    """Distributions of the three latencies, and how many requests ran."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 2, figsize=_INCHES, layout="constrained")
+    figure.suptitle(title)
+    ecdf(axes[0, 0], {label: r.ttft for label, r in results.items()}, "time to first token, s")
+    gap_ecdf(axes[0, 1], results)
+    ecdf(axes[1, 0], {label: r.e2e for label, r in results.items()}, "arrival to last token, s")
+    for label, result in results.items():
+        axes[1, 1].plot([s.at for s in result.samples], [s.running for s in result.samples], label=label, lw=0.8)
+    axes[1, 1].set(xlabel="time, s", ylabel="running requests")
+    axes[0, 0].legend()
+    save(figure, path)
+
+
+def save(figure: object, path: Path) -> None:
+    """Write a figure as PNG and forget it."""
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyplot.savefig(path, dpi=120)
+    pyplot.close()
+
+
+def ecdf(axes: "Axes", values: Mapping[str, Floats], label: str) -> None:
+    """Share of requests for which a time is at most x, with x on a logarithmic scale."""
+    for name, times in values.items():
+        axes.ecdf(np.maximum(times, 1e-4), label=name)
+    axes.set(xscale="log", xlabel=label, ylabel="share of requests")
+    axes.grid(alpha=0.3)
+
+
+def gap_ecdf(axes: "Axes", results: Mapping[str, Result]) -> None:
+    """Share of tokens that come at least so late after the one before, both on a logarithmic scale: the tail."""
+    for name, result in results.items():
+        order = np.argsort(result.gaps)
+        later = 1 - np.cumsum(result.gap_counts[order]) / max(1, result.gap_counts.sum())
+        axes.plot(1e3 * result.gaps[order], np.maximum(later, 1e-6), label=name)
+    axes.set(xscale="log", yscale="log", xlabel="inter-token latency, ms", ylabel="share of tokens that take longer")
+    axes.set_ylim(1e-5, 1)
+    axes.grid(alpha=0.3)
+
+
+def bars(axes: "Axes", results: Mapping[str, Result], column: Column) -> None:
+    """A measure of each result."""
+    bar = axes.bar(list(results), [column.value(result) for result in results.values()])
+    axes.bar_label(bar, fmt=f"{{:{column.form}}}")
+    axes.set_ylabel(column.name)
+    axes.tick_params(axis="x", rotation=20)
+
+
+def lines(axes: "Axes", curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:
+    """A curve of (x, y) for each name."""
+    for name, (xs, ys) in curves.items():
+        axes.plot(xs, ys, label=name)
+    axes.set(xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)

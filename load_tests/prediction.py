@@ -1,0 +1,73 @@
+"""`python -m load_tests.prediction`: how far the simulator is from the real engine, on the same arrivals.
+
+Serves a small open-loop workload on the real engine in process (the default model, bfloat16, CPU), then twice in the
+simulator: with step times fitted to that very run, and with those of another run.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from load_tests.arrivals import Gamma
+from load_tests.engine_run import calibrate, engine_config, run_engine
+from load_tests.lengths import Uniform
+from load_tests.report import E2E_MEAN, E2E_P99, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, table
+from load_tests.result import Result
+from load_tests.simulator import simulate
+from load_tests.step_cost import StepCost
+from load_tests.traffic import Stream
+from scripts.default_model import default_model
+
+COLUMNS = (THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99)
+LENGTHS = Uniform(16, 192), Uniform(8, 48)
+MAX_NUM_SEQS = 8
+LOAD = 0.7
+
+
+def predict(folder: Path, requests: int, seed: int) -> tuple[dict[str, Result], dict[str, StepCost]]:
+    """Serve some requests at 70 % of what the machine can do; return what came of it, and the step times fitted."""
+    other = calibrate(folder)
+    rate = LOAD * other.capacity(LENGTHS[0].mean, LENGTHS[1].mean, MAX_NUM_SEQS)
+    arrivals = Stream(Gamma(rate), *LENGTHS).make(requests, seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch, "trace.json")
+        config = engine_config(folder, max_num_seqs=MAX_NUM_SEQS, kv_cache_tokens=16_384, trace_file=str(trace))
+        measured = run_engine(arrivals, config, progress=True)
+        costs = {"fitted to this run": StepCost.of_trace(trace), "fitted to another run": other}
+    config = replace(config, trace_file=None)
+    return {
+        "engine": measured,
+        **{f"simulator, {name}": simulate(arrivals, config, cost) for name, cost in costs.items()},
+    }, costs
+
+
+def errors(results: dict[str, Result]) -> str:
+    """Relative errors of each simulation, in Markdown."""
+    measured = results["engine"]
+    rows = [["error", *(column.name.partition(",")[0] for column in COLUMNS)], ["---", *["---:"] * len(COLUMNS)]]
+    for label, result in results.items():
+        if result is not measured:
+            rows.append([label, *(f"{c.value(result) / c.value(measured) - 1:+.0%}" for c in COLUMNS)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def main() -> int:
+    """Run both and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=64, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the workload (%(default)s)")
+    options = parser.parse_args()
+    results, costs = predict(default_model(), options.requests, options.seed)
+    print(table(results, COLUMNS), errors(results), sep="\n\n")
+    for name, cost in costs.items():
+        print(
+            f"\nStep time {name}: {1e3 * cost.per_step:.1f} ms + {1e3 * cost.per_token:.2f} ms per token "
+            f"+ {1e6 * cost.per_cached_token:.2f} µs per cached token"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Writes down when tokens came, in a simulation or on the real engine."""
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from inflight.request import Request
+from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
+from load_tests.result import Result, Sample
+from load_tests.scripted_request import ScriptedRequest
+from load_tests.traffic import Arrival
+
+_NEVER = -1.0
+
+
+class Recorder:
+    """Collects what `Result` is made of. Times are seconds from the start of the traffic."""
+
+    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+        self._arrivals = arrivals
+        self._first = [_NEVER] * len(arrivals)
+        self._last = [_NEVER] * len(arrivals)
+        self._finish = [_NEVER] * len(arrivals)
+        self._cached = [0] * len(arrivals)
+        self._preemptions = [0] * len(arrivals)
+        self._gaps, self._gap_counts = array("d"), array("q")
+        self._tenants = len({arrival.tenant for arrival in arrivals}) > 1
+        self._service: dict[str, float] = defaultdict(float)
+        self._waiting: Counter[str] = Counter()
+        self._samples: list[Sample] = []
+        self.num_ended = 0
+        """Requests that finished or were turned away."""
+
+    def arrived(self, request: Request) -> None:
+        """A request was queued."""
+        self._waiting[request.tenant] += 1
+
+    def refused(self) -> None:
+        """A request was turned away at the door."""
+        self.num_ended += 1
+
+    def expired(self, request: Request) -> None:
+        """A request was given up while it waited."""
+        self._waiting[request.tenant] -= 1
+        self.num_ended += 1
+
+    def tokens(self, requests: Sequence[Request], now: float) -> None:
+        """Each of `requests` got a token."""
+        last_at = self._last
+        gaps: dict[float, int] = {}
+        for request in cast(Sequence[ScriptedRequest], requests):
+            last = last_at[request.index]
+            if last == _NEVER:
+                self._began(request, now)
+            else:
+                # Most got their last token at the same moment, so that a step has few different gaps.
+                gaps[last] = gaps.get(last, 0) + 1
+            last_at[request.index] = now
+        for last, times in gaps.items():
+            self._gaps.append(now - last)
+            self._gap_counts.append(times)
+        if self._tenants:
+            for tenant, count in Counter(request.tenant for request in requests).items():
+                self._service[tenant] += OUTPUT_PRICE * count
+
+    def _began(self, request: ScriptedRequest, now: float) -> None:
+        self._first[request.index] = now
+        self._cached[request.index] = request.num_cached
+        self._waiting[request.tenant] -= 1
+        if self._tenants:
+            self._service[request.tenant] += PROMPT_PRICE * (len(request.prompt_ids) - request.num_cached)
+
+    def finished(self, request: Request, now: float) -> None:
+        """A request has got all its tokens."""
+        assert isinstance(request, ScriptedRequest)
+        self._finish[request.index] = now
+        self._preemptions[request.index] = request.num_preemptions
+        self.num_ended += 1
+
+    def sample(self, now: float, running: int) -> None:
+        """Remember how things stand."""
+        self._samples.append(Sample(now, running, dict(self._service), dict(self._waiting)))
+
+    def result(self, *, steps: int, step_seconds: float, padding_tokens: int, swaps: int) -> Result:
+        """What was collected, with the totals of all steps."""
+        arrivals = self._arrivals
+        return Result(
+            arrivals=arrivals,
+            arrival=np.array([arrival.at for arrival in arrivals]),
+            prompt=np.array([arrival.prompt_tokens for arrival in arrivals]),
+            output=np.array([arrival.output_tokens for arrival in arrivals]),
+            first_token=_times(self._first),
+            finish=_times(self._finish),
+            cached=np.array(self._cached),
+            preemptions=np.array(self._preemptions),
+            gaps=np.array(self._gaps),
+            gap_counts=np.array(self._gap_counts),
+            samples=self._samples,
+            steps=steps,
+            step_seconds=step_seconds,
+            padding_tokens=padding_tokens,
+            swaps=swaps,
+        )
+
+
+def _times(seconds: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    times = np.array(seconds)
+    times[times == _NEVER] = np.nan
+    return times

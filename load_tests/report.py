@@ -1,0 +1,65 @@
+"""Tables of results, in Markdown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from load_tests.result import Result, Slo, percentile
+
+
+@dataclass(frozen=True)
+class Column:
+    """A measure of a result, with its unit."""
+
+    name: str
+    value: Callable[[Result], float]
+    form: str = ".1f"
+
+    def cell(self, result: Result) -> str:
+        """The measure of a result, as text."""
+        return format(self.value(result), self.form)
+
+
+THROUGHPUT = Column("output tok/s", lambda r: r.throughput, ".0f")
+TTFT_P50 = Column("TTFT p50, s", lambda r: percentile(r.ttft, 50), ".3f")
+TTFT_P99 = Column("TTFT p99, s", lambda r: percentile(r.ttft, 99), ".3f")
+TTFT_MEAN = Column("TTFT mean, s", lambda r: float(r.ttft.mean()), ".3f")
+ITL_P50 = Column("ITL p50, ms", lambda r: 1e3 * r.itl(50))
+ITL_P99 = Column("ITL p99, ms", lambda r: 1e3 * r.itl(99))
+E2E_MEAN = Column("E2E mean, s", lambda r: float(r.e2e.mean()), ".2f")
+E2E_P99 = Column("E2E p99, s", lambda r: percentile(r.e2e, 99), ".2f")
+FAIRNESS = Column("Jain's index", lambda r: r.fairness, ".3f")
+PREEMPTIONS = Column("preemptions", lambda r: float(r.preemptions.sum()), ".0f")
+PADDING = Column("padding tokens", lambda r: float(r.padding_tokens), ".0f")
+
+
+def goodput(slo: Slo) -> Column:
+    """Requests per second that met an objective."""
+    return Column("goodput, req/s", lambda r: r.goodput(slo), ".2f")
+
+
+def attainment(slo: Slo) -> Column:
+    """Share of requests that met an objective."""
+    return Column("in SLO", lambda r: r.attainment(slo), ".1%")
+
+
+def cost(price_per_hour: float | None) -> Column:
+    """What 1,000 output tokens cost: machine time, or money where an hour of the machine has a price."""
+    if price_per_hour is None:
+        return Column("machine s per 1k tokens", lambda r: r.seconds_per_thousand(), ".3f")
+    return Column("cost per 1k tokens", lambda r: r.seconds_per_thousand() * price_per_hour / 3600, ".6f")
+
+
+def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
+    """Everything that one asks of a server."""
+    times = [TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99]
+    return [
+        *(THROUGHPUT, *times, goodput(slo), attainment(slo)),
+        *(FAIRNESS, PREEMPTIONS, PADDING, cost(price_per_hour)),
+    ]
+
+
+def table(results: Mapping[str, Result], shown: Sequence[Column]) -> str:
+    """A row for each result."""
+    rows = [[label, *(column.cell(result) for column in shown)] for label, result in results.items()]
+    head = ["", *(column.name for column in shown)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * len(shown)], *rows])

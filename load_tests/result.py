@@ -1,0 +1,141 @@
+"""What came of a workload, and the measures that papers on LLM serving use."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from load_tests.arrivals import Floats
+from load_tests.lengths import Ints
+from load_tests.traffic import Arrival
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Service level objective: a request is good if its first token and its tokens come in time.
+
+    The time between tokens is its mean over a request, as in DistServe (OSDI'24), where it is called TPOT.
+    """
+
+    ttft: float
+    """Seconds; a request's own target takes its place."""
+    itl: float
+    """Seconds."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How things stood at a moment."""
+
+    at: float
+    running: int
+    service: Mapping[str, float]
+    """What each tenant has been given so far, in the prices of the Virtual Token Counter; empty if there is one."""
+    waiting: Mapping[str, int]
+    """Requests of each tenant that have no token yet."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Arrays have an entry for each request, in the order of arrival; times are seconds from the start."""
+
+    arrivals: Sequence[Arrival]
+    arrival: Floats
+    prompt: Ints
+    """Tokens."""
+    output: Ints
+    """Tokens."""
+    first_token: Floats
+    """NaN for those that were turned away, as in `finish`."""
+    finish: Floats
+    cached: Ints
+    """Prompt tokens that the prefix cache held."""
+    preemptions: Ints
+    gaps: Floats
+    """Times between two tokens of a request, shape [different gaps]."""
+    gap_counts: Ints
+    """How often each occurred."""
+    samples: Sequence[Sample]
+    steps: int
+    step_seconds: float
+    """Time spent in steps."""
+    padding_tokens: int
+    swaps: int
+    """Preemptions by swapping."""
+
+    @cached_property
+    def done(self) -> NDArray[np.bool_]:
+        """Which requests got all their tokens."""
+        return ~np.isnan(self.finish)
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first arrival to the last token."""
+        return float(np.nanmax(self.finish) - self.arrival[0])
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens per second."""
+        return float(self.output[self.done].sum() / self.duration)
+
+    @property
+    def ttft(self) -> Floats:
+        """Time to first token of each request that has one, in seconds."""
+        return (self.first_token - self.arrival)[self.done]
+
+    @property
+    def e2e(self) -> Floats:
+        """Time from arrival to last token of each request that has one, in seconds."""
+        return (self.finish - self.arrival)[self.done]
+
+    def itl(self, percent: float) -> float:
+        """Percentile of the times between tokens, of all tokens together, in seconds; 0 if there are none."""
+        return weighted_percentile(self.gaps, self.gap_counts, percent)
+
+    def attainment(self, slo: Slo) -> float:
+        """Share of all requests that met the objective; those turned away did not."""
+        own = np.array([slo.ttft if a.target_ttft is None else a.target_ttft for a in self.arrivals])
+        mean_gap = (self.finish - self.first_token) / np.maximum(self.output - 1, 1)
+        # A comparison with NaN is false.
+        return float(((self.first_token - self.arrival <= own) & (mean_gap <= slo.itl)).mean())
+
+    def goodput(self, slo: Slo) -> float:
+        """Requests per second that met the objective."""
+        return self.attainment(slo) * len(self.arrival) / self.duration
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index over what the tenants were given while requests still came; 1 if there is one tenant."""
+        until = [sample for sample in self.samples if sample.at <= self.arrival[-1]]
+        return jain(list(until[-1].service.values())) if until else 1.0
+
+    def seconds_per_thousand(self) -> float:
+        """Machine time that 1,000 output tokens cost."""
+        return 1e3 * self.duration / float(self.output[self.done].sum())
+
+    def select(self, mask: NDArray[np.bool_]) -> "Floats":
+        """Times to first token of the requests that `mask`, shape [requests], picks."""
+        return (self.first_token - self.arrival)[mask & self.done]
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index: 1 if all have the same, 1/n if one has everything."""
+    x = np.array(shares)
+    return float(x.sum() ** 2 / (len(x) * (x**2).sum())) if x.any() else 1.0
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """Percentile of some values; 0 if there are none."""
+    return float(np.percentile(values, percent)) if len(values) else 0.0
+
+
+def weighted_percentile(values: Floats, counts: Ints, percent: float) -> float:
+    """The smallest value that at least so many percent don't exceed, each counted so often; 0 if there are none."""
+    if not len(values):
+        return 0.0
+    order = np.argsort(values)
+    reached = np.cumsum(counts[order])
+    at = np.searchsorted(reached, reached[-1] * percent / 100)
+    return float(values[order][min(at, len(values) - 1)])

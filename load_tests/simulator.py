@@ -1,0 +1,122 @@
+"""Runs the scheduler of the engine over a workload in virtual time: no model, no threads."""
+
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from inflight.config import EngineConfig
+from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.swap_space import SwapSpace
+from inflight.scheduler.scheduler import Scheduler
+from load_tests.recorder import Recorder
+from load_tests.result import Result
+from load_tests.scripted_request import scripted_request
+from load_tests.step_cost import StepCost
+from load_tests.traffic import Arrival
+
+_STEPS_PER_SAMPLE = 16
+
+
+def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, progress: bool = False) -> Result:
+    """Serve `arrivals` as an engine with these settings would on a machine where steps cost so much.
+
+    Raises:
+        ValueError: the cache has no size, or a request could never fit into it.
+    """
+    simulation = Simulation(arrivals, config, cost)
+    with tqdm(total=len(arrivals), unit="request", disable=not progress) as bar:
+        while simulation.step():
+            bar.update(simulation.recorder.num_ended - bar.n)
+    return simulation.result()
+
+
+class Simulation:
+    """`EngineCore` and its loop with a clock of its own."""
+
+    def __init__(self, arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost) -> None:
+        self.scheduler = make_scheduler(config, cost)
+        self.recorder = Recorder(arrivals)
+        self.now = 0.0
+        self._arrivals = arrivals
+        self._next = 0
+        self._config = config
+        self._cost = cost
+        # Without shared prefixes a cache finds nothing, and naming blocks is most of the work.
+        self._distinct = config.enable_prefix_caching
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._padding = 0
+
+    def step(self) -> bool:
+        """One step, or a wait for something to do; False when all is done."""
+        scheduler, recorder = self.scheduler, self.recorder
+        self._take_arrivals()
+        for request, _, _ in scheduler.expire(self.now):
+            recorder.expired(request)
+        plan = scheduler.schedule(self.now)
+        if not plan.scheduled:
+            return self._wait()
+        seconds = self._cost.seconds(plan)
+        self.now += seconds
+        self._steps += 1
+        self._step_seconds += seconds
+        self._padding += plan.padding
+        scheduler.observe(plan, seconds)
+        sampling = plan.sampling
+        recorder.tokens(sampling, self.now)
+        for request, reason in scheduler.commit(plan, [0] * len(sampling)):
+            if reason is not None:
+                recorder.finished(request, self.now)
+        if self._steps % _STEPS_PER_SAMPLE == 0:
+            recorder.sample(self.now, len(scheduler.running))
+        return True
+
+    def _take_arrivals(self) -> None:
+        while self._next < len(self._arrivals) and self._arrivals[self._next].at <= self.now:
+            request = scripted_request(self._arrivals[self._next], self._next, 0.0, distinct=self._distinct)
+            self._next += 1
+            if not self.scheduler.fits(request):
+                raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; a request needs more by itself")
+            if len(self.scheduler.waiting) >= self._config.max_queue_size:
+                self.recorder.refused()
+            else:
+                self.recorder.arrived(request)
+                self.scheduler.add(request)
+
+    def _wait(self) -> bool:
+        """Let time pass until the next arrival or, if a batch fills up, until it goes."""
+        moments = [self._arrivals[self._next].at] if self._next < len(self._arrivals) else []
+        if self.scheduler.wakes_at is not None:
+            moments.append(self.scheduler.wakes_at)
+        if not moments:
+            return False
+        self.now = max(self.now, min(moments))
+        return True
+
+    def result(self) -> Result:
+        """What came of it."""
+        return self.recorder.result(
+            steps=self._steps,
+            step_seconds=self._step_seconds,
+            padding_tokens=self._padding,
+            swaps=self.scheduler.num_swaps,
+        )
+
+
+def make_scheduler(config: EngineConfig, cost: StepCost) -> Scheduler:
+    """The scheduler of an engine with these settings.
+
+    Raises:
+        ValueError: `kv_cache_tokens` is not given.
+    """
+    if config.kv_cache_tokens is None:
+        raise ValueError("kv_cache_tokens is not given; without a model it follows from nothing")
+    tables = BlockTables(
+        BlockPool(config.kv_cache_tokens // config.block_size),
+        config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        per_tenant=config.prefix_caching_per_tenant,
+        swap_space=SwapSpace(config.swap_space_tokens // config.block_size),
+    )
+    return Scheduler(config, tables, config.queue_policies, swap_seconds_per_block=cost.per_swapped_block)

@@ -1,0 +1,86 @@
+"""What a step costs on some machine."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.step_time import StepTimeModel
+
+_BLOCK_SIZE = 16
+"""Tokens in a block of the KV cache by default."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """`seconds = per_step + per_token * tokens + per_cached_token * cached tokens read`, as in `StepTimeModel`."""
+
+    per_step: float
+    per_token: float
+    per_cached_token: float
+    per_swapped_block: float = 0.0
+    """Seconds to copy a block between the cache and host memory, one way."""
+
+    def seconds(self, plan: StepPlan) -> float:
+        """How long a step takes; a batch that pads computes its padding, too."""
+        copies = len(plan.swapped_out) + len(plan.swapped_in)
+        tokens = plan.num_tokens + plan.padding
+        seconds = self.per_step + self.per_token * tokens + self.per_cached_token * plan.num_cached
+        return seconds + self.per_swapped_block * copies
+
+    def capacity(self, prompt: float, output: float, num_seqs: float) -> float:
+        """Requests per second, were `num_seqs` always running, each of `prompt` and `output` tokens."""
+        steps = self.per_step * output / num_seqs
+        reads = self.per_cached_token * output * (prompt + output / 2)
+        return 1 / (steps + self.per_token * (prompt + output) + reads)
+
+    @classmethod
+    def of_hardware(
+        cls,
+        *,
+        weight_bytes: float,
+        kv_bytes_per_token: float,
+        bytes_per_second: float,
+        flop_per_second: float,
+        host_bytes_per_second: float,
+    ) -> "StepCost":
+        """From what a model weighs (2 bytes and 2 FLOP per parameter) and what a machine attains.
+
+        Reading weights and keys at memory speed and multiplying at arithmetic speed are added up, not overlapped: at
+        most twice what a roofline would say.
+        """
+        return cls(
+            per_step=weight_bytes / bytes_per_second,
+            per_token=weight_bytes / flop_per_second,
+            per_cached_token=kv_bytes_per_token / bytes_per_second,
+            per_swapped_block=_BLOCK_SIZE * kv_bytes_per_token / host_bytes_per_second,
+        )
+
+    @classmethod
+    def of_trace(cls, path: Path) -> "StepCost":
+        """Fitted to the steps of an engine's `trace_file`.
+
+        Raises:
+            ValueError: the trace holds too few steps to fit anything to.
+        """
+        model = StepTimeModel()
+        for event in json.loads(path.read_text()):
+            if event.get("name") == "step":
+                args = event["args"]
+                model.observe(args["tokens"] + args["padding_tokens"], args["cached_tokens"], event["dur"] / 1e6)
+        if not model.known:
+            raise ValueError(f"{path} holds {model.num_steps} steps, too few to fit a step-time model to")
+        return cls(*model.coefficients)
+
+
+# Llama 3 8B in bfloat16: 8.03 billion parameters; 32 layers of 8 key-value heads of 128 dimensions. NVIDIA A100 SXM
+# 80 GB (data sheet): 2,039 GB/s and 312 TFLOP/s, of which kernels attain some 80 % and 60 %; PCIe 4 x16: 32 GB/s.
+A100_LLAMA_8B = StepCost.of_hardware(
+    weight_bytes=16.06e9,
+    kv_bytes_per_token=2 * 32 * 8 * 128 * 2,
+    bytes_per_second=0.8 * 2.039e12,
+    flop_per_second=0.6 * 312e12,
+    host_bytes_per_second=0.8 * 32e9,
+)
+A100_CACHE_TOKENS = 400_000
+"""What 90 % of 80 GB hold beside those weights."""

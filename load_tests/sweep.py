@@ -1,0 +1,53 @@
+"""Finds the settings that serve a workload best."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tqdm import tqdm
+
+from inflight.config import EngineConfig
+from load_tests.result import Result, Slo
+from load_tests.simulator import simulate
+from load_tests.step_cost import StepCost
+from load_tests.traffic import Arrival
+
+GRID: Mapping[str, Sequence[Any]] = {
+    "max_num_seqs": (32, 64, 128),
+    "max_num_batched_tokens": (256, 512, 2048),
+    "scheduling_policy": ("fcfs", "sjf", "slo"),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings, and what came of them."""
+
+    settings: Mapping[str, Any]
+    result: Result
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+
+def sweep(
+    arrivals: Sequence[Arrival],
+    config: EngineConfig,
+    cost: StepCost,
+    slo: Slo,
+    grid: Mapping[str, Sequence[Any]] = GRID,
+    *,
+    progress: bool = False,
+) -> list[Candidate]:
+    """Simulate every combination of the grid's values, with a progress bar; the best first.
+
+    Best is the highest goodput, then the shortest mean time from arrival to last token.
+    """
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    candidates = [
+        Candidate(settings, simulate(arrivals, replace(config, **settings), cost))
+        for settings in tqdm(combinations, unit="setting", disable=not progress)
+    ]
+    return sorted(candidates, key=lambda c: (-c.result.goodput(slo), c.result.e2e.mean()))

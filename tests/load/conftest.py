@@ -1,0 +1,27 @@
+"""What the tests of the simulator share."""
+
+import pytest
+
+from inflight.config import EngineConfig
+from load_tests.arrivals import Gamma
+from load_tests.lengths import Uniform
+from load_tests.step_cost import StepCost
+from load_tests.traffic import Arrival, Stream
+
+
+@pytest.fixture
+def cost() -> StepCost:
+    """Of a machine that does some 100 small requests a second."""
+    return StepCost(per_step=1e-3, per_token=1e-4, per_cached_token=1e-7)
+
+
+@pytest.fixture
+def arrivals() -> list[Arrival]:
+    return Stream(Gamma(60.0, cv=2.0), Uniform(1, 40), Uniform(1, 20), max_tokens=16).make(120, seed=3)
+
+
+@pytest.fixture
+def config() -> EngineConfig:
+    return EngineConfig(
+        model="simulated", kv_cache_tokens=512, max_num_seqs=8, max_num_batched_tokens=32, enable_prefix_caching=False
+    )

@@ -1,0 +1,76 @@
+"""Measures, on numbers that one can work out by hand."""
+
+import numpy as np
+import pytest
+
+from load_tests.report import cost
+from load_tests.result import Result, Sample, Slo, jain, percentile, weighted_percentile
+from load_tests.traffic import Arrival
+
+
+@pytest.fixture
+def result() -> Result:
+    """Two requests that finish and one that is turned away."""
+    return Result(
+        arrivals=[Arrival(0.0, 5, 3, 3), Arrival(1.0, 5, 1, 1, target_ttft=2.0), Arrival(2.0, 5, 1, 1)],
+        arrival=np.array([0.0, 1.0, 2.0]),
+        prompt=np.array([5, 5, 5]),
+        output=np.array([3, 1, 1]),
+        first_token=np.array([0.5, 2.5, np.nan]),
+        finish=np.array([4.0, 2.5, np.nan]),
+        cached=np.array([0, 0, 0]),
+        preemptions=np.array([0, 0, 0]),
+        gaps=np.array([0.5, 3.0]),
+        gap_counts=np.array([1, 1]),
+        samples=[Sample(1.0, 1, {"a": 3.0, "b": 1.0}, {}), Sample(9.0, 0, {"a": 9.0, "b": 9.0}, {})],
+        steps=4,
+        step_seconds=3.0,
+        padding_tokens=0,
+        swaps=0,
+    )
+
+
+def test_latencies_are_those_of_finished_requests(result: Result) -> None:
+    assert result.ttft.tolist() == [0.5, 1.5]
+    assert result.e2e.tolist() == [4.0, 1.5]
+    assert result.itl(50) == 0.5
+    assert result.itl(99) == 3.0
+
+
+def test_throughput_and_cost_are_those_of_the_tokens_delivered(result: Result) -> None:
+    assert result.throughput == 4 / 4.0
+    assert cost(None).value(result) == 1000.0
+    assert cost(7.2).value(result) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("slo", "good"), [(Slo(1.0, 2.0), 2), (Slo(0.4, 2.0), 1), (Slo(1.0, 1.0), 1), (Slo(0.1, 0.1), 1)]
+)
+def test_a_request_is_good_if_both_of_its_times_are(result: Result, slo: Slo, good: int) -> None:
+    # The second one brings a target of 2 s and has no token after its first.
+    assert result.attainment(slo) == pytest.approx(good / 3)
+    assert result.goodput(slo) == pytest.approx(good / 4.0)
+
+
+def test_fairness_is_that_of_the_time_when_requests_came(result: Result) -> None:
+    assert result.fairness == jain([3.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("shares", "index"), [([1, 1, 1, 1], 1.0), ([5, 0, 0, 0], 0.25), ([3, 1], 0.8), ([], 1.0), ([0, 0], 1.0)]
+)
+def test_jain(shares: list[float], index: float) -> None:
+    assert jain(shares) == pytest.approx(index)
+
+
+def test_weighted_percentiles_are_those_of_the_values_repeated() -> None:
+    chance = np.random.default_rng(1)
+    values, counts = chance.random(50), chance.integers(1, 9, 50)
+    repeated = np.repeat(values, counts)
+    for percent in (0, 1, 50, 99, 100):
+        assert weighted_percentile(values, counts, percent) == np.percentile(repeated, percent, method="inverted_cdf")
+
+
+def test_nothing_has_percentiles_of_zero() -> None:
+    assert percentile(np.array([]), 99) == 0
+    assert weighted_percentile(np.array([]), np.array([], dtype=np.int64), 99) == 0

@@ -1,0 +1,185 @@
+"""The simulator loses nothing, repeats itself, and plans what the engine's own loop plans."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inflight.config import EngineConfig
+from inflight.core import EngineCore
+from inflight.outputs import TokenLogprobs
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STRATEGIES
+from load_tests.arrivals import AllAtOnce
+from load_tests.lengths import fixed
+from load_tests.result import Slo
+from load_tests.scripted_request import scripted_request
+from load_tests.simulator import Simulation, make_scheduler, simulate
+from load_tests.step_cost import StepCost
+from load_tests.sweep import sweep
+from load_tests.traffic import Arrival, Stream
+
+
+@pytest.mark.parametrize("strategy", BATCHING_STRATEGIES)
+@pytest.mark.parametrize("admission", ADMISSION_POLICIES)
+def test_every_request_gets_its_tokens(
+    arrivals: list[Arrival], config: EngineConfig, cost: StepCost, strategy: str, admission: str
+) -> None:
+    config = replace(config, batching_strategy=strategy, batch_scheduler_policy=admission, kv_cache_tokens=128)
+    result = simulate(arrivals, config, cost)
+    assert result.done.all()
+    assert result.throughput * result.duration == pytest.approx(sum(a.output_tokens for a in arrivals))
+    # Every token but a request's first comes after a gap.
+    assert result.gap_counts.sum() == sum(a.output_tokens - 1 for a in arrivals)
+    assert (result.arrival <= result.first_token).all()
+    assert (result.first_token <= result.finish).all()
+
+
+def test_a_workload_has_one_outcome(arrivals: list[Arrival], config: EngineConfig, cost: StepCost) -> None:
+    first, second = (simulate(arrivals, config, cost) for _ in range(2))
+    assert np.array_equal(first.finish, second.finish)
+    assert np.array_equal(first.gaps, second.gaps)
+
+
+def test_steps_cost_what_their_tokens_and_keys_cost(config: EngineConfig) -> None:
+    cost = StepCost(per_step=1.0, per_token=0.1, per_cached_token=0.01)
+    result = simulate([Arrival(5.0, 4, 3, 3)], config, cost)
+    assert result.first_token[0] == pytest.approx(5 + 1.4)
+    # Two more steps of a token each, which read 4 and 5 keys.
+    assert result.finish[0] == pytest.approx(5 + 1.4 + 1.14 + 1.15)
+
+
+def test_padding_is_paid_for(cost: StepCost, config: EngineConfig) -> None:
+    arrivals = [Arrival(0.0, 8, 4, 4), Arrival(0.0, 2, 1, 1)]
+    static = replace(config, batching_strategy="static", max_num_seqs=2)
+    padded, plain = simulate(arrivals, static, cost), simulate(arrivals, config, cost)
+    # The short prompt up to the long one, and its empty seat in the three decodes.
+    assert padded.padding_tokens == 6 + 3
+    assert padded.step_seconds - plain.step_seconds == pytest.approx(9 * cost.per_token)
+
+
+def test_shared_prefixes_are_computed_once(cost: StepCost, config: EngineConfig) -> None:
+    config = replace(config, enable_prefix_caching=True)
+    arrivals = Stream(AllAtOnce(), fixed(8), fixed(4), prefix_tokens=64).make(6, 1)
+    result = simulate(arrivals, config, cost)
+    assert result.cached.tolist() == [0, *[64] * 5]
+
+
+def test_a_full_queue_refuses(arrivals: list[Arrival], config: EngineConfig, cost: StepCost) -> None:
+    result = simulate([replace(a, at=0.0) for a in arrivals], replace(config, max_queue_size=20), cost)
+    assert result.done.sum() == 20
+    assert result.attainment(Slo(ttft=1e3, itl=1e3)) == pytest.approx(20 / len(arrivals))
+
+
+def test_lost_requests_are_shed(arrivals: list[Arrival], config: EngineConfig, cost: StepCost) -> None:
+    config = replace(config, scheduling_policy="slo", shed_lost_requests=True, target_ttft_ms=20.0)
+    result = simulate([replace(a, at=0.0) for a in arrivals], config, cost)
+    assert 0 < result.done.sum() < len(arrivals)
+
+
+def test_a_request_that_can_never_fit_is_named(config: EngineConfig, cost: StepCost) -> None:
+    with pytest.raises(ValueError, match="kv_cache_tokens is 512"):
+        simulate([Arrival(0.0, 600, 1, 1)], config, cost)
+
+
+class _VirtualRunner:
+    """Runs nothing, and lets the time pass that a step takes."""
+
+    def __init__(self, cost: StepCost) -> None:
+        self.now = 0.0
+        self.plans: list[list[tuple[str, int]]] = []
+        self._cost = cost
+
+    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+        self.now += self._cost.seconds(plan)
+        self.plans.append(_shares(plan))
+        return [0] * len(plan.sampling), [None] * len(plan.sampling)
+
+
+def _shares(plan: StepPlan) -> list[tuple[str, int]]:
+    return [(share.request.request_id, share.num_tokens) for share in plan.scheduled]
+
+
+def _engine_plans(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost) -> list[list[tuple[str, int]]]:
+    """What `EngineCore` runs when its clock is that of the steps."""
+    runner = _VirtualRunner(cost)
+    core = EngineCore(make_scheduler(config, cost), runner, max_queue_size=10_000, clock=lambda: runner.now)
+    waiting = [scripted_request(a, i, 0.0, distinct=config.enable_prefix_caching) for i, a in enumerate(arrivals)]
+    while waiting or core.has_work:
+        while waiting and waiting[0].arrival <= runner.now:
+            core.submit(waiting.pop(0))
+        if core.has_work:
+            core.step()
+        else:
+            runner.now = waiting[0].arrival
+    return runner.plans
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"scheduling_policy": "sjf"},
+        {"scheduling_policy": "slo", "target_ttft_ms": 50.0},
+        {"kv_cache_tokens": 96, "block_size": 4},
+        {"enable_prefix_caching": True, "token_budget": "adaptive", "target_itl_ms": 3.0},
+        {"enable_chunked_prefill": False, "scheduler_delay_factor": 1.0},
+    ],
+    ids=str,
+)
+def test_the_engine_plans_the_same(
+    arrivals: list[Arrival],
+    config: EngineConfig,
+    cost: StepCost,
+    settings: dict[str, object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(config, **settings)  # type: ignore[arg-type]
+    plans: list[list[tuple[str, int]]] = []
+    simulation = Simulation(arrivals, config, cost)
+    schedule = simulation.scheduler.schedule
+
+    def noted(now: float) -> StepPlan:
+        plan = schedule(now)
+        if plan.scheduled:
+            plans.append(_shares(plan))
+        return plan
+
+    monkeypatch.setattr(simulation.scheduler, "schedule", noted)
+    while simulation.step():
+        pass
+    assert plans == _engine_plans(arrivals, config, cost)
+
+
+def test_a_sweep_puts_the_best_first(arrivals: list[Arrival], config: EngineConfig, cost: StepCost) -> None:
+    found = sweep(arrivals, config, cost, Slo(0.1, 0.01), {"max_num_seqs": (1, 8)})
+    assert [candidate.label for candidate in found] == ["max_num_seqs=8", "max_num_seqs=1"]
+
+
+def test_step_times_are_read_from_a_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    true = StepCost(per_step=5e-3, per_token=2e-4, per_cached_token=1e-6)
+    steps = [(1 + 37 * i % 300, 91 * i % 5000) for i in range(200)]
+    events = [
+        {
+            "name": "step",
+            "dur": 1e6 * (true.per_step + true.per_token * tokens + true.per_cached_token * cached),
+            "args": {"tokens": tokens, "cached_tokens": cached, "padding_tokens": 0},
+        }
+        for tokens, cached in steps
+    ]
+    trace.write_text(json.dumps([{"ph": "E"}, {"name": "failed step", "dur": 9e9, "args": {}}, *events]))
+    fitted = StepCost.of_trace(trace)
+    assert fitted.per_step == pytest.approx(true.per_step, rel=0.01)
+    assert fitted.per_token == pytest.approx(true.per_token, rel=0.01)
+    assert fitted.per_cached_token == pytest.approx(true.per_cached_token, rel=0.05)
+
+
+def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text("[]")
+    with pytest.raises(ValueError, match="0 steps"):
+        StepCost.of_trace(trace)

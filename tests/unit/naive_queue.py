@@ -1,0 +1,120 @@
+"""The order in which requests wait, as each policy defines it, written with a list that is sorted every time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.request import Request
+from inflight.scheduler.scheduler import Scheduler
+
+PROMPT_PRICE, OUTPUT_PRICE = 1, 2
+GRACE = 10
+
+
+@dataclass
+class Entry:
+    request: Request
+    delayed: bool
+    key: float
+    lost: bool = False
+
+
+class NaiveQueue:
+    """Hears who enters and leaves the queue, and what tenants are served; says who should be where."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._config = scheduler.config
+        self.entries: dict[str, Entry] = {}
+        self.counters: dict[str, float] = {}
+        """Of 'fair': what each tenant was given or lifted to."""
+        self._last_left = ""
+        self._joined: Request | None = None
+
+    def put(self, request: Request, *, delayed: bool, newcomer: bool) -> None:
+        self._charge_prompt()
+        if self._config.scheduling_policy == "fair" and newcomer and not delayed:
+            self._lift(request.tenant)
+        key = 0.0 if delayed else self._key(request)
+        self.entries[request.request_id] = Entry(request, delayed, key)
+
+    def take(self, request: Request, *, joins: bool = False) -> None:
+        self._charge_prompt()
+        entry = self.entries.pop(request.request_id)
+        if request.tenant not in self._tenants() and not entry.delayed:
+            self._last_left = request.tenant
+        self._joined = request if joins else None
+
+    def order(self) -> list[Request]:
+        self._charge_prompt()
+        return [entry.request for entry in sorted(self.entries.values(), key=self._place)]
+
+    def expire(self, now: float) -> list[Request]:
+        """Those that can't meet their target any more, where such requests are shed."""
+        if self._config.scheduling_policy != "slo":
+            return []
+        lost = [e for e in self.entries.values() if not e.delayed and not e.request.num_output and e.key <= now]
+        if self._config.shed_lost_requests:
+            return [entry.request for entry in lost]
+        for entry in lost:
+            entry.lost = True
+        return []
+
+    def generated(self, requests: list[Request]) -> None:
+        self._charge_prompt()
+        for request in requests:
+            self._charge(request, OUTPUT_PRICE)
+
+    def _place(self, entry: Entry) -> tuple[float | str | bool, ...]:
+        request, policy = entry.request, self._config.scheduling_policy
+        level = 0 if policy == "priority" else request.priority
+        if entry.delayed:
+            return level, True, request.number
+        if policy == "fair":
+            return level, False, self.counters.get(request.tenant, 0.0), request.tenant, request.number
+        return level, False, entry.key + GRACE * self._target(request) * entry.lost, request.number
+
+    def _key(self, request: Request) -> float:
+        keys: dict[str, Callable[[], float]] = {
+            "sjf": lambda: self._work(request) + self._config.sjf_ageing * request.arrival,
+            "priority": lambda: request.arrival + request.priority * self._config.priority_ageing_seconds,
+            "slo": lambda: self._latest_start(request),
+        }
+        return keys.get(self._config.scheduling_policy, lambda: 0.0)()
+
+    def _uncached(self, request: Request) -> int:
+        tables = self._scheduler.tables
+        known = max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
+        return len(request.token_ids) - known
+
+    def _work(self, request: Request) -> int:
+        return self._uncached(request) + self._scheduler.lengths.remaining(request)
+
+    def _target(self, request: Request) -> float:
+        return self._config.target_ttft_ms / 1000 if request.target_ttft is None else request.target_ttft
+
+    def _latest_start(self, request: Request) -> float:
+        if request.num_output:
+            return request.arrival
+        return request.arrival + self._target(request) - self._scheduler.times.predict(self._uncached(request), 0)
+
+    # -- the counters of 'Fairness in Serving Large Language Models' (OSDI'24), algorithm 2 -----------------------
+
+    def _tenants(self) -> set[str]:
+        return {entry.request.tenant for entry in self.entries.values() if not entry.delayed}
+
+    def _lift(self, tenant: str) -> None:
+        waiting = self._tenants()
+        if tenant not in waiting:
+            peers = waiting or {self._last_left}
+            least = min(self.counters.get(peer, 0.0) for peer in peers)
+            self.counters[tenant] = max(self.counters.get(tenant, 0.0), least)
+
+    def _charge_prompt(self) -> None:
+        """What the cache held is known only after a request has joined."""
+        request, self._joined = self._joined, None
+        if request is not None and request.num_preemptions == 0:
+            self._charge(request, PROMPT_PRICE * (len(request.prompt_ids) - request.num_cached))
+
+    def _charge(self, request: Request, price: float) -> None:
+        weight = self._config.tenant_weights.get(request.tenant, 1.0)
+        self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + price / weight

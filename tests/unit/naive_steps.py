@@ -1,0 +1,104 @@
+"""What must hold of any step plan, computed from the plan and the requests alone."""
+
+from collections.abc import Iterable, Sequence
+
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.request import Request
+from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.scheduler import Scheduler
+from inflight.scheduler.scheduler_config import SchedulerConfig
+
+
+def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
+    """Tokens, sequences and chunks."""
+    config, running = scheduler.config, scheduler.running.values()
+    chunk = {share.request.request_id: share.num_tokens for share in plan.scheduled}
+    assert len(chunk) == len(plan.scheduled) <= len(running) <= config.max_num_seqs
+    assert chunk.keys() <= scheduler.running.keys()
+    assert plan.num_tokens <= config.max_num_batched_tokens
+    assert all(1 <= share.num_tokens <= share.request.num_uncomputed for share in plan.scheduled)
+    assert {request.request_id for request in joined} <= chunk.keys(), "admitted, but not a token is computed"
+    assert plan.prompt_budget is not None
+    prompts = [s for s in plan.scheduled if s.request.num_uncomputed > 1 or s.request in joined]
+    assert sum(share.num_tokens for share in prompts) <= plan.prompt_budget.tokens
+    if config.batching_strategy == "continuous" and config.enable_chunked_prefill:
+        unfinished = [r for r in running if chunk.get(r.request_id, 0) < r.num_uncomputed]
+        assert len(unfinished) <= (config.max_num_partial_prefills or len(running))
+        assert all(s.num_tokens <= (config.long_prefill_token_threshold or s.num_tokens) for s in plan.scheduled)
+        return
+    assert len(prompts) in (0, len(plan.scheduled)), "prompts and decodes in a step"
+    whole = all(share.samples for share in plan.scheduled)
+    assert whole or len(plan.scheduled) == 1, "a prompt is cut though it has no step of its own"
+
+
+def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], joined: Sequence[Request]) -> None:
+    """Whoever waits for another's prefix waits for a block that this very step fills, and nobody computes it too."""
+    for request in held:
+        assert request not in joined
+        assert any(_fills_for(share, request, tables) for share in plan.scheduled), "held for nothing"
+    arriving = {block for _, block in plan.swapped_in}
+    for place, share in enumerate(plan.scheduled):
+        request, first = share.request, share.request.num_computed // tables.block_size
+        if tables._prefix_caching and request in joined and not arriving.intersection(request.blocks):
+            for earlier in plan.scheduled[:place]:
+                assert not _fills(earlier, request, tables, first), "computed twice in a step"
+
+
+def _fills_for(share: Scheduled, request: Request, tables: BlockTables) -> bool:
+    last = (len(request.token_ids) - 1) // tables.block_size
+    return any(_fills(share, request, tables, index) for index in range(last))
+
+
+def _fills(share: Scheduled, request: Request, tables: BlockTables, index: int) -> bool:
+    """Whether a share completes block `index` of another request that may use it."""
+    other, size = share.request, tables.block_size
+    end = (index + 1) * size
+    return (
+        other is not request
+        and end < len(request.token_ids)
+        and other.num_computed < end <= other.num_computed + share.num_tokens
+        and other.token_ids[:end] == request.token_ids[:end]
+        and (other.tenant == request.tenant or not tables._per_tenant)
+    )
+
+
+def check_swaps(plan: StepPlan, tables: BlockTables, live: Iterable[Request]) -> None:
+    """Copies go from and to blocks that belong to those whose content they carry."""
+    host = {block for request in live for block in request.host_blocks}
+    assert {block for _, block in plan.swapped_out} <= host
+    assert not {block for block, _ in plan.swapped_in} & host
+    owned = {block for share in plan.scheduled for block in share.request.blocks}
+    assert {block for _, block in plan.swapped_in} <= owned
+
+
+class NaiveBatch:
+    """The batch of a strategy that runs one to its end, and the padding that it would take."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._lengths: list[int] = []
+        self._decodes = False
+        self._before = 0
+        """Padding of batches that have ended."""
+        self._seats = 0
+        """Empty ones in decodes of this batch."""
+        self._counted = 0
+
+    def check(self, plan: StepPlan, scheduler: Scheduler, before: Sequence[Request], joined: Sequence[Request]) -> None:
+        if self._config.batching_strategy == "continuous":
+            assert plan.padding == 0
+            return
+        if not before and joined:
+            self._before += self._prompts() + self._seats
+            self._lengths, self._decodes, self._seats = [], False, 0
+        assert not (joined and self._decodes), "a request joins a batch that decodes"
+        self._lengths += [len(request.token_ids) for request in joined]
+        assert len(self._lengths) <= self._config.max_num_seqs
+        if plan.scheduled and not joined and all(share.request.num_uncomputed == 1 for share in plan.scheduled):
+            self._decodes = True
+            self._seats += len(self._lengths) - len(plan.scheduled)
+        self._counted += plan.padding
+        assert self._counted == self._before + self._prompts() + self._seats, "padding is miscounted"
+
+    def _prompts(self) -> int:
+        return len(self._lengths) * max(self._lengths, default=0) - sum(self._lengths)

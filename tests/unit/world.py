@@ -1,0 +1,271 @@
+"""A scheduler with a model, and everything that must hold of the two whatever happens."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from inflight.request import Request
+from inflight.scheduler.plan import StepPlan
+from tests.unit.builders import make_request, make_scheduler, shares
+from tests.unit.fake_model import FakeModel, expected_output
+from tests.unit.naive_queue import NaiveQueue
+from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps
+
+
+class World:
+    """A scheduler with a model, and what is known of every request added."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        settings = dict(settings)
+        self.step_seconds: tuple[float, float, float] = settings.pop("step_seconds")
+        self.scheduler = make_scheduler(**settings)
+        self.config, self.tables = self.scheduler.config, self.scheduler.tables
+        self.block_size = self.tables.block_size
+        self.model = FakeModel(self.block_size)
+        self.naive = NaiveQueue(self.scheduler)
+        self.batch = NaiveBatch(self.config)
+        self.live: dict[str, Request] = {}
+        """Unfinished requests in order of arrival."""
+        self.now = 0.0
+        self.trace: list[dict[str, int]] = []
+        self.finished: dict[str, list[int]] = {}
+        self.held: list[Request] = []
+        """Requests that wait for another's prefix in the step that is being planned."""
+        self.writer: dict[int, str] = {}
+        """Tenant whose keys and values a block holds."""
+        self._planning = False
+        self._spy()
+
+    def _spy(self) -> None:
+        """Let the naive queue hear who enters and leaves."""
+        queue = self.scheduler.waiting
+        put, take, hold, remove, peek = queue._put, queue._take, queue.hold, queue.remove, queue.peek
+
+        def spied_put(request: Request, *, delayed: bool, newcomer: bool = False) -> None:
+            self.naive.put(request, delayed=delayed, newcomer=newcomer)
+            put(request, delayed=delayed, newcomer=newcomer)
+
+        def spied_take(request: Request) -> bool:
+            if request.request_id in self.naive.entries:
+                self.naive.take(request)
+            return take(request)
+
+        def spied_hold(request: Request) -> None:
+            if self.config.batching_strategy != "bucketed":
+                self._whose_turn_it_is(request)
+            self.held.append(request)
+            hold(request)
+
+        def spied_peek(count: int) -> list[Request]:
+            found = peek(count)
+            self.held.clear()  # It looks by holding.
+            return found
+
+        def spied_remove(request_id: str) -> Request | None:
+            if self._planning:
+                request = self.live[request_id]
+                if self.config.batching_strategy != "bucketed":
+                    self._whose_turn_it_is(request)
+                self.naive.take(request, joins=True)
+            return remove(request_id)
+
+        for spy in (spied_put, spied_take, spied_hold, spied_peek, spied_remove):
+            name = spy.__name__.removeprefix("spied_")
+            setattr(queue, f"_{name}" if name in ("put", "take") else name, spy)
+
+    def _whose_turn_it_is(self, request: Request) -> None:
+        assert self.naive.order()[0] is request, f"{request.request_id} jumps the queue"
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
+        name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
+        request = make_request(
+            name,
+            prompt,
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            stop_token_ids=stops,
+            arrival=self.now,
+            tenant=limits.pop("tenant"),
+            target_ttft=limits.pop("target_ttft"),
+        )
+        self.scheduler.policies.apply(request, **limits)
+        blocks = -(-(len(prompt) + max_tokens - 1) // self.block_size)
+        assert self.scheduler.fits(request) == (blocks <= self.tables.pool.num_blocks)
+        if self.scheduler.fits(request) and name not in self.live:
+            self.live[name] = request
+            self.scheduler.add(request)
+
+    def cancel(self, number: int) -> None:
+        name = list(self.live)[number % len(self.live)]
+        assert self.scheduler.remove(name) is self.live[name]
+        del self.live[name]
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now += milliseconds / 1000
+        lost = self.naive.expire(self.now)
+        for request, reason, message in self.scheduler.expire(self.now):
+            assert self.live.pop(request.request_id) is request
+            waited_too_long = request.wait_until is not None and request.wait_until <= self.now
+            out_of_time = request.deadline is not None and request.deadline <= self.now
+            if reason == "expired":
+                assert message
+                assert waited_too_long or out_of_time or request in lost
+                assert request.token_ids == request.prompt_ids
+            else:
+                assert (reason, message) == ("deadline", None)
+                assert out_of_time
+        for request in self.live.values():
+            assert request not in lost
+            assert request.deadline is None or request.deadline > self.now
+        for entry in self.naive.entries.values():
+            wait_until = entry.request.wait_until
+            in_time = wait_until is None or wait_until > self.now
+            assert in_time or entry.delayed or entry.request.num_preemptions
+
+    def step(self) -> None:
+        self.pass_time(0)
+        plan = self._plan()
+        if not plan.scheduled:
+            return
+        tokens, _ = self.model.run(plan)
+        a, b, c = self.step_seconds
+        seconds = a + b * plan.num_tokens + c * plan.num_cached
+        self.scheduler.observe(plan, seconds)
+        self.now += seconds
+        self.naive.generated(plan.sampling)
+        for request, reason in self.scheduler.commit(plan, tokens):
+            if reason is not None:
+                assert (request.output_ids, reason) == expected_output(request)
+                self.finished[request.request_id] = request.output_ids
+                del self.live[request.request_id]
+
+    def fail(self) -> None:
+        """A step that breaks down half-way; nothing is left of what it was to write."""
+        self.pass_time(0)
+        plan = self._plan()
+        self.model.break_down(plan)
+        hit = [share.request for share in plan.scheduled]
+        assert self.scheduler.abandon(plan) == hit
+        for request in hit:
+            del self.live[request.request_id]
+
+    def finish(self) -> None:
+        """Nobody arrives any more; all that are here must get to their ends."""
+        # The first by rank computes a token in each step, or soon. It can lose what it has only when one that goes
+        # before it is admitted, which happens once for each of those.
+        bound = 3 * sum(request.most_cached_tokens for request in self.live.values()) * (len(self.live) + 1)
+        for _ in range(bound):
+            if not self.live:
+                return
+            self.step()
+            if self.live and (wakes_at := self.scheduler.wakes_at) is not None:
+                self.now = max(self.now, wakes_at)
+        assert not self.live, "some request starves"
+
+    # -- what must hold of a step ------------------------------------------------------------------------------------
+
+    def _plan(self) -> StepPlan:
+        scheduler, before = self.scheduler, list(self.scheduler.running.values())
+        known = {name: (list(request.token_ids), request.arrival) for name, request in self.live.items()}
+        preemptions = scheduler.num_preemptions
+        self.held.clear()
+        self._planning = True
+        plan = scheduler.schedule(self.now)
+        self._planning = False
+        self.trace.append(shares(plan))
+        joined = [request for request in scheduler.running.values() if request not in before]
+        assert known == {name: (request.token_ids, request.arrival) for name, request in self.live.items()}
+        assert len(plan.preempted) == scheduler.num_preemptions - preemptions
+        self._check_progress(plan)
+        self._check_preemption(plan, joined)
+        check_limits(plan, scheduler, joined)
+        check_holds(plan, self.tables, self.held, joined)
+        check_swaps(plan, self.tables, self.live.values())
+        self.batch.check(plan, scheduler, before, joined)
+        self._check_isolation(plan)
+        return plan
+
+    def _check_progress(self, plan: StepPlan) -> None:
+        scheduler = self.scheduler
+        if not plan.scheduled:
+            assert plan.swapped_out == plan.swapped_in == plan.preempted == (), (
+                "nobody makes the copies of an empty plan"
+            )
+            assert not scheduler.running
+            assert not self.live or (scheduler.wakes_at is not None and scheduler.wakes_at > self.now)
+            return
+        assert scheduler.wakes_at is None
+        if self.config.batching_strategy == "continuous" and self.config.enable_chunked_prefill:
+            first = min(scheduler.running.values(), key=scheduler.policy.rank)
+            assert first.request_id in self.trace[-1], "the first in rank does not advance"
+
+    def _check_preemption(self, plan: StepPlan, joined: list[Request]) -> None:
+        assert not plan.preempted or self.config.batch_scheduler_policy != "guaranteed_no_evict"
+        for victim in plan.preempted:
+            assert victim.request_id in self.scheduler.waiting
+            for request in joined:
+                assert self.config.scheduling_policy == "priority", "admitted in a step that preempted"
+                assert request is not victim
+        for request in joined if plan.preempted else ():
+            assert any(request.priority < victim.priority for victim in plan.preempted), "in the place of its equal"
+
+    def _check_isolation(self, plan: StepPlan) -> None:
+        """What a request reads was written by its own tenant, where tenants share nothing."""
+        arriving = {block for _, block in plan.swapped_in}
+        for share in plan.scheduled:
+            request, first = share.request, share.request.num_computed // self.block_size
+            end = self.blocks_for(request.num_computed + share.num_tokens)
+            for block in (*arriving.intersection(request.blocks), *request.blocks[first:end]):
+                self.writer[block] = request.tenant
+            writers = {self.writer[block] for block in request.blocks[:first]}
+            assert not self.tables._per_tenant or writers <= {request.tenant}, "a block is shared between tenants"
+
+    # -- what must hold between steps --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self._check_blocks()
+        self._check_host_blocks()
+        self._check_queue()
+
+    def _check_blocks(self) -> None:
+        pool, running = self.tables.pool, self.scheduler.running.values()
+        held = Counter(block for request in self.live.values() for block in request.blocks)
+        assert pool.num_used + pool.num_free == pool.num_blocks
+        assert pool.num_used == len(held)
+        assert [held[block] for block in range(pool.num_blocks)] == pool._references
+        assert pool.num_cached <= pool.num_free
+        for request in running:
+            assert len(request.blocks) >= self.blocks_for(request.num_computed)
+            assert len(request.blocks) <= self.blocks_for(len(request.token_ids))
+            assert request.num_uncomputed >= 1
+            assert not request.host_blocks
+        worst = sum(self.blocks_for(len(r.prompt_ids) + r.max_tokens - 1) - len(r.blocks) for r in running)
+        assert self.tables.num_promised == worst
+        for request in self.scheduler.waiting:
+            assert (request.blocks, request.num_computed) == ([], 0)
+
+    def _check_host_blocks(self) -> None:
+        space = self.tables.swap_space
+        held = [block for request in self.live.values() for block in request.host_blocks]
+        assert sorted([*held, *space._free, *space._leaving]) == list(range(space.num_blocks))
+        for request in self.live.values():
+            assert len(request.host_blocks) == self.blocks_for(request.num_swapped)
+
+    def _check_queue(self) -> None:
+        queue, running = self.scheduler.waiting, self.scheduler.running
+        waiting = list(queue)
+        assert _names(waiting) == _names(self.naive.order())
+        assert running.keys() | set(_names(waiting)) == self.live.keys()
+        assert len(queue) == len(waiting) == len(self.live) - len(running)
+        assert queue.num_tokens == sum(len(request.token_ids) for request in waiting)
+        for level in range(4):
+            assert queue.count(level) == sum(request.priority == level for request in waiting)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+
+def _names(requests: Iterable[Request]) -> list[str]:
+    return [request.request_id for request in requests]
