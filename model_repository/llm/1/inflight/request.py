@@ -35,6 +35,8 @@ class Request:
     """Seconds on the monotonic clock."""
     priority: int = 0
     """Level in the waiting queue: 1 is the highest, 0 the only one where there are no levels."""
+    tenant: str = ""
+    """Whose share of the server the request is charged to; empty: everyone's."""
     wait_until: float | None = None
     """When it has waited too long for its first step, on the clock of `arrival`."""
     deadline: float | None = None

@@ -27,6 +27,11 @@ class LayerCache:
     keys: torch.Tensor
     values: torch.Tensor
 
+    def clear(self, blocks: torch.Tensor) -> None:
+        """Fill some blocks with zeros."""
+        self.keys.index_fill_(0, blocks, 0)
+        self.values.index_fill_(0, blocks, 0)
+
     def write(self, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [tokens, KV heads, width] of a step's tokens at `slots` [tokens]."""
         self.keys.flatten(0, 1).index_copy_(0, slots, keys)
@@ -41,8 +46,7 @@ def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache of `num_blocks` blocks for every layer, all zero: a masked slot counts 0 times its content, and that
-    must be finite."""
+    """A cache of `num_blocks` blocks for every layer, all zero, so that it takes no memory before it is used."""
 
     def tensor(heads: int, width: int) -> torch.Tensor:
         size = (num_blocks, block_size, heads, width)
