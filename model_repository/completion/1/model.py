@@ -172,7 +172,14 @@ class Answer:
             self._rows[index] = row
             if len(self._rows) == self._num_rows:
                 self._sent = True
-                _send(self._sender, self._response())
+                _send(self._sender, self._response_or_fault())
+
+    def _response_or_fault(self) -> Any:
+        try:
+            return self._response()
+        except Exception as fault:  # noqa: BLE001 - or the client would wait for ever
+            message = f"rows that don't fit together: {fault!r}"
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INTERNAL))
 
     def _response(self) -> Any:
         rows = [self._rows[index] for index in range(self._num_rows)]
