@@ -161,8 +161,8 @@ def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: 
     assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
     slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_cpu_kernels=False)
     assert slow.model.backend.name == "portable"
-    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "rain", "falls", "on", "distant", "hills"]
-    prompts = [" ".join(words[: length + 2]) for length in range(len(words) - 2)]
+    text = "the quick brown fox jumps over a lazy dog while rain falls on distant hills"
+    prompts = [text[:length] for length in range(10, len(text), 4)]
     exact, with_kernels, without = (
         torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
         for engine in (texts, fast, slow)
