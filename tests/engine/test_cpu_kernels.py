@@ -129,6 +129,15 @@ def _commit(requests: list[Request], counts: list[int]) -> None:
         request.num_computed += count
 
 
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("width", [16, 64, 576])
+def test_rms_norm(rows: int, width: int) -> None:
+    x, weight = random(rows, 2, width)[:, 1], random(width)
+    exact = x.double()
+    wanted = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    assert error(torch.ops.inflight.rms_norm(x, weight, 1e-6), wanted) < LINEAR_ERROR
+
+
 def test_norms_are_replaced_by_what_they_do() -> None:
     class PlusOneRMSNorm(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
-// The two operations of a decoder's step that torch has no fast CPU path for: a bf16 matrix product of few rows, and
-// attention over a paged KV cache. Built by torch's extension builder on processors with AVX512_BF16; everywhere else
+// The operations of a decoder's step that torch has no fast CPU path for: a bf16 matrix product of few rows, attention over
+// a paged KV cache, and RMSNorm in one pass. Built by torch's extension builder on processors with AVX512_BF16; everywhere else
 // torch's own operators serve (packed_linear.py, paged_attention.py).
 //
 // Both keep their data as pairs: `dpbf16` multiplies two neighbouring bf16 of a lane with two others and adds both
@@ -113,6 +113,38 @@ Tensor linear(const Tensor& x, const Tensor& packed) {
                         out + row * out_stride + panel * PANEL, out_stride);
         row += count;
       }
+    }
+  });
+  return y;
+}
+
+// -- RMSNorm ----------------------------------------------------------------------------------------------------------
+
+inline __m512 load_floats(const BFloat16* from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from)), 16));
+}
+
+// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x [M, width], rounded once at the end.
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const int64_t width = weight.size(0), rows = x.size(0);
+  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && weight.scalar_type() == at::kBFloat16, "x and weight must be bfloat16");
+  TORCH_CHECK(x.size(1) == width && x.stride(1) == 1 && width % LANES == 0, "x is ", x.sizes(), ", weight [", width, "]");
+  Tensor y = at::empty({rows, width}, x.options());
+  const BFloat16 *in = x.const_data_ptr<BFloat16>(), *scale = weight.const_data_ptr<BFloat16>();
+  BFloat16* out = y.mutable_data_ptr<BFloat16>();
+  at::parallel_for(0, rows, 32, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      const BFloat16* from = in + row * x.stride(0);
+      __m512 squares = _mm512_setzero_ps();
+      for (int64_t d = 0; d < width; d += LANES) {
+        const __m512 value = load_floats(from + d);
+        squares = _mm512_fmadd_ps(value, value, squares);
+      }
+      const float mean = _mm512_reduce_add_ps(squares) / (float)width;
+      const __m512 by = _mm512_set1_ps(1.0f / std::sqrt(mean + (float)eps));
+      for (int64_t d = 0; d < width; d += LANES)
+        store_bf16(out + row * width + d,
+                   _mm512_mul_ps(_mm512_mul_ps(load_floats(from + d), by), load_floats(scale + d)));
     }
   });
   return y;
@@ -348,6 +380,7 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
 TORCH_LIBRARY(inflight, library) {
   library.def("pack_weight(Tensor weight) -> Tensor", pack_weight);
   library.def("linear(Tensor x, Tensor packed) -> Tensor", linear);
+  library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
   library.def(
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) keys, Tensor(b!) values, Tensor slots, "
       "Tensor? begun, Tensor block_tables, Tensor tiles, float scaling, int window, float softcap, Tensor? sinks) -> Tensor",
