@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight_client.errors import (
     ERROR_OF_CODE,
+    ERROR_OF_STATUS,
     InflightError,
     InvalidRequest,
     ModelNotReady,
@@ -21,8 +22,6 @@ from inflight_client.response import Completion
 from inflight_client.stream import TextStream
 
 READY_TIMEOUT = 5.0
-# Makes Triton end a failed stream with a status code; without it there is only text.
-WITH_STATUS_CODES = (("triton_grpc_error", "true"),)
 
 
 class Client:
@@ -95,7 +94,7 @@ class Client:
         self.close()
 
     def _start(self, request: service_pb2.ModelInferRequest, timeout: float) -> TextStream:
-        call = self._stub.ModelStreamInfer(iter([request]), timeout=timeout, metadata=WITH_STATUS_CODES)
+        call = self._stub.ModelStreamInfer(iter([request]), timeout=timeout)
         return TextStream(call, self._explain)
 
     def _model_ready(self) -> bool:
@@ -104,14 +103,17 @@ class Client:
 
     def _explain(self, error: grpc.RpcError | str) -> InflightError:
         """Turn what ended a stream into the error to raise."""
-        # What Triton refuses before the model sees it comes as bare text, without a code: a tensor that
-        # does not fit the model, or a model that is not there.
         if isinstance(error, str):
+            # The model was asked to begin with the code. What Triton refuses before the model sees it has none: a
+            # tensor that does not fit the model, or a model that is not there.
+            code, _, message = error.partition(": ")
+            if code in ERROR_OF_CODE:
+                return ERROR_OF_CODE[code](message)
             return self._ask_why(error, if_ready=InvalidRequest)
         # gRPC has one code for "too much load" and "no connection".
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return self._ask_why(error.details(), if_ready=ServerOverloaded)
-        return ERROR_OF_CODE.get(error.code(), ServerFault)(error.details())
+        return ERROR_OF_STATUS.get(error.code(), ServerFault)(error.details())
 
     def _ask_why(self, message: str, if_ready: type[InflightError]) -> InflightError:
         try:

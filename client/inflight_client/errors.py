@@ -46,10 +46,21 @@ class ServerFault(InflightError):
 
 
 # UNAVAILABLE is missing: the client has to ask the server what it means (see Client).
-ERROR_OF_CODE: dict[grpc.StatusCode, type[InflightError]] = {
+ERROR_OF_STATUS: dict[grpc.StatusCode, type[InflightError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
     grpc.StatusCode.UNIMPLEMENTED: InvalidRequest,
     grpc.StatusCode.NOT_FOUND: ModelNotReady,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.CANCELLED: RequestCancelled,
+}
+
+# The names by which the model spells Triton's codes.
+ERROR_OF_CODE: dict[str, type[InflightError]] = {
+    "INVALID_ARG": InvalidRequest,
+    "UNSUPPORTED": InvalidRequest,
+    "UNAVAILABLE": ServerOverloaded,
+    "CANCELLED": RequestCancelled,
+    "NOT_FOUND": ModelNotReady,
+    "INTERNAL": ServerFault,
+    "UNKNOWN": ServerFault,
 }

@@ -52,6 +52,9 @@ def encode(
         raise TypeError(f"no such sampling parameter: {', '.join(sorted(unknown))}")
 
     request = service_pb2.ModelInferRequest(model_name=model)
+    # Streams end with the text of an error alone. Triton has a header for status codes, `triton_grpc_error`, but
+    # release 24.10 crashed in minutes where many streams with it failed.
+    request.parameters["code_in_error"].bool_param = True
     if prompt is not None:
         _add_string(request, "text_input", prompt)
     else:

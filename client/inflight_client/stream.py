@@ -1,5 +1,6 @@
 """One request's answer, while it is being written."""
 
+import contextlib
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -35,11 +36,18 @@ class TextStream:
         except grpc.RpcError as error:
             raise self._explain(error) from error
         if message.error_message:
-            self.cancel()
+            self._finished = True
+            self._read_to_the_end()
             raise self._explain(message.error_message)
         chunk = decode(message.infer_response)
         self._finished = chunk.finish_reason is not None
         return chunk
+
+    def _read_to_the_end(self) -> None:
+        # A cancel that meets the last response on its way can keep Triton 24.10 from unloading the model.
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
 
     def cancel(self) -> None:
         """Tell the server to stop; safe from any thread, and after the end."""
@@ -54,6 +62,5 @@ class TextStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # A cancel that meets the last response on its way can keep Triton 24.10 from unloading the model.
-        if not self._finished:
+        if not self._finished:  # See `_read_to_the_end`.
             self.cancel()

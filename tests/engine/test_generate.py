@@ -84,6 +84,37 @@ def test_requests_that_were_there_before_go_on(engine: Engine) -> None:
     assert drain(engine)["before"].token_ids == expected
 
 
+def test_an_output_of_another_request_that_ends_meanwhile_comes_with_the_next_step(engine: Engine) -> None:
+    expected = alone(engine, PROMPTS[1], greedy(3))
+    engine.submit(PROMPTS[1], greedy(3), request_id="other")
+    engine.generate(PROMPTS[:1], greedy(12))
+    assert engine.has_work
+    steps = engine.stats().steps
+    (output,) = engine.step()
+    assert (output.request_id, output.token_ids, output.finish_reason) == ("other", expected, "length")
+    assert engine.stats().steps == steps
+    assert not engine.has_work
+
+
+def test_an_interrupt_ends_the_requests_of_generate_and_no_other(tiny: Tiny) -> None:
+    engine = tiny.engine(max_num_seqs=3)
+    expected = alone(engine, PROMPTS[1], greedy(12))
+    engine.submit(PROMPTS[1], greedy(12), request_id="other")
+    steps = iter(range(4))
+
+    def interrupt(*_: object) -> None:
+        if next(steps, None) is None:
+            handle.remove()
+            raise KeyboardInterrupt
+
+    handle = engine.model.module.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(PROMPTS, greedy(30))
+    assert (engine.stats().running, engine.stats().waiting) == (1, 0)
+    assert {name: output.token_ids for name, output in drain(engine).items()} == {"other": expected}
+    assert engine.stats().blocks_used == 0
+
+
 def test_texts_and_token_ids_may_be_mixed(texts: Engine) -> None:
     prompt = "The capital of France is"
     ids = texts.model.tokenizer(prompt)["input_ids"]

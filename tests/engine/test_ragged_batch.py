@@ -51,8 +51,14 @@ def test_slots_follow_from_the_rows_own_blocks(batch: RaggedBatch) -> None:
     assert batch.slots.tolist() == [8 * 4 + 1, 2 * 4 + 1, 3 * 4, 3 * 4 + 1, 0, 1, 2]
 
 
-def test_block_tables_are_padded_with_zeros(batch: RaggedBatch) -> None:
-    assert batch.block_tables.tolist() == [[8, 0, 0], [7, 2, 0], [3, 0, 0], [5, 0, 9]]
+def test_block_tables_hold_what_the_step_needs_and_no_block_of_others(batch: RaggedBatch) -> None:
+    assert batch.block_tables.tolist() == [[8, 8], [7, 2], [3, 3], [5, 0]]
+
+
+def test_blocks_are_begun_where_their_first_slot_is_written(batch: RaggedBatch) -> None:
+    assert batch.begun_blocks is not None
+    assert batch.begun_blocks.tolist() == [3, 0]
+    assert build((running("decode", [1, 2, 3], 2, [0]), 1)).begun_blocks is None
 
 
 def test_only_rows_that_reach_their_last_token_are_sampled(batch: RaggedBatch) -> None:

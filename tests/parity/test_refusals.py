@@ -3,9 +3,19 @@
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig, Phi3Config, T5Config, T5ForConditionalGeneration
+from transformers import (
+    Gemma3TextConfig,
+    Gemma4TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
+from inflight.model.support import check_config
 from tests.parity.zoo import REFUSED, SERVED, save_model
 
 
@@ -26,6 +36,25 @@ def test_encoder_decoder_is_refused(tmp_path: Path) -> None:
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match="encoder-decoder"):
         Engine(config_for(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma3TextConfig(use_bidirectional_attention=True),
+        GemmaConfig(use_bidirectional_attention=True),
+        Gemma4TextConfig(use_bidirectional_attention="all"),
+        LlamaConfig(is_causal=False),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_attention_in_both_directions_is_refused_by_the_config_alone(config: PreTrainedConfig) -> None:
+    with pytest.raises(UnsupportedModel, match="attends in both directions"):
+        check_config(config)
+
+
+def test_attention_in_both_directions_within_images_is_no_reason() -> None:
+    check_config(Gemma4TextConfig(use_bidirectional_attention="vision"))
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """A real server with the default model in float32, and transformers beside it for the right answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from google.protobuf import text_format
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from tritonclient.grpc import model_config_pb2
 
 from scripts.default_model import default_model
-from scripts.model_repository import render_repository
+from scripts.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.triton_server import TritonServer
 
 READY_SECONDS = 120
@@ -51,3 +53,16 @@ def greedy(tokenizer: Any) -> Callable[[str, int], str]:
 @pytest.fixture(scope="session")
 def default_model_folder() -> Path:
     return default_model()
+
+
+def add_llm(repository: Path, name: str, config: str, parameters: Mapping[str, str]) -> None:
+    """Add `llm` under another name, by one of its configuration files and with some parameters set otherwise."""
+    llm = MODEL_REPOSITORY / "llm"
+    text = (llm / config).read_text()
+    parsed = text_format.Parse(text, model_config_pb2.ModelConfig())
+    parsed.name = name
+    for key, value in parameters.items():
+        parsed.parameters[key].string_value = value
+    (repository / name).mkdir(parents=True)
+    (repository / name / "1").symlink_to(llm / "1")
+    (repository / name / "config.pbtxt").write_text(text_format.MessageToString(parsed))

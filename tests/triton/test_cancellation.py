@@ -1,24 +1,23 @@
 """Cancelled requests leave the engine at once, running or waiting, and their blocks come back."""
 
 import asyncio
-import re
+import queue
 import time
+from collections.abc import Callable
+from typing import Any
+
+import tritonclient.grpc as grpcclient
 
 from scripts.triton_server import TritonServer
-from tests.triton.wire import Answer, ask, one, together
+from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
+from tests.triton.wire import Answer, ask, one, tensors, together
 
 LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, "temperature": 0.0}
 
 
-def wait_until_idle(server: TritonServer, seconds: float) -> str:
-    """The engine's log line that says that nothing is left; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        lines = [line for line in server.log_tail().splitlines() if "tokens/s out" in line]
-        if lines and re.search(r"running 0, waiting 0, blocks 0 of", lines[-1]):
-            return lines[-1]
-        time.sleep(0.2)
-    raise AssertionError(f"still busy after {seconds} s: {lines[-1:]}")
+def wait_until_idle(server: TritonServer, seconds: float) -> None:
+    """Return when nothing runs or waits and no block is held; fails after `seconds`."""
+    scrape_when(server, lambda found: at_rest(found) and found.get("kv_cache_usage_perc") == 0, seconds)
 
 
 def test_running_requests_end_when_cancelled(server: TritonServer) -> None:
@@ -53,3 +52,48 @@ def test_others_go_on(server: TritonServer) -> None:
 
     survivor, *_ = together(server.grpc_url, make)
     assert survivor.text == alone.text
+
+
+def num_cancelled(found: Scrape) -> float:
+    return found.by("request_success_total", "finished_reason")["cancelled"]
+
+
+def leave_completion(server: TritonServer, inputs: list[Any], count: int) -> list[str]:
+    """Ask `completion` `count` times, leave when all run, and return the errors, once the engine is empty."""
+    outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    before = num_cancelled(scrape(server))
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        calls = [
+            client.async_infer("completion", inputs, lambda result, error: outcomes.put(error)) for _ in range(count)
+        ]
+        eventually(lambda: scrape(server).get("num_requests_running") == count)
+        for call in calls:
+            call.cancel()
+        errors = [outcomes.get(timeout=10) for _ in calls]
+    found = scrape_when(server, at_rest)
+    assert num_cancelled(found) == before + count
+    return [error.message() for error in errors]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_client_that_leaves_completion_frees_the_engine(server: TritonServer) -> None:
+    inputs = tensors({name: value for name, value in LONG.items() if name != "stream"})
+    assert leave_completion(server, inputs, 3) == ["Locally cancelled by application!"] * 3
+
+
+def test_a_key_that_nobody_has_cancels_nothing(server: TritonServer) -> None:
+    def make(client):  # type: ignore[no-untyped-def]
+        fields = {"text_input": "Blue is", "stream": True, "max_tokens": 30}
+        strangers = [ask(client, {}, parameters={"cancel": key}) for key in ("", "0" * 32)]
+        return [ask(client, fields, parameters={"cancel_key": "mine"}), *strangers]
+
+    alone = one(server.grpc_url, text_input="Blue is", stream=True, max_tokens=30)
+    survivor, *strangers = together(server.grpc_url, make)
+    assert survivor.text == alone.text
+    assert [(stranger.pieces, stranger.error) for stranger in strangers] == [([], None)] * 2

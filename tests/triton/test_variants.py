@@ -11,7 +11,9 @@ from scripts.default_model import default_model
 from scripts.model_repository import render_repository
 from scripts.triton_server import TritonServer
 from tests.triton.conftest import READY_SECONDS
+from tests.triton.test_cancellation import LONG, leave_completion
 from tests.triton.test_contract import stream
+from tests.triton.wire import tensors
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,8 @@ def test_completion_answers_a_batch_of_prompts(trtllm: TritonServer) -> None:
         ]
     assert texts.shape == (3, 1)
     assert texts[:, 0].tolist() == alone
+
+
+def test_a_client_that_leaves_completion_frees_the_engine(trtllm: TritonServer) -> None:
+    inputs = tensors({name: value for name, value in LONG.items() if name != "stream"}, batched=True)
+    leave_completion(trtllm, inputs, 3)

@@ -8,23 +8,18 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as aio
-from tritonclient.utils import np_to_triton_dtype
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-DTYPES = {
-    "text_input": np.object_,
-    "messages": np.object_,
-    "sampling_parameters": np.object_,
-    "stop_words": np.object_,
-    "stream": np.bool_,
-    "exclude_input_in_output": np.bool_,
-    "max_tokens": np.int32,
-    "priority": np.int32,
-    "deadline_ms": np.int32,
-    "top_k": np.int32,
-    "temperature": np.float32,
-    "top_p": np.float32,
-    "seed": np.uint64,
-}
+from scripts.model_repository import MODEL_REPOSITORY
+
+_CONFIG = text_format.Parse((MODEL_REPOSITORY / "llm" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+INPUTS = {tensor.name: tensor for tensor in _CONFIG.input}
+"""The inputs of `llm` by name."""
+
+Fields = dict[str, Any]
+"""A request: values by the name of their input."""
 
 
 @dataclass
@@ -34,6 +29,8 @@ class Answer:
     pieces: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     finish_reason: str | None = None
+    num_output_tokens: int = 0
+    """Where the request asks for it."""
     error: str | None = None
 
     @property
@@ -41,17 +38,29 @@ class Answer:
         return "".join(self.pieces)
 
 
-def tensors(fields: dict[str, Any], *, batched: bool = False) -> list[aio.InferInput]:
-    """Input tensors for fields named as in config.pbtxt; text may be given as bytes."""
+def dtype(name: str) -> Any:
+    """numpy's type for an input."""
+    kind = model_config_pb2.DataType.Name(INPUTS[name].data_type).removeprefix("TYPE_")
+    return triton_to_np_dtype({"STRING": "BYTES"}.get(kind, kind))
+
+
+def tensors(fields: dict[str, Any], *, batched: bool = False, kind: Any = aio.InferInput) -> list[Any]:
+    """Input tensors for fields named as in config.pbtxt, of a tritonclient's `kind`.
+
+    Text may be given as bytes. An array is sent as it is, whatever the input's type and shape.
+    """
     inputs = []
     for name, value in fields.items():
-        values = value if isinstance(value, list) else [value]
-        if DTYPES[name] is np.object_:
-            values = [v.encode() if isinstance(v, str) else v for v in values]
-        array = np.array([values] if batched else values, dtype=DTYPES[name])
-        inputs.append(aio.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        array = value if isinstance(value, np.ndarray) else _array(name, value, batched=batched)
+        inputs.append(kind(name, list(array.shape), np_to_triton_dtype(array.dtype)))
         inputs[-1].set_data_from_numpy(array)
     return inputs
+
+
+def _array(name: str, value: Any, *, batched: bool) -> Any:
+    values = value if isinstance(value, list) else [value]
+    values = [v.encode() if isinstance(v, str) else v for v in values]
+    return np.array([values] if batched else values, dtype=dtype(name))
 
 
 async def ask(
@@ -60,13 +69,15 @@ async def ask(
     *,
     cancel_after: int | None = None,
     batched: bool = False,
+    into: Answer | None = None,
     **options: Any,
 ) -> Answer:
     """Send one request and read its responses; give up after `cancel_after` of them (0: at once).
 
-    `batched` puts a batch dimension in front; `options` are tritonclient's, such as `timeout`.
+    `batched` puts a batch dimension in front. `into` is filled while the responses come. `options` are tritonclient's,
+    such as `timeout`.
     """
-    answer = Answer()
+    answer = Answer() if into is None else into
 
     async def one() -> Any:
         yield {"model_name": "llm", "inputs": tensors(fields, batched=batched), **options}
@@ -83,6 +94,8 @@ async def ask(
         answer.times.append(time.monotonic())
         answer.pieces.append(result.as_numpy("text_output").item().decode())
         answer.finish_reason = result.as_numpy("finish_reason").item().decode()
+        if (tokens := result.as_numpy("num_output_tokens")) is not None:
+            answer.num_output_tokens += int(tokens.item())
         if cancel_after is not None and len(answer.pieces) >= cancel_after:
             responses.cancel()
             answer.finish_reason = "given up"

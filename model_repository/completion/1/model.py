@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import locale
 import threading
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,8 @@ import triton_python_backend_utils as pb_utils
 # The Python that Triton embeds starts with ASCII as its encoding, whatever the environment says.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
+# How often Triton is asked which clients have gone.
+SWEEP_SECONDS = 0.1
 ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL"]
 
 
@@ -26,6 +31,7 @@ class TritonPythonModel:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="completion")
         self._batched = config["max_batch_size"] > 0
         self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
+        self._calls = Calls(llm_batched=self._llm_batched)
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the rows of each request to threads and return at once; the answers go out through their senders."""
@@ -43,6 +49,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Triton calls this when every request has had its answer."""
         self._pool.shutdown()
+        self._calls.close()
 
     def _rows(self, request: Any) -> list[list[Any]]:
         """The input tensors of each call of `llm`: one for each row of the batch dimension where there is one."""
@@ -63,15 +70,17 @@ class TritonPythonModel:
                 error = pb_utils.TritonError("cancelled before it began", pb_utils.TritonError.CANCELLED)
                 answer.put(index, error)
             else:
-                answer.put(index, self._complete(request, row))
+                with self._calls.watched(answer) as cancel_key:
+                    outcome = self._complete(request, row, cancel_key)
+                answer.put(index, outcome)
         finally:
             self._places.give_back()
 
-    def _complete(self, request: Any, row: list[Any]) -> Any:
+    def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
         """The outputs for one row by name, without batch dimension, or the error to answer with."""
         outputs = None
         try:
-            for response in _llm_request(request, row).exec(decoupled=True):
+            for response in _llm_request(request, row, cancel_key).exec(decoupled=True):
                 if response.has_error():
                     return _passed_on(response.error())
                 # An empty response may follow the answer, to say that it was the last.
@@ -82,6 +91,42 @@ class TritonPythonModel:
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
         return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
+
+
+class Calls:
+    """The calls of `llm` that are under way; one whose client has gone is cancelled there.
+
+    Triton 24.10 passes no cancellation on between models. So each call has a key that nobody can guess, and another
+    call with that key as its parameter `cancel` ends it.
+    """
+
+    def __init__(self, *, llm_batched: bool) -> None:
+        self._llm_batched = llm_batched
+        self._answers: dict[str, Answer] = {}
+        self._closed = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="cancellation", daemon=True)
+        self._sweeper.start()
+
+    @contextmanager
+    def watched(self, answer: Answer) -> Iterator[str]:
+        """The key of a call for `answer`, which is watched meanwhile."""
+        key = uuid.uuid4().hex
+        self._answers[key] = answer
+        try:
+            yield key
+        finally:
+            del self._answers[key]
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed.set()
+        self._sweeper.join()
+
+    def _sweep(self) -> None:
+        while not self._closed.wait(SWEEP_SECONDS):
+            for key, answer in list(self._answers.items()):
+                if answer.is_cancelled():
+                    _cancel(key, llm_batched=self._llm_batched)
 
 
 class Places:
@@ -111,21 +156,30 @@ class Answer:
     def __init__(self, sender: Any, num_rows: int, *, batched: bool) -> None:
         self._sender = sender
         self._lock = threading.Lock()
+        self._sent = False
         self._rows: dict[int, Any] = {}
         self._num_rows = num_rows
         self._batched = batched
 
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled; not asked once the response is out."""
-        return bool(self._sender.is_cancelled())
+        """Whether the client has cancelled. Never asked of Triton after the response: the request is freed by then."""
+        with self._lock:
+            return not self._sent and bool(self._sender.is_cancelled())
 
     def put(self, index: int, row: Any) -> None:
         """Take the outputs of a row, or its error; the last one sends."""
         with self._lock:
             self._rows[index] = row
-            if len(self._rows) < self._num_rows:
-                return
-        _send(self._sender, self._response())
+            if len(self._rows) == self._num_rows:
+                self._sent = True
+                _send(self._sender, self._response_or_fault())
+
+    def _response_or_fault(self) -> Any:
+        try:
+            return self._response()
+        except Exception as fault:  # noqa: BLE001 - or the client would wait for ever
+            message = f"rows that don't fit together: {fault!r}"
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INTERNAL))
 
     def _response(self) -> Any:
         rows = [self._rows[index] for index in range(self._num_rows)]
@@ -150,7 +204,7 @@ def _stacked(arrays: list[Any]) -> Any:
     return padded
 
 
-def _llm_request(request: Any, row: list[Any]) -> Any:
+def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
     parameters = json.loads(request.parameters() or "{}")
     # Triton takes no floating point numbers here.
     passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
@@ -159,9 +213,23 @@ def _llm_request(request: Any, row: list[Any]) -> Any:
         request_id=request.request_id(),
         inputs=row,
         requested_output_names=list(request.requested_output_names()),
-        parameters={**passed_on, "code_in_error": True},
+        parameters={**passed_on, "code_in_error": True, "cancel_key": cancel_key},
         timeout=request.timeout(),
     )
+
+
+def _cancel(key: str, *, llm_batched: bool) -> None:
+    # An input that means nothing here: without one, Triton's batcher does not know what to do with a request.
+    nothing = pb_utils.Tensor("stream", np.zeros((1, 1) if llm_batched else (1,), dtype=np.bool_))
+    cancellation = pb_utils.InferenceRequest(
+        model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
+    )
+    try:
+        for response in cancellation.exec(decoupled=True):
+            if response.has_error():
+                pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
+    except Exception as fault:  # noqa: BLE001 - as long as the call goes on, the next sweep tries again
+        pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
 
 
 def _passed_on(error: Any) -> Any:

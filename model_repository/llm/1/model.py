@@ -48,6 +48,10 @@ class TritonPythonModel:
         # At the end, when none of these is left in between: what comes meanwhile waits in Triton's queue.
         self._server.wait_for_room()
 
+    def is_ready(self) -> bool:
+        """What Triton 26.03 and later ask for `/v2/models/NAME/ready`."""
+        return self._server.is_alive
+
     def finalize(self) -> None:
         """Stop the engine. Triton calls this once every request has had its last response."""
         self._server.stop()

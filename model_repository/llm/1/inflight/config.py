@@ -43,6 +43,9 @@ class EngineConfig(SchedulerConfig):
     """Share of the memory that is free once the model is loaded; the cache never takes more than
     `max_num_seqs` sequences of `max_model_len` tokens can use."""
 
+    enable_cpu_kernels: bool = True
+    """On CPUs with AVX512_BF16, serve models in bfloat16 with C++ kernels, which are built at the first start."""
+
     enable_prefix_caching: bool = True
     """Reuse blocks whose tokens and all tokens before them are the same."""
 

@@ -23,7 +23,9 @@ from inflight.request import ERROR, STOP, Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
+from inflight.text.bad_words import token_sequences
 from inflight.text.chat import chat_prompt_ids
+from inflight.text.unicode import check_unicode
 from inflight.trace import Trace
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -63,6 +65,8 @@ class Engine:
         self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size, trace=self.trace)
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
+        self._kept: dict[RequestOutput, None] = {}
+        """In order, outputs of other requests that changed while `generate` stepped; the next `step` returns them."""
 
     # -- requests in -------------------------------------------------------------------------------------------------
 
@@ -73,6 +77,7 @@ class Engine:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        tenant: str = "",
         timeout_us: int = 0,
         deadline_ms: int | None = None,
         trace_context: str | None = None,
@@ -84,6 +89,7 @@ class Engine:
             params: how to sample; the model's defaults if not given.
             request_id: one that no unfinished request has; made up if not given.
             priority: level from 1, the highest; the default level if there is no such one.
+            tenant: whose share of the server it is charged to; empty: everyone's.
             timeout_us: microseconds after which the request ends, or is delayed, as the queue policy of its level says;
                 0: none.
             deadline_ms: milliseconds after which the request ends, waiting or running; None: never.
@@ -95,7 +101,7 @@ class Engine:
             EngineDead: the engine has stopped.
         """
         request = self._request(prompt, params or SamplingParams(), request_id or f"request-{next(self._ids)}")
-        request.trace_context = trace_context
+        request.tenant, request.trace_context = tenant, trace_context
         self._scheduler.policies.apply(request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms)
         self.core.submit(request)
         return request.request_id
@@ -120,7 +126,14 @@ class Engine:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return the outputs that it changed; each keeps growing until it is `finished`."""
+        """Run one step and return the outputs that it changed; each keeps growing until it is `finished`.
+
+        Those that changed in steps of `generate` come first.
+        """
+        kept, self._kept = self._kept, {}
+        return list(kept | dict.fromkeys(self._step()))
+
+    def _step(self) -> list[RequestOutput]:
         deltas = self.process(self.core.step())
         # What a stop string has just ended goes at once: perhaps nobody steps again.
         deltas += self.process(self.core.drop_cancelled())
@@ -138,8 +151,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs."""
-        return self.core.has_work
+        """Whether a request waits or runs, or an output is kept for the next `step`."""
+        return self.core.has_work or bool(self._kept)
 
     def stats(self) -> EngineStats:
         """Counters and cache use."""
@@ -153,6 +166,9 @@ class Engine:
         progress: bool = False,
     ) -> list[RequestOutput]:
         """Serve a list of prompts and return their outputs in order. The queue's timeouts don't apply.
+
+        Requests that were submitted before get on meanwhile; the next `step` returns their outputs. Whatever ends
+        this early, Ctrl-C included, ends its own requests too.
 
         Args:
             prompts: texts or lists of token ids; a single one gives a list of one output.
@@ -170,8 +186,11 @@ class Engine:
         run = f"generate-{next(self._ids)}"
         requests = [self._request(p, s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))]
         outputs: dict[str, RequestOutput] = {}
-        with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
-            self._drain(requests, outputs, bar)
+        try:
+            with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
+                self._drain(requests, outputs, bar)
+        finally:
+            self._drop(requests)
         failed = next((o for o in outputs.values() if o.finish_reason == ERROR), None)
         if failed is not None:
             raise RuntimeError(f"{failed.request_id} failed: {failed.error}")
@@ -185,10 +204,20 @@ class Engine:
             while unsent and self.core.has_room(unsent[0].priority):
                 self.core.submit(unsent.popleft())
             self.core.wait_for_batch()
-            for output in self.step():
-                if output.finished and output.request_id in ours:
+            for output in self._step():
+                if output.request_id not in ours:
+                    self._kept[output] = None
+                elif output.finished:
                     outputs[output.request_id] = output
                     bar.update()
+
+    def _drop(self, requests: list[Request]) -> None:
+        """End those that have not ended, without a step."""
+        ours = {request.request_id for request in requests}
+        for request_id in ours:
+            self.core.cancel(request_id)
+        deltas = self.process(self.core.drop_cancelled())
+        self._kept |= {delta.output: None for delta in deltas if delta.output.request_id not in ours}
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
@@ -245,8 +274,7 @@ class Engine:
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             tokenizer = self._tokenizer("a text prompt")
-            if any("\ud800" <= letter <= "\udfff" for letter in prompt):
-                raise InvalidRequest("prompt is not valid Unicode: it holds half of a surrogate pair")
+            check_unicode("prompt", prompt)
             prompt_ids: list[int] = tokenizer(prompt)["input_ids"]
         else:
             prompt_ids = [int(token) for token in prompt]
@@ -258,13 +286,7 @@ class Engine:
         return prompt_ids
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        """Token sequences that spell the bad words in the midst of a text and at the beginning of one."""
-        spellings = [space + word.lstrip() for word in params.bad_words for space in ("", " ")]
-        if not spellings:
-            return ()
-        encode = self._tokenizer("bad_words")
-        sequences = (tuple(encode(text, add_special_tokens=False)["input_ids"]) for text in spellings)
-        return tuple(sequence for sequence in sequences if sequence)
+        return token_sequences(self._tokenizer("bad_words"), params.bad_words) if params.bad_words else ()
 
     def _check_token(self, name: str, token: int) -> None:
         if not 0 <= token < self.model.vocab_size:

@@ -189,6 +189,8 @@ class Trace:
                 }
             )
             details = {"request_id": request.request_id, "prompt_tokens": len(request.prompt_ids)}
+            if request.tenant:
+                details["tenant"] = request.tenant
             if request.trace_context is not None:
                 details["opentelemetry"] = request.trace_context
             self._begin(track, "request", request.arrival, details)

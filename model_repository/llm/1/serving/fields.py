@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight import InvalidRequest
-from serving import values
+from serving import limits, values
 
 Reader = Callable[[str, Any], Any]
 
@@ -58,6 +58,7 @@ OTHERS: dict[str, Field] = {
     **_spelled(values.integer, "beam_width"),
     **_spelled(values.number, "length_penalty"),
     **_spelled(values.integer, "priority"),
+    **_spelled(limits.tenant, "tenant"),
     **_spelled(values.integer, "timeout"),
     **_spelled(values.integer, "deadline_ms"),
     **_spelled(values.truth, "return_finish_reason"),

@@ -2,6 +2,22 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
+
+from inflight import InvalidRequest
+from serving import values
+
+MOST_TENANT_CHARACTERS = 256
+
+
+def tenant(name: str, value: Any) -> str:
+    """Reads the name of a tenant."""
+    text = values.text(name, value)
+    if not 1 <= len(text) <= MOST_TENANT_CHARACTERS:
+        raise InvalidRequest(
+            f"{name} has {len(text)} characters; it must have at least 1 and at most {MOST_TENANT_CHARACTERS}"
+        )
+    return text
 
 
 @dataclass(frozen=True)
@@ -10,6 +26,8 @@ class Limits:
 
     priority: int = 0
     """Level in the queue from 1, the highest; 0: the default one."""
+    tenant: str = ""
+    """Whose share of the server the request is charged to; empty: everyone's."""
     timeout_us: int = 0
     """Microseconds; 0: none. Heeded where the queue policy allows it."""
     deadline_ms: int | None = None

@@ -79,11 +79,7 @@ def _tensor_value(tensor: Any) -> Any:
 def _sampling_json(written: Any) -> dict[str, Any]:
     if written is None:
         return {}
-    text = values.text("sampling_parameters", written)
-    try:
-        decoded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"sampling_parameters is not valid JSON: {error}") from None
+    decoded = values.decoded("sampling_parameters", values.text("sampling_parameters", written))
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
     for name in sorted(decoded.keys() - KNOWN):
@@ -106,12 +102,7 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
-    if given[0] != "messages":
-        return value, None
-    try:
-        return None, json.loads(value)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"messages is not valid JSON: {error}") from None
+    return (value, None) if given[0] != "messages" else (None, values.decoded("messages", value))
 
 
 def _wanted(fields: Mapping[str, Any]) -> Wanted:
@@ -130,6 +121,8 @@ def _sampling_params(fields: Mapping[str, Any], wanted: Wanted) -> SamplingParam
     if "end_id" in fields:
         # TensorRT-LLM's: instead of the model's own; -1 for none.
         given["ignore_eos"] = True
+        if fields["end_id"] < -1:
+            raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
         if fields["end_id"] != -1:
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
     if wanted.cumulative_logprob or wanted.log_probs:
@@ -144,6 +137,7 @@ def _limits(fields: Mapping[str, Any], grpc_timeout: int) -> Limits:
     """
     return Limits(
         priority=fields.get("priority", 0),
+        tenant=fields.get("tenant", ""),
         timeout_us=grpc_timeout or fields.get("timeout", 0),
         deadline_ms=fields.get("deadline_ms"),
     )

@@ -6,6 +6,7 @@ responder thread    detokenises and sends; what piled up for a request goes out 
 housekeeping thread cancellations, metrics, the trace and the log, twenty times a second
 """
 
+import json
 import logging
 import queue
 import threading
@@ -65,6 +66,11 @@ class Server:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether all threads run; none ends by itself unless something broke."""
+        return all(thread.is_alive() for thread in self._threads)
+
     def stop(self) -> None:
         """End the threads; each gets a bounded time."""
         engine, responder, housekeeping = self._threads
@@ -83,6 +89,9 @@ class Server:
 
     def accept(self, request: Any) -> None:
         """Parse a request and submit it, or answer why not. Raises nothing: that would end its neighbours too."""
+        if (key := json.loads(request.parameters() or "{}").get("cancel")) is not None:
+            self._cancel_by_key(key, Sender(request))
+            return
         try:
             parsed = parse(request)
         except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
@@ -98,6 +107,14 @@ class Server:
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
             self._refuse(stream, error)
+
+    def _cancel_by_key(self, key: object, sender: Sender) -> None:
+        """Cancel what came with a key, if it is here still: what another model does, as Triton passes no cancellation
+        on between models. Who does not know the key cannot cancel."""
+        for stream in list(self._streams.values()):
+            if stream.cancel_key == key:
+                self._cancel(stream)
+        sender.close()
 
     def _submit_sample(
         self, stream: ResponseStream, request_id: str, prompt: Prompt, params: SamplingParams, limits: Limits

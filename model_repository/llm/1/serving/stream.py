@@ -15,6 +15,9 @@ from serving.limits import Limits
 from serving.parse import ParsedRequest
 from serving.response import ResponseFormat, Sample
 
+# gRPC carries errors in headers, of which its clients take 8 KiB; a character may need 12 bytes there.
+_LONGEST_MESSAGE = 600
+
 
 class ResponseStream:
     """Sends one request's responses; safe to use from the threads that send and the one that looks for cancellation."""
@@ -25,6 +28,8 @@ class ResponseStream:
         self._wanted = parsed.wanted
         self._streaming = parsed.stream
         self._limits, self._arrival = parsed.limits, time.monotonic()
+        self.cancel_key = json.loads(request.parameters() or "{}").get("cancel_key")
+        """By which another request may cancel this one."""
         self.trace_context = _trace_context(request)
         """The client's OpenTelemetry context as JSON, where Triton has one."""
         opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
@@ -87,16 +92,29 @@ class Sender:
 
     def fail(self, message: str, code: str) -> None:
         """Send an error as the last response; `code` names one of `pb_utils.TritonError`'s."""
+        message = _shortened(message)
         if self._spells_code:
             message = f"{code}: {message}"
         error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, code))
         self.send(pb_utils.InferenceResponse(output_tensors=[], error=error), final=True)
+
+    def close(self) -> None:
+        """End without a response."""
+        with self._lock:
+            self._closed = True
+            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled or gone. Never asked of Triton after the last response: it has freed the
         request by then."""
         with self._lock:
             return not self._closed and bool(self._sender.is_cancelled())
+
+
+def _shortened(message: str) -> str:
+    """Without the middle where it is too long, so that it still begins with the field and ends with the bound."""
+    half = _LONGEST_MESSAGE // 2
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:half]}...{message[-half:]}"
 
 
 def _trace_context(request: Any) -> str | None:

@@ -3,11 +3,14 @@
 Every reader takes the field's name for its message and raises `InvalidRequest` where the value does not fit.
 """
 
+import json
+import math
 from typing import Any
 
 import numpy as np
 
 from inflight import InvalidRequest
+from inflight.text.unicode import check_unicode
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -22,8 +25,7 @@ def text(name: str, value: Any) -> str:
             raise InvalidRequest(f"{name} is not valid UTF-8: byte {error.start} is {bad:#04x}") from None
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} is {value!r}; it must be a text")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidRequest(f"{name} is not valid Unicode: it holds half of a surrogate pair")
+    check_unicode(name, value)
     return value
 
 
@@ -40,12 +42,16 @@ def integer(name: str, value: Any) -> int:
 
 
 def number(name: str, value: Any) -> float:
-    """A number, as such or as text."""
+    """A finite number, as such or as text."""
     if isinstance(value, int | float | np.number | str) and not isinstance(value, bool):
         try:
-            return float(value)
+            read = float(value)
         except (ValueError, OverflowError):
             pass  # Said below, as for every other misfit.
+        else:
+            if math.isfinite(read):
+                return read
+            raise InvalidRequest(f"{name} is {read}; it must be finite")
     raise InvalidRequest(f"{name} is {value!r}; it must be a number")
 
 
@@ -69,8 +75,18 @@ def integers(name: str, value: Any) -> tuple[int, ...]:
     return tuple(integer(name, item) for item in items)
 
 
+def decoded(name: str, value: str) -> Any:
+    """What JSON says."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name} is {value!r}; it must be valid JSON: {error}") from None
+
+
 def token_weights(name: str, value: Any) -> dict[int, float]:
     """A JSON object of token ids and numbers."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is {value!r}; it must be an object of token ids and numbers")
-    return {integer(name, token): number(name, weight) for token, weight in value.items()}
+    return {
+        integer(f"{name} token", token): number(f"{name} of token {token}", weight) for token, weight in value.items()
+    }

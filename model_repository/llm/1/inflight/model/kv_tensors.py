@@ -22,10 +22,18 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """Keys [blocks, block size, KV heads, key width] and values [blocks, block size, KV heads, value width]."""
+    """Keys [blocks, block size, KV heads, key width] and values [blocks, block size, KV heads, value width].
+
+    Other attention backends lay out the inside of a block otherwise, and write it themselves.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
+
+    def clear(self, blocks: torch.Tensor) -> None:
+        """Fill some blocks with zeros."""
+        self.keys.index_fill_(0, blocks, 0)
+        self.values.index_fill_(0, blocks, 0)
 
     def write(self, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values [tokens, KV heads, width] of a step's tokens at `slots` [tokens]."""
@@ -46,18 +54,18 @@ def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache of `num_blocks` blocks for every layer, all zero: a masked slot counts 0 times its content, and that
-    must be finite."""
+    """A cache of `num_blocks` blocks for every layer, all zero, so that it takes no memory before it is used."""
 
-    def tensor(heads: int, width: int) -> torch.Tensor:
-        size = (num_blocks, block_size, heads, width)
-        return _lazy_zeros(size, dtype) if device.type == "cpu" else torch.zeros(size, dtype=dtype, device=device)
+    def pages(heads: int, width: int) -> torch.Tensor:
+        return empty_pages((num_blocks, block_size, heads, width), dtype, device)
 
-    return [LayerCache(tensor(s.num_kv_heads, s.key_width), tensor(s.num_kv_heads, s.value_width)) for s in shapes]
+    return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
 
 
-def _lazy_zeros(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take memory only when first written, in huge pages where the system grants them."""
+def empty_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on the CPU they take memory only when first written, in huge pages where the system grants them."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
     count = torch.Size(size).numel()
     pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -15,7 +15,9 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.model import attention_interface, support
 from inflight.model.attention_probe import AttentionLayer, probe_layers
-from inflight.model.self_check import LONGEST, served_layers
+from inflight.model.backend import AttentionBackend
+from inflight.model.faster import make_faster
+from inflight.model.self_check import LONGEST, SelfCheck
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class LoadedModel:
     module: torch.nn.Module
     layers: tuple[AttentionLayer, ...]
     """One per attention call of a forward pass, in order."""
+    backend: AttentionBackend
     tokenizer: Any | None
     """The transformers tokenizer; None if the folder has none."""
     eos_token_ids: frozenset[int]
@@ -61,11 +64,14 @@ def load_model(config: EngineConfig) -> LoadedModel:
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
-    layers = served_layers(module, candidates, max_model_len)
+    check = SelfCheck(module, candidates, max_model_len)
+    layers = check.served_layers(candidates)
+    backend = make_faster(module, layers, config, check)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
         layers=layers,
+        backend=backend,
         tokenizer=tokenizer,
         eos_token_ids=_eos_token_ids(config, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),

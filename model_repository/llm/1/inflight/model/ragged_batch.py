@@ -25,8 +25,11 @@ class RaggedBatch:
     """[T] int64, place of each token in its sequence."""
     slots: torch.Tensor
     """[T] int64, `block * block_size + offset` that takes the token's key and value."""
+    begun_blocks: torch.Tensor | None
+    """[blocks] int64, those of which this step writes the first slot; None if there is none. What else they hold is of
+    requests that are gone."""
     block_tables: torch.Tensor
-    """[R, most blocks] int64, padded with 0."""
+    """[R, most blocks] int64: what the step reads and writes, each row padded with its own first block."""
     rows: list[Request]
     """The R requests."""
     query_starts: list[int]
@@ -51,9 +54,10 @@ class RaggedBatch:
         starts = np.array([share.request.num_computed for share in shares])
         borders = np.concatenate(([0], np.cumsum(lengths)))
         positions = np.arange(borders[-1]) + np.repeat(starts - borders[:-1], lengths)
-        tables = _block_tables(shares)
+        tables = _block_tables(shares, -(-(starts + lengths) // block_size))
         rows = np.repeat(np.arange(len(shares)), lengths)
         slots = tables[rows, positions // block_size] * block_size + positions % block_size
+        begun = slots[positions % block_size == 0] // block_size
         sampling = [
             (int(end) - 1, share.request) for end, share in zip(borders[1:], shares, strict=True) if share.samples
         ]
@@ -61,6 +65,7 @@ class RaggedBatch:
             token_ids=_to(device, _token_ids(shares)),
             positions=_to(device, positions),
             slots=_to(device, slots),
+            begun_blocks=_to(device, begun) if len(begun) else None,
             block_tables=_to(device, tables),
             rows=[share.request for share in shares],
             query_starts=borders.tolist(),
@@ -78,10 +83,12 @@ def _token_ids(shares: list[Scheduled]) -> NDArray[np.int64]:
     return np.array(flat, dtype=np.int64)
 
 
-def _block_tables(shares: list[Scheduled]) -> NDArray[np.int64]:
-    tables = np.zeros((len(shares), max(len(share.request.blocks) for share in shares)), dtype=np.int64)
-    for row, share in zip(tables, shares, strict=True):
-        row[: len(share.request.blocks)] = share.request.blocks
+def _block_tables(shares: list[Scheduled], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first `counts[i]` blocks of the i-th request. Whatever else a row holds must be finite, or its own."""
+    tables = np.empty((len(shares), counts.max()), dtype=np.int64)
+    for row, share, count in zip(tables, shares, counts, strict=True):
+        row[:count] = share.request.blocks[:count]
+        row[count:] = share.request.blocks[0]
     return tables
 
 

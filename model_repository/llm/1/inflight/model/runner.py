@@ -11,7 +11,6 @@ from inflight.model import kv_tensors
 from inflight.model.attention_interface import attending
 from inflight.model.forward import forward
 from inflight.model.loader import LoadedModel
-from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampler import sample
 from inflight.model.swap import HostCache
@@ -34,8 +33,8 @@ class ModelRunner:
         self._windows = [layer.window for layer in model.layers]
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = _num_blocks(model, config, kv_tensors.bytes_per_token(shapes, model.dtype))
-        self._caches = kv_tensors.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
-        self._host_cache = HostCache(self._caches, shapes, config.swap_space_tokens // config.block_size)
+        self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
+        self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
@@ -44,7 +43,7 @@ class ModelRunner:
         """Compute a plan's tokens; a new token, and log-probabilities if asked for, for each of `plan.sampling`."""
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         batch = RaggedBatch.build(plan, self._block_size, self._model.device)
-        with attending(PagedAttention(batch, self._caches, self._windows)):
+        with attending(self._model.backend.attend(batch, self._caches, self._windows)):
             logits = forward(self._model.module, batch.token_ids, batch.positions, batch.logit_rows)
         sampled = sample(logits, batch.sampling)
         by_request = dict(zip((r.request_id for r in batch.sampling), sampled, strict=True))

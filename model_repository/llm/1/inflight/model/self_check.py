@@ -4,7 +4,9 @@ Catches at load what no config tells: positions that a model makes up itself, st
 applies behind the attention interface.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,47 +14,77 @@ import torch
 from inflight.errors import UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.model import attention_interface, kv_tensors
+from inflight.model import attention_interface
 from inflight.model.attention_interface import attending
 from inflight.model.attention_probe import AttentionLayer
+from inflight.model.backend import PORTABLE, AttentionBackend
 from inflight.model.forward import forward, takes
-from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import Scheduled, StepPlan
 
+logger = logging.getLogger(__name__)
+
 _SHORT, _LONG, LONGEST = 13, 40, 640
 _DECODED = 4
-_BLOCK_SIZE = 4
 # Relative error of logits. Rounding gives about 1e-6, 2e-3 and 2e-2; a wrong mask or position 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
-def served_layers(
-    module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int
-) -> tuple[AttentionLayer, ...]:
-    """The first of some readings of a model's layers with which it comes out right, compared at every position.
+class SelfCheck:
+    """A model's own logits for some prompts, to compare those with that it gives when it is served.
 
     Raises:
-        UnsupportedModel: none does; by how much the first is off is said.
+        UnsupportedModel: the model does not get through its own forward pass.
     """
-    prompts = _prompts(module, candidates, max_model_len)
-    try:
-        theirs = _eager_logits(module, prompts)
+
+    def __init__(self, module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> None:
+        """`candidates` are readings of the model's layers; the prompts are longer than their windows."""
+        self._module = module
+        self._prompts = _prompts(module, candidates, max_model_len)
+        self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
+        with _failing_as_unsupported(module):
+            self._wanted = _eager_logits(module, self._prompts)
+
+    def served_layers(self, candidates: Sequence[tuple[AttentionLayer, ...]]) -> tuple[AttentionLayer, ...]:
+        """The first of some readings with which the model comes out right, compared at every position.
+
+        Raises:
+            UnsupportedModel: none does; by how much the first is off is said.
+        """
         errors = []
         for layers in candidates:
-            errors.append(max(map(_error, _paged_logits(module, layers, prompts), theirs)))
-            if errors[-1] < _TOLERANCE.get(module.dtype, 1e-3):
+            with _failing_as_unsupported(self._module):
+                errors.append(self._error(layers, PORTABLE))
+            if errors[-1] < self._tolerance:
                 return layers
+        raise UnsupportedModel(
+            f"{self._module.config.model_type} does not come out right when served ragged: its logits are off by "
+            f"{errors[0]:.1%} from those that it gives by itself"
+        )
+
+    def passes(self, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
+        """Whether the model, as it is by now, comes out right with a backend."""
+        try:
+            return self._error(layers, backend) < self._tolerance
+        except RuntimeError as error:
+            logger.warning("%s: %s", backend.name, error)
+            return False
+
+    def _error(self, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
+        found = _paged_logits(self._module, layers, self._prompts, backend)
+        return max(map(_error, found, self._wanted))
+
+
+@contextmanager
+def _failing_as_unsupported(module: Any) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise UnsupportedModel(
             f"{module.config.model_type} fails in the self-check: {type(error).__name__}: {error}"
         ) from error
-    raise UnsupportedModel(
-        f"{module.config.model_type} does not come out right when served ragged: its logits are off by "
-        f"{errors[0]:.1%} from those that it gives by itself"
-    )
 
 
 def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> list[list[int]]:
@@ -73,20 +105,21 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @torch.inference_mode()
-def _paged_logits(module: Any, layers: Sequence[AttentionLayer], prompts: Sequence[list[int]]) -> list[torch.Tensor]:
+def _paged_logits(
+    module: Any, layers: Sequence[AttentionLayer], prompts: Sequence[list[int]], backend: AttentionBackend
+) -> list[torch.Tensor]:
     """Logits [tokens, vocabulary] of each prompt, computed in unequal chunks, single tokens among them."""
-    device = next(module.parameters()).device
-    tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), _BLOCK_SIZE, prefix_caching=False)
-    caches = kv_tensors.allocate(
-        [layer.shape for layer in layers], tables.pool.num_blocks, _BLOCK_SIZE, module.dtype, device
-    )
+    device, block_size = next(module.parameters()).device, backend.checked_block_size
+    tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), block_size, prefix_caching=False)
+    shapes = [layer.shape for layer in layers]
+    caches = backend.allocate(shapes, tables.pool.num_blocks, block_size, module.dtype, device)
     requests = [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
     for request in requests:
         tables.admit(request, tables.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests):
-        batch = RaggedBatch.build(plan, _BLOCK_SIZE, device)
-        with attending(PagedAttention(batch, caches, [layer.window for layer in layers])):
+        batch = RaggedBatch.build(plan, block_size, device)
+        with attending(backend.attend(batch, caches, [layer.window for layer in layers])):
             flat = forward(module, batch.token_ids, batch.positions, None)
         for request, first, last in zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False):
             logits[request.request_id].append(flat[first:last])

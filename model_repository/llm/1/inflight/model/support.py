@@ -24,7 +24,9 @@ def check_config(config: PreTrainedConfig) -> None:
     text_config = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{config.model_type} is an encoder-decoder")
-    if getattr(text_config, "is_decoder", None) is False and getattr(text_config, "use_bidirectional_attention", False):
+    # "vision" is about the tokens of images, and there are none; `is_causal` is what transformers' masks go by.
+    both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
+    if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
     others = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
     if others:

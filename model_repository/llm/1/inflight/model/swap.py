@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from inflight.model.kv_tensors import LayerCache, LayerShape, allocate
+from inflight.model.kv_tensors import LayerCache, empty_pages
 
 _TIMED_BLOCKS = 8
 
@@ -13,14 +13,11 @@ _TIMED_BLOCKS = 8
 class HostCache:
     """Host memory for blocks of preempted requests."""
 
-    def __init__(self, caches: Sequence[LayerCache], shapes: Sequence[LayerShape], num_blocks: int) -> None:
-        """Room for `num_blocks` blocks of every layer of `caches`."""
+    def __init__(self, caches: Sequence[LayerCache], num_blocks: int) -> None:
+        """Room for `num_blocks` blocks of every layer of `caches`, laid out as there."""
         self.num_blocks = num_blocks
         self._caches = caches
-        _, block_size, *_ = caches[0].keys.shape
-        self._host: list[LayerCache] = []
-        if num_blocks:
-            self._host = allocate(shapes, num_blocks, block_size, caches[0].keys.dtype, torch.device("cpu"))
+        self._host = [LayerCache(_like(c.keys, num_blocks), _like(c.values, num_blocks)) for c in caches if num_blocks]
 
     def copy(self, out: Sequence[tuple[int, int]], into: Sequence[tuple[int, int]]) -> None:
         """Copy out of the cache, pairs (block, host block), and then into it, pairs (host block, block)."""
@@ -40,3 +37,7 @@ class HostCache:
         started = time.perf_counter()
         self.copy(pairs, pairs)
         return (time.perf_counter() - started) / (2 * count)
+
+
+def _like(pages: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    return empty_pages((num_blocks, *pages.shape[1:]), pages.dtype, torch.device("cpu"))

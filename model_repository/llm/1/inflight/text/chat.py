@@ -5,6 +5,7 @@ from typing import Any
 import jinja2
 
 from inflight.errors import InvalidRequest
+from inflight.text.unicode import check_unicode
 
 
 def chat_prompt_ids(tokenizer: Any, messages: object) -> list[int]:
@@ -36,5 +37,4 @@ def _check(index: int, message: object) -> None:
     for name in ("role", "content"):
         if not isinstance(message.get(name), str):
             raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
-        if any("\ud800" <= letter <= "\udfff" for letter in message[name]):
-            raise InvalidRequest(f"messages[{index}].{name} is not valid Unicode: it holds half of a surrogate pair")
+        check_unicode(f"messages[{index}].{name}", message[name])

@@ -25,6 +25,10 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
+            if "cancel" in json.loads(request.parameters() or "{}"):
+                # From `completion`, whose client has gone; `!forever` alone would heed it.
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
             threading.Thread(target=self.answer, args=(arrived(request), sender)).start()
 
     def answer(self, request: dict[str, Any], sender: Any) -> None:

@@ -1,0 +1,81 @@
+"""Attention over block tables by the C++ kernel."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from inflight.model.attention_interface import AttentionCall
+from inflight.model.kv_tensors import LayerCache, LayerShape, empty_pages
+from inflight.model.ragged_batch import RaggedBatch
+
+_LANES = 16
+_TILE_TOKENS = 4
+
+
+def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:
+    """Whether the kernel can serve layers of these shapes."""
+    widths_fit = all(shape.key_width % 2 == 0 and shape.value_width % _LANES == 0 for shape in shapes)
+    return widths_fit and block_size % _LANES == 0
+
+
+def allocate(
+    shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see kernels.cpp."""
+
+    def pages(heads: int, width: int) -> torch.Tensor:
+        return empty_pages((num_blocks, heads, block_size * width), dtype, device)
+
+    return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
+
+
+class KernelAttention:
+    """Attends for one forward pass over `batch`: layer by layer, in the order in which the model calls.
+
+    Args:
+        caches: one per attention call of a forward pass, in order.
+        windows: the sliding window of each, None for none.
+    """
+
+    def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
+        self._batch = batch
+        self._tiles = _tiles(batch)
+        self._layers = iter(zip(caches, windows, strict=True))
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
+        cache, window = next(self._layers)
+        batch = self._batch
+        output: torch.Tensor = torch.ops.inflight.paged_attention(
+            call.query[0].transpose(0, 1),
+            call.key[0].transpose(0, 1),
+            call.value[0].transpose(0, 1),
+            cache.keys,
+            cache.values,
+            batch.slots,
+            batch.begun_blocks,
+            batch.block_tables,
+            self._tiles,
+            call.scaling,
+            window or 0,
+            call.softcap or 0.0,
+            None if call.sinks is None else call.sinks.float(),
+        )
+        return output.unsqueeze(0)
+
+
+def _tiles(batch: RaggedBatch) -> torch.Tensor:
+    """[tiles, 4] int64: row, first token, number of tokens, place of the first token in its sequence."""
+    borders, contexts = np.array(batch.query_starts), np.array(batch.context_lens)
+    lengths = np.diff(borders)
+    counts = -(-lengths // _TILE_TOKENS)
+    rows = np.repeat(np.arange(len(lengths)), counts)
+    offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * _TILE_TOKENS
+    tiles = (
+        rows,
+        borders[rows] + offsets,
+        np.minimum(_TILE_TOKENS, lengths[rows] - offsets),
+        (contexts - lengths)[rows] + offsets,
+    )
+    return torch.from_numpy(np.stack(tiles, axis=1))

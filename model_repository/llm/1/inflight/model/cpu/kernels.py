@@ -1,0 +1,86 @@
+"""Builds the C++ kernels once, keeps them, and loads them."""
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+logger = logging.getLogger(__name__)
+
+_SOURCE = Path(__file__).with_name("kernels.cpp")
+_INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")
+_FLAGS = ["-O3", "-fopenmp", "-DNDEBUG", "-mfma", *(f"-m{name.replace('_', '')}" for name in _INSTRUCTIONS)]
+
+
+@cache
+def load_kernels() -> bool:
+    """Make `torch.ops.inflight` usable; False, with the reason in the log, where it can't be.
+
+    The library lies in `$INFLIGHT_CACHE`, or ~/.cache/inflight, under a name that follows from all it depends on.
+    """
+    missing = [name for name in _INSTRUCTIONS if name not in _cpu_flags()]
+    if missing:
+        logger.info("this processor lacks %s: torch's own operators serve", ", ".join(missing))
+        return False
+    library = _cache_folder() / f"kernels-{_key()}.so"
+    try:
+        if not library.exists():
+            _build(library)
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+    except (OSError, RuntimeError) as error:
+        logger.warning("the C++ kernels cannot be built, torch's own operators serve instead: %s", _last_line(error))
+        return False
+    return True
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("INFLIGHT_CACHE", "~/.cache/inflight")).expanduser()
+
+
+def _key() -> str:
+    parts = (_SOURCE.read_text(), torch.__version__, str(torch.compiled_with_cxx11_abi()), *_FLAGS)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _build(library: Path) -> None:
+    """Build in a folder of our own and move the result, so that neither a second process nor a crash disturbs."""
+    logger.info("building the C++ kernels, once")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        if shutil.which("ninja") is None:
+            _add_ninja_to_path()
+        cpp_extension.load(
+            name=library.stem.replace("-", "_"),
+            sources=[str(_SOURCE)],
+            extra_cflags=_FLAGS,
+            extra_ldflags=["-fopenmp"],
+            build_directory=folder,
+            is_python_module=False,
+            is_standalone=False,
+        )
+        (built,) = Path(folder).glob("*.so")
+        built.replace(library)
+
+
+def _add_ninja_to_path() -> None:
+    import ninja  # The package brings the program, which a server's PATH may not reach.
+
+    os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__

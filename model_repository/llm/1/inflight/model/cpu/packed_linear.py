@@ -1,0 +1,110 @@
+"""Linear layers with packed weights; those that read the same input compute together."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from inflight.model.attention_probe import probe_layers
+
+_PANEL = 32
+
+
+class PackedLinears:
+    """Weights of sibling layers side by side, such as those of query, key and value.
+
+    The first sibling that is called computes for all; the others find their columns ready if they are given the very
+    same input.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._in_features = layers[0].in_features
+        padded = [_padded(layer.weight) for layer in layers]
+        self._packed = torch.ops.inflight.pack_weight(torch.cat(padded))
+        self._borders = [0]
+        for weight in padded:
+            self._borders.append(self._borders[-1] + weight.shape[0])
+        self._input: torch.Tensor | None = None
+        self._output = torch.empty(0)
+
+    def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """What sibling `index` makes of x [..., in_features]: [..., its columns, padded to 32]."""
+        if self._input is not x:
+            self._output = torch.ops.inflight.linear(x.reshape(-1, self._in_features), self._packed)
+            self._input = x
+        first, last = self._borders[index : index + 2]
+        columns = self._output[:, first:last].view(*x.shape[:-1], last - first)
+        if index == len(self._borders) - 2:
+            # The last one is usually called last: let the memory go.
+            self._input, self._output = None, columns
+        return columns
+
+
+class PackedLinear(nn.Module):
+    """Does what an `nn.Linear` in bfloat16 does. Keeps no weight of the original."""
+
+    def __init__(self, layer: nn.Linear, group: PackedLinears, index: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.bias = layer.bias
+        self._group, self._index = group, index
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in_features] to [..., out_features]."""
+        y = self._group.columns(self._index, x)[..., : self.out_features]
+        return y if self.bias is None else y + self.bias
+
+
+def pack_linears(module: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Replace the linear layers of a model that the kernels can compute.
+
+    Returns what was replaced: parent, name in it, original.
+    """
+    places = {layer: (parent, name) for parent, name, layer in _linears(module)}
+    replaced = []
+    for siblings in _siblings(module, places):
+        group = PackedLinears(siblings)
+        for index, layer in enumerate(siblings):
+            parent, name = places[layer]
+            setattr(parent, name, PackedLinear(layer, group, index))
+            replaced.append((parent, name, layer))
+    return replaced
+
+
+def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    for parent in module.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.in_features % 2 == 0:
+                yield parent, name, child
+
+
+def _siblings(module: nn.Module, places: dict[nn.Linear, tuple[nn.Module, str]]) -> list[list[nn.Linear]]:
+    """The layers in groups: those of one parent that get the very same input one after the other in a dry run."""
+    calls: list[tuple[nn.Linear, torch.Tensor]] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, inputs: calls.append((layer, inputs[0]))) for layer in places
+    ]
+    try:
+        probe_layers(module)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups: list[list[nn.Linear]] = []
+    seen: set[nn.Linear] = set()
+    previous: tuple[nn.Linear, torch.Tensor] | None = None
+    for layer, x in calls:
+        if layer in seen:
+            continue  # Used twice; it stays in its group.
+        seen.add(layer)
+        together = previous is not None and previous[1] is x and places[previous[0]][0] is places[layer][0]
+        if together:
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+        previous = (layer, x)
+    return groups + [[layer] for layer in places if layer not in seen]
+
+
+def _padded(weight: torch.Tensor) -> torch.Tensor:
+    missing = -weight.shape[0] % _PANEL
+    return nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight

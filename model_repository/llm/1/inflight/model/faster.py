@@ -1,0 +1,40 @@
+"""Makes a loaded model faster where this machine allows it, and makes sure that it still says the same."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inflight.config import EngineConfig
+from inflight.model.attention_probe import AttentionLayer
+from inflight.model.backend import CPU_KERNELS, PORTABLE, AttentionBackend
+from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.fast_norm import replace_norms
+from inflight.model.cpu.kernels import load_kernels
+from inflight.model.cpu.packed_linear import pack_linears
+from inflight.model.self_check import SelfCheck
+
+logger = logging.getLogger(__name__)
+
+
+def make_faster(
+    module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
+) -> AttentionBackend:
+    """Let the CPU kernels compute what they can of a model in bfloat16; the backend that is to attend.
+
+    Whatever does not come out right in the self-check is undone.
+    """
+    device = next(module.parameters()).device
+    if not config.enable_cpu_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
+        return PORTABLE
+    backend = PORTABLE
+    if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
+        backend = CPU_KERNELS
+    replaced = replace_norms(module) + pack_linears(module)
+    if check.passes(layers, backend):
+        return backend
+    logger.warning("the CPU kernels do not get %s right; torch's own operators serve", module.config.model_type)
+    for parent, name, original in replaced:
+        setattr(parent, name, original)
+    return PORTABLE

@@ -1,0 +1,185 @@
+"""The C++ kernels compute what float64 does, for every shape that they take, and models come out alike with them."""
+
+import pytest
+import torch
+from torch import nn
+
+from inflight import Engine
+from inflight.model.attention_interface import AttentionCall
+from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.fast_norm import replace_norms
+from inflight.model.cpu.kernels import load_kernels
+from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears
+from inflight.model.kv_tensors import LayerShape
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.request import Request
+from inflight.scheduler.plan import Scheduled, StepPlan
+from scripts.default_model import default_model
+from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
+from tests.engine.models import greedy, make_engine
+from tests.unit.builders import make_request
+
+pytestmark = pytest.mark.skipif(not load_kernels(), reason="this processor has no AVX512_BF16, or no compiler is here")
+
+# Products of bfloat16 are exact in float32; what is left is the rounding of inputs to attention, and of outputs.
+LINEAR_ERROR, ATTENTION_ERROR = 3e-3, 6e-3
+
+EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
+LAYERS = {
+    "plain": {},
+    "a head each": {"query_heads": 4, "shape": LayerShape(4, 16, 16)},
+    "nine heads, three of keys": {"query_heads": 9, "shape": LayerShape(3, 64, 64)},
+    "ten heads for one": {"query_heads": 10, "shape": LayerShape(1, 80, 80)},
+    "values narrower": {"shape": LayerShape(2, 48, 32)},
+    "values wider": {"shape": LayerShape(2, 32, 112)},
+    "wide": {"shape": LayerShape(2, 256, 256)},
+    "larger blocks": {"block_size": 48},
+    "window": {"window": 21},
+    "window of one": {"window": 1},
+    "softcap": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "all at once": {"softcap": 1.5, "window": 9, "sinks": True, "query_heads": 6},
+}
+
+
+def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Relative error over all elements."""
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def random(*size: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size))).bfloat16()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 64, 100])
+@pytest.mark.parametrize(("inputs", "columns"), [(2, 32), (30, 64), (576, 960), (1536, 96)])
+def test_linear(rows: int, inputs: int, columns: int) -> None:
+    x, weight = random(rows, inputs), random(columns, inputs)
+    y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
+    assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
+
+
+def test_linear_reads_rows_that_lie_apart() -> None:
+    x, weight = random(5, 100)[:, 10:74], random(32, 64)
+    y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
+    assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
+
+
+def test_siblings_compute_together_or_alone() -> None:
+    layers = [nn.Linear(64, columns, bias=bias, dtype=torch.bfloat16) for columns, bias in [(40, True), (32, False)]]
+    group = PackedLinears(layers)
+    packed = [PackedLinear(layer, group, index) for index, layer in enumerate(layers)]
+    x, other = random(1, 7, 64), random(1, 3, 64)
+    with torch.inference_mode():
+        # As a model calls them; out of order; each with an input of its own; again with new numbers in an old input.
+        for order in [(0, x), (1, x)], [(1, x), (0, x)], [(0, x), (1, other)], [(0, other), (1, other)]:
+            for index, given in order:
+                assert error(packed[index](given), layers[index](given).double()) < 2 * LINEAR_ERROR
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_attention(layer: str) -> None:
+    case = Case(EVERYTHING, **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
+    shape, size = case.shape, case.block_size
+    assert kernel_attention.takes([shape], size)
+    lengths = [past + new for past, new in case.rows]
+    query = [random(length, case.query_heads, shape.key_width) for length in lengths]
+    keys = [random(length + 1, shape.num_kv_heads, shape.key_width)[1:] for length in lengths]
+    values = [random(length + 2, shape.num_kv_heads, shape.value_width)[2:] for length in lengths]
+    sinks = random(case.query_heads) if case.sinks else None
+    num_blocks = sum(-(-length // size) for length in lengths)
+    (cache,) = kernel_attention.allocate([shape], num_blocks, size, torch.bfloat16, CPU)
+    cache.keys.fill_(GARBAGE)
+    cache.values.fill_(float("nan"))  # What other requests left there.
+    free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0)).tolist()
+    requests = []
+    for row, length in enumerate(lengths):
+        requests.append(make_request(str(row), length))
+        requests[-1].blocks = [free.pop() for _ in range(-(-length // size))]
+
+    def attend(counts: list[int]) -> dict[int, torch.Tensor]:
+        shares = [Scheduled(r, count) for r, count in zip(requests, counts, strict=True) if count]
+        batch = RaggedBatch.build(StepPlan(tuple(shares)), size, CPU)
+        flat = [
+            torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in batch.rows])
+            for part in (query, keys, values)
+        ]
+        call = AttentionCall(
+            nn.Identity(),
+            *(part.transpose(0, 1)[None] for part in flat),
+            scaling=case.scaling,
+            window=case.window,
+            softcap=case.softcap,
+            sinks=sinks,
+        )
+        output = kernel_attention.KernelAttention(batch, [cache], [case.window]).attend(call)[0]
+        borders = zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False)
+        return {int(request.request_id): output[first:last] for request, first, last in borders}
+
+    attend([past for past, _ in case.rows])
+    _commit(requests, [past for past, _ in case.rows])
+    found = attend([new for _, new in case.rows])
+    for row, (past, _) in enumerate(case.rows):
+        wanted = dense(query[row][past:], keys[row], values[row], case, sinks)
+        assert error(found[row], wanted) < ATTENTION_ERROR
+
+
+def _commit(requests: list[Request], counts: list[int]) -> None:
+    for request, count in zip(requests, counts, strict=True):
+        request.num_computed += count
+
+
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("width", [16, 64, 576])
+def test_rms_norm(rows: int, width: int) -> None:
+    x, weight = random(rows, 2, width)[:, 1], random(width)
+    exact = x.double()
+    wanted = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    assert error(torch.ops.inflight.rms_norm(x, weight, 1e-6), wanted) < LINEAR_ERROR
+
+
+def test_norms_are_replaced_by_what_they_do() -> None:
+    class PlusOneRMSNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(random(32), requires_grad=False), 1e-6
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps)
+            return (normed * (1 + self.weight.float())).to(x.dtype)
+
+    class OddRMSNorm(PlusOneRMSNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 0.5
+
+    model = nn.ModuleDict({"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm()})
+    x, odd = random(4, 32), model["odd"]
+    wanted = model["plus_one"](x).double()
+    assert [name for _, name, _ in replace_norms(model)] == ["plus_one"]
+    assert error(model["plus_one"](x), wanted) < 1e-2
+    assert model["odd"] is odd
+
+
+@pytest.fixture(scope="module")
+def fast() -> Engine:
+    return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
+
+
+def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: Engine, texts: Engine) -> None:
+    assert fast.model.backend.name == "cpu kernels"
+    assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
+    slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_cpu_kernels=False)
+    assert slow.model.backend.name == "portable"
+    text = "the quick brown fox jumps over a lazy dog while rain falls on distant hills"
+    prompts = [text[:length] for length in range(10, len(text), 4)]
+    exact, with_kernels, without = (
+        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
+        for engine in (texts, fast, slow)
+    )
+    assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
+
+
+def test_other_blocks_are_served_portably() -> None:
+    engine = make_engine(default_model(), dtype="bfloat16", block_size=8, kv_cache_tokens=512)
+    assert engine.model.backend.name == "portable"
+    assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())

@@ -1,0 +1,110 @@
+"""The variants for a kind of load, on a real server: what each of them sets is what the engine does."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scripts.model_configs import PROFILES
+from scripts.triton_server import TritonServer
+from tests.parity.zoo import SERVED, save_model
+from tests.triton.conftest import READY_SECONDS, add_llm
+from tests.triton.prometheus import scrape, scrape_when
+from tests.unit.traces import ReadTrace, check_trace, read_trace
+
+VARIANTS = ["latency", "throughput", "mixed"]
+# More than the middle one of the variants runs at once; the model is tiny and has no tokenizer.
+BURST = 160
+BODY = {"input_ids": [5, 6, 7], "max_tokens": 100, "ignore_eos": True}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model that one of the variants configures."""
+
+    server: TritonServer
+    name: str
+    trace_file: Path
+
+    @property
+    def settings(self) -> dict[str, int]:
+        return {name: int(value) for name, value in PROFILES[self.name].parameters.items()}
+
+    def metric(self, name: str, **labels: str) -> float:
+        return scrape(self.server).get(name, model=self.name, **labels)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """All variants side by side, as models of one server, to bring torch up in all of them at the same time."""
+    folder = tmp_path_factory.mktemp("llama")
+    save_model(SERVED["llama"].config, folder)
+    for name in VARIANTS:
+        own = {"model": str(folder), "kv_cache_tokens": "32768", "trace_file": str(folder / f"{name}.json")}
+        add_llm(folder / "models", name, f"configs/{name}.pbtxt", own)
+    with TritonServer(folder / "models", drain_seconds=5) as running:
+        running.wait_ready(READY_SECONDS, VARIANTS)
+        yield running
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest, server: TritonServer) -> Variant:
+    return Variant(server, request.param, server.repository.parent / f"{request.param}.json")
+
+
+@asynccontextmanager
+async def burst(variant: Variant) -> AsyncIterator[tuple[httpx.AsyncClient, list[asyncio.Task[httpx.Response]]]]:
+    """Many requests of one tenant at once, on their way; all have been answered at the end."""
+    url = f"http://{variant.server.http_url}/v2/models/{variant.name}/"
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits()) as client:
+        tasks = [asyncio.create_task(generate(client, tenant="many", priority=3)) for _ in range(BURST)]
+        yield client, tasks
+        await asyncio.gather(*tasks)
+
+
+async def generate(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    return await client.post("generate", json={**BODY, **fields})
+
+
+def finished_trace(variant: Variant) -> ReadTrace:
+    """The trace, once nothing runs."""
+    scrape_when(variant.server, lambda found: found.get("num_requests_running", model=variant.name) == 0)
+    return read_trace(variant.trace_file)
+
+
+def test_a_burst_is_served_as_the_variant_says(variant: Variant) -> None:
+    async def run() -> Counter[int]:
+        async with burst(variant) as (_, tasks):
+            return Counter([(await task).status_code for task in tasks])
+
+    statuses = asyncio.run(run())
+    trace = finished_trace(variant)
+    check_trace(trace, computed_tokens=statuses[200] * (3 + 99))
+    assert {span.args["tenant"] for span in trace.requests.values()} == {"many"}
+    most, queued = variant.settings["max_num_seqs"], variant.settings.get("max_queue_size", 2048)
+    assert {step["args"]["budget"] for step in trace.steps} == {variant.settings["max_num_batched_tokens"]}
+    assert max(counter["running"] for counter in trace.counters["requests"]) == min(most, BURST)
+    # The generate endpoints answer 400 to every error.
+    assert (statuses[400] > 0) == (most + queued < BURST)
+    assert variant.metric("request_refused_total", reason="overload") == statuses[400]
+
+
+@pytest.mark.parametrize("variant", ["mixed"], indirect=True)
+def test_an_urgent_request_overtakes_where_there_are_priorities(variant: Variant) -> None:
+    async def run() -> None:
+        async with burst(variant) as (client, _):
+            while variant.metric("num_requests_waiting") == 0:
+                await asyncio.sleep(0.02)
+            assert (await generate(client, tenant="one", priority=1)).status_code == 200
+
+    asyncio.run(run())
+    requests = finished_trace(variant).requests.values()
+    (urgent,) = [span for span in requests if span.args["tenant"] == "one"]
+    # It began before others that had come before it.
+    assert any(other.begin < urgent.begin and other.inner[0].end > urgent.inner[0].end for other in requests)
