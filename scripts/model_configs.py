@@ -41,6 +41,7 @@ PROFILES = {
         {
             "max_num_seqs": "128",
             "max_num_batched_tokens": "512",
+            "scheduling_policy": "priority",
             "priority_levels": "3",
             "default_priority_level": "2",
         },

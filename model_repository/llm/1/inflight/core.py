@@ -11,7 +11,7 @@ from typing import Protocol
 from inflight.errors import EngineDead, InvalidRequest, QueueFull
 from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent, TokenLogprobs
-from inflight.request import CANCELLED, ERROR, Request
+from inflight.request import CANCELLED, ERROR, STOP, Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
@@ -201,8 +201,10 @@ class EngineCore:
             # One that ended meanwhile is gone, and another may have its id.
             cancelled = {r: reason for r, reason in self._cancelled if self._unfinished.get(r.request_id) is r}
             self._cancelled.clear()
-        for request in cancelled:
+        for request, reason in cancelled.items():
             self._scheduler.remove(request.request_id)
+            if reason == STOP:
+                self._scheduler.lengths.observe(request)  # It came to its end, by a stop string.
         return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:

@@ -80,6 +80,7 @@ class Engine:
         tenant: str = "",
         timeout_us: int = 0,
         deadline_ms: int | None = None,
+        target_ttft_ms: int | None = None,
         trace_context: str | None = None,
     ) -> str:
         """Queue a request and return its id. From any thread.
@@ -93,6 +94,8 @@ class Engine:
             timeout_us: microseconds after which the request ends, or is delayed, as the queue policy of its level says;
                 0: none.
             deadline_ms: milliseconds after which the request ends, waiting or running; None: never.
+            target_ttft_ms: milliseconds within which the first token is wanted, where the scheduling policy is `slo`;
+                None: as configured.
             trace_context: what the engine's trace is to show as the client's OpenTelemetry context.
 
         Raises:
@@ -102,7 +105,9 @@ class Engine:
         """
         request = self._request(prompt, params or SamplingParams(), request_id or f"request-{next(self._ids)}")
         request.tenant, request.trace_context = tenant, trace_context
-        self._scheduler.policies.apply(request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms)
+        self._scheduler.policies.apply(
+            request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms, target_ttft_ms=target_ttft_ms
+        )
         self.core.submit(request)
         return request.request_id
 

@@ -61,6 +61,7 @@ OTHERS: dict[str, Field] = {
     **_spelled(limits.tenant, "tenant"),
     **_spelled(values.integer, "timeout"),
     **_spelled(values.integer, "deadline_ms"),
+    **_spelled(values.integer, "target_ttft_ms"),
     **_spelled(values.truth, "return_finish_reason"),
     **_spelled(values.truth, "return_cumulative_logprob"),
     **_spelled(values.truth, "return_logprobs"),

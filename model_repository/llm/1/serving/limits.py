@@ -32,6 +32,8 @@ class Limits:
     """Microseconds; 0: none. Heeded where the queue policy allows it."""
     deadline_ms: int | None = None
     """Milliseconds; None: none."""
+    target_ttft_ms: int | None = None
+    """Milliseconds within which the first token is wanted; None: as the scheduler is configured."""
 
     def after(self, seconds: float) -> "Limits":
         """What is left when so much time has passed: at least a moment, so that whoever is late finds its time up."""

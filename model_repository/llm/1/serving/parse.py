@@ -140,6 +140,7 @@ def _limits(fields: Mapping[str, Any], grpc_timeout: int) -> Limits:
         tenant=fields.get("tenant", ""),
         timeout_us=grpc_timeout or fields.get("timeout", 0),
         deadline_ms=fields.get("deadline_ms"),
+        target_ttft_ms=fields.get("target_ttft_ms"),
     )
 
 

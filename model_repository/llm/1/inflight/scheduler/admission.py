@@ -49,11 +49,12 @@ class FuturePeak(Admission):
     """If the most that the running set will ever hold fits, by predicted output lengths.
 
     The Past-Future scheduler (ASPLOS'25): requests end in the order of their remaining lengths, so the set is largest
-    when one of them ends. Preemption helps out where predictions were too short.
+    when one of them ends. Lengths are drawn from those of the past; preemption helps out where they were too short.
     """
 
-    # Too long a prediction costs a little room, too short a one a preemption.
-    QUANTILE = 0.8
+    # Requests get lengths spread over what is known of lengths, each its own for good: multiples of the golden ratio
+    # fill the range evenly. One quantile for all would reserve for many long outputs at once, which never come.
+    _GOLDEN_RATIO = 0.6180339887498949
 
     def __init__(self, tables: BlockTables, lengths: LengthPredictor) -> None:
         super().__init__(tables)
@@ -67,11 +68,13 @@ class FuturePeak(Admission):
 
     def _peak(self, requests: Sequence[Request]) -> int:
         """Blocks held when the set is largest; shared ones count for each, which is on the safe side."""
-        remaining = self._lengths.remaining
-        ends = sorted(((remaining(r, self.QUANTILE), len(r.token_ids)) for r in requests), reverse=True)
+        ends = sorted(((self._remaining(r), len(r.token_ids)) for r in requests), reverse=True)
         peak = tokens = 0
         for count, (left, known) in enumerate(ends, start=1):
             tokens += known
             # Of each sequence's last block, half is empty on average.
             peak = max(peak, tokens + count * (left + self.tables.block_size // 2))
         return self.tables.blocks_for(peak)
+
+    def _remaining(self, request: Request) -> int:
+        return self._lengths.remaining(request, request.number * self._GOLDEN_RATIO % 1)

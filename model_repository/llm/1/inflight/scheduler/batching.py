@@ -46,18 +46,16 @@ class Continuous(Batching):
         self._running = running
         self._delay_factor = delay_factor
         self._prefill_seconds = 0.0
-        self._idle = True
+        self._delays = False
 
     def begin_step(self, now: float) -> None:
-        """Nobody gains by a delay when nobody runs."""
-        self._idle = not self._running
+        """While others run, let arrivals gather until the first has waited as `delay_factor` says (as in vLLM)."""
+        first = self._waiting.first() if self._delay_factor and self._running else None
+        self._delays = first is not None and now - first.arrival < self._delay_factor * self._prefill_seconds
 
     def next(self, now: float) -> Request | None:
-        """Whoever is first in the queue; while others run, only once it has waited as `delay_factor` says."""
-        request = self._waiting.first()
-        if request is None or not self._delay_factor or self._idle:
-            return request
-        return request if now - request.arrival >= self._delay_factor * self._prefill_seconds else None
+        """Whoever is first in the queue."""
+        return None if self._delays else self._waiting.first()
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Remember how long the last step with prompts took."""

@@ -95,14 +95,23 @@ class QueuePolicies:
         """The policy of a level."""
         return self.by_level.get(level, self.default)
 
-    def apply(self, request: Request, *, priority: int, timeout_us: int, deadline_ms: int | None) -> None:
-        """Write into a request its level, and until when it may wait and run.
+    def apply(
+        self,
+        request: Request,
+        *,
+        priority: int,
+        timeout_us: int,
+        deadline_ms: int | None,
+        target_ttft_ms: int | None = None,
+    ) -> None:
+        """Write into a request its level, until when it may wait and run, and when its first token is wanted.
 
         Args:
             request: one that has its arrival time.
             priority: from 1, the highest; 0: the default level.
             timeout_us: microseconds; 0: none. Counts where the level's policy says `allow_timeout_override`.
             deadline_ms: milliseconds; None: none.
+            target_ttft_ms: milliseconds; None: as the scheduler is configured.
 
         Raises:
             InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
@@ -111,6 +120,9 @@ class QueuePolicies:
         _within("timeout", timeout_us, 0)
         if deadline_ms is not None:
             _within("deadline_ms", deadline_ms, 1)
+        if target_ttft_ms is not None:
+            _within("target_ttft_ms", target_ttft_ms, 1)
+            request.target_ttft = target_ttft_ms / 1e3
         request.priority = self.level(priority)
         self.of(request.priority).set_limits(request, timeout_us=timeout_us, deadline_ms=deadline_ms)
 

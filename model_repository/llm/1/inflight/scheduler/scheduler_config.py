@@ -39,7 +39,7 @@ class SchedulerConfig:
     """Who is admitted next: `fcfs`, `sjf` (least expected work), `priority` (levels, and waiting raises), `fair` (the
     tenant that had least), `slo` (who has least time left to meet `target_ttft_ms`)."""
 
-    sjf_ageing: float = 20.0
+    sjf_ageing: float = 200.0
     """Under `sjf`, tokens of work that a second of waiting makes up for."""
 
     priority_ageing_seconds: float = 30.0
