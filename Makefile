@@ -50,7 +50,7 @@ experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all
 
 test: $(installed)
-	$(bin)/python -m pytest
+	$(bin)/python -m pytest --numprocesses 2 --dist loadfile
 
 check: $(installed)
 	$(bin)/ruff check .

@@ -34,7 +34,8 @@ class Variant:
 
     @property
     def settings(self) -> dict[str, int]:
-        return {name: int(value) for name, value in PROFILES[self.name].parameters.items()}
+        """Those that are numbers."""
+        return {name: int(value) for name, value in PROFILES[self.name].parameters.items() if value.isdecimal()}
 
     def metric(self, name: str, **labels: str) -> float:
         return scrape(self.server).get(name, model=self.name, **labels)

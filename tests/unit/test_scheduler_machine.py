@@ -45,10 +45,10 @@ ONE_LEVEL = QueuePolicies(OVERRIDE)
 
 SETTINGS = st.fixed_dictionaries(
     {
-        "cache_tokens": st.integers(4, 64),
-        "block_size": st.sampled_from([1, 2, 3, 4, 16]),
-        "budget": st.sampled_from([1, 2, 3, 5, 8, 20, 64]),
-        "max_num_seqs": st.sampled_from([1, 2, 3, 4, 8]),
+        "cache_tokens": st.integers(24, 64),
+        "block_size": st.sampled_from([1, 2, 3, 4, 4, 16]),
+        "budget": st.sampled_from([1, 3, 8, 20, 64]),
+        "max_num_seqs": st.sampled_from([1, 2, 4, 4, 8, 8]),
         "prefix_caching": st.booleans(),
         "per_tenant": st.booleans(),
         "policies": st.sampled_from([ONE_LEVEL, LEVELS]),
@@ -60,9 +60,9 @@ SETTINGS = st.fixed_dictionaries(
         "tenant_weights": st.sampled_from([{}, {"a": 3.0, "b": 0.5}]),
         "target_ttft_ms": st.sampled_from([1.0, 8.0]),
         "shed_lost_requests": st.booleans(),
-        "batch_scheduler_policy": st.sampled_from(ADMISSION_POLICIES),
-        "preemption_mode": st.sampled_from(PREEMPTION_MODES),
-        "swap_space_tokens": st.sampled_from([4, 16, 40]),
+        "batch_scheduler_policy": st.sampled_from([ADMISSION_POLICIES[0], *ADMISSION_POLICIES]),
+        "preemption_mode": st.sampled_from(["swap", *PREEMPTION_MODES]),
+        "swap_space_tokens": st.sampled_from([8, 40, 80]),
         "swap_seconds_per_block": st.sampled_from([0.0, 0.001]),
         "enable_chunked_prefill": st.booleans(),
         "max_num_partial_prefills": st.sampled_from([0, 0, 1, 2]),
@@ -97,18 +97,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         operation(self.world)
 
     @rule(
-        prompt=PROMPTS,
-        max_tokens=st.integers(1, 8),
-        min_tokens=st.integers(0, 8),
-        stops=st.lists(TOKENS, max_size=2),
+        prompts=st.lists(PROMPTS, min_size=2, max_size=8),
+        max_tokens=st.integers(1, 24),
+        min_tokens=st.sampled_from([0, 6, 24]),
+        stops=st.lists(TOKENS, max_size=1),
         priority=st.integers(0, 4),
         timeout_us=st.sampled_from([0, 0, 0, 3000, 20_000]),
         deadline_ms=st.sampled_from([None, None, None, 5, 30]),
         tenant=st.sampled_from(["", "a", "b"]),
         target_ttft=st.sampled_from([None, None, 0.002, 0.1]),
     )
-    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
-        self.do(lambda world: world.add(prompt, max_tokens, min_tokens, stops, **limits))
+    def add(self, prompts: list[list[int]], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
+        for prompt in prompts:
+            self.do(lambda world, prompt=prompt: world.add(prompt, max_tokens, min_tokens, stops, **limits))
 
     @rule(milliseconds=st.integers(1, 5))
     def pass_time(self, milliseconds: int) -> None:
@@ -151,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(settings.get_profile("unit"), max_examples=500, stateful_step_count=40)
+TestScheduler.settings = settings(settings.get_profile("unit"), max_examples=350, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("spoiled", ["num_computed", "blocks"])
