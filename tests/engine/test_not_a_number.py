@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inflight import Engine
+from inflight import Engine, SamplingParams
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
 from tests.parity.zoo import SERVED, save_model
 
@@ -52,7 +52,38 @@ def test_blocks_of_a_request_that_went_wrong_serve_the_next_ones(tiny: Tiny) -> 
     expected = {name: alone(tiny.engine(), prompt, greedy(20)) for name, prompt in PROMPTS.items()}
     engine = tiny.engine(enable_prefix_caching=False, kv_cache_tokens=192)
     with spoiled(engine):
-        # It fills the cache.
-        alone(engine, make_prompt(172), greedy(20))
+        engine.submit(make_prompt(182), greedy(1), request_id="bad")  # It fills the cache.
+        assert drain(engine)["bad"].finish_reason == "error"
     submit_all(engine)
     assert {name: output.token_ids for name, output in drain(engine).items()} == expected
+
+
+def test_a_request_whose_logits_are_no_numbers_ends_with_an_error_and_the_others_go_on(tiny: Tiny) -> None:
+    engine = tiny.engine()
+    expected = alone(engine, PROMPTS["a"], greedy(8))
+    engine.submit(PROMPTS["a"], greedy(8), request_id="good")
+    engine.step()
+    with spoiled_rows(engine):
+        engine.submit(make_prompt(9), greedy(8))
+        engine.submit(make_prompt(12), SamplingParams(max_tokens=8, temperature=1.0, top_k=5))
+        engine.step()
+    finished = drain(engine)
+    assert finished.keys() == {"good"}
+    assert finished["good"].token_ids == expected
+    assert engine.stats().finished["error"] == 2
+    assert engine.stats().blocks_used == 0
+    # Nobody shares what it left.
+    assert alone(engine, make_prompt(9), greedy(8)) == alone(tiny.engine(), make_prompt(9), greedy(8))
+
+
+@contextmanager
+def spoiled_rows(engine: Engine) -> Iterator[None]:
+    """Meanwhile, the logits of all rows but the first are not numbers."""
+
+    def spoil(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+        output[..., 1:, :] = math.nan
+        return output
+
+    handle = engine.model.module.lm_head.register_forward_hook(spoil)
+    yield
+    handle.remove()

@@ -152,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(settings.get_profile("unit"), max_examples=350, stateful_step_count=40)
+TestScheduler.settings = settings(settings.get_profile("unit"), max_examples=220, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("spoiled", ["num_computed", "blocks"])

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from inflight.errors import EngineDead, InvalidRequest, QueueFull
@@ -19,12 +19,17 @@ from inflight.trace import StepRecord, Trace
 
 logger = logging.getLogger(__name__)
 
+NOT_A_NUMBER = "the model's logits are not numbers"
+
 
 class Runner(Protocol):
     """Runs the model over a plan."""
 
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
-        """A token, and log-probabilities if asked for, for each of `plan.sampling`."""
+    def run(self, plan: StepPlan) -> tuple[Sequence[int | None], Sequence[TokenLogprobs | None]]:
+        """A token, and log-probabilities if asked for, for each of `plan.sampling`.
+
+        None for a token where the model gave no numbers to choose it by.
+        """
 
 
 class EngineCore:
@@ -218,7 +223,7 @@ class EngineCore:
         self.metrics.step(plan, started, ended)
         outcome = self._scheduler.commit(plan, tokens)
         return [
-            TokenEvent(request, token, entry, reason)
+            TokenEvent(request, token, entry, reason, NOT_A_NUMBER if token is None else None)
             for (request, reason), token, entry in zip(outcome, tokens, logprobs, strict=True)
         ]
 

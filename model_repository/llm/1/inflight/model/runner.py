@@ -39,8 +39,11 @@ class ModelRunner:
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
-        """Compute a plan's tokens; a new token, and log-probabilities if asked for, for each of `plan.sampling`."""
+    def run(self, plan: StepPlan) -> tuple[list[int | None], list[TokenLogprobs | None]]:
+        """Compute a plan's tokens; a new token, and log-probabilities if asked for, for each of `plan.sampling`.
+
+        A token is None where the logits are not numbers.
+        """
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         batch = RaggedBatch.build(plan, self._block_size, self._model.device)
         with attending(self._model.backend.attend(batch, self._caches, self._windows)):

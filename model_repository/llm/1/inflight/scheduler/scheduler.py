@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, EXPIRED, Request
+from inflight.request import DEADLINE, ERROR, EXPIRED, Request
 from inflight.scheduler import parts
 from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import Scheduled, StepPlan
@@ -297,24 +297,30 @@ class Scheduler:
             self.tables.forget_swapped(request)
         return [share.request for share in plan.scheduled if self.remove(share.request.request_id)]
 
-    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[tuple[Request, str | None]]:
-        """Account for a step that ran: `tokens[i]` was sampled for the i-th of `plan.sampling`.
+    def commit(self, plan: StepPlan, tokens: Sequence[int | None]) -> list[tuple[Request, str | None]]:
+        """Account for a step that ran: `tokens[i]` was sampled for the i-th of `plan.sampling`, None if none could be.
 
-        Returns the requests that got a token, each with its finish reason; finished ones have left.
+        Returns these requests, each with its finish reason; finished ones have left.
         """
         sampling = plan.sampling
+        failed = {request for request, token in zip(sampling, tokens, strict=True) if token is None}
         for share in plan.scheduled:
-            self.tables.commit(share.request, share.num_tokens)
+            if share.request not in failed:  # Its keys and values are not offered to others.
+                self.tables.commit(share.request, share.num_tokens)
         self.policy.generated(sampling)
-        outcome = []
-        for request, token in zip(sampling, tokens, strict=True):
-            request.token_ids.append(token)
-            reason = request.finish_reason()
-            if reason is not None:
-                self.lengths.observe(request)
-                self.remove(request.request_id)
-            outcome.append((request, reason))
-        return outcome
+        return [
+            (request, ERROR if token is None else self._append(request, token))
+            for request, token in zip(sampling, tokens, strict=True)
+            if token is not None or self.remove(request.request_id)
+        ]
+
+    def _append(self, request: Request, token: int) -> str | None:
+        request.token_ids.append(token)
+        reason = request.finish_reason()
+        if reason is not None:
+            self.lengths.observe(request)
+            self.remove(request.request_id)
+        return reason
 
 
 def _num_cached(shares: Sequence[Scheduled]) -> int:
