@@ -7,7 +7,7 @@ for a request that is already done is lost.
 
     transformers `generate`                  one request after another; the first eighth of them, as it takes so long
     transformers `generate`, static batches  in order of arrival, padded left, each as long as its longest output
-    Inflight, in process                     `Engine.generate` with all requests at once
+    Inflight, in process                     `Engine.generate` with all requests at once; portable: without CPU kernels
     Inflight behind Triton                   that many clients, each sending its next request when the last is done;
                                              they stream over gRPC and share the cores with the server
 
@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,11 +146,12 @@ def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
 
 
 @contextlib.contextmanager
-def inflight_engine(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with this project's engine in this process."""
+def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iterator[Serve]:
+    """Serve with this project's engine in this process, with its CPU kernels where there are any, or without."""
     from inflight import Engine, EngineConfig, SamplingParams
 
-    engine = Engine(EngineConfig(str(folder), dtype=DTYPE, device=DEVICE, max_num_seqs=at_once))
+    config = EngineConfig(str(folder), dtype=DTYPE, device=DEVICE, max_num_seqs=at_once, enable_cpu_kernels=kernels)
+    engine = Engine(config)
 
     def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
         before = engine.stats()
@@ -203,8 +205,15 @@ SYSTEMS = (
     System("transformers `generate`", 1, transformers_generate, share=ONE_BY_ONE_SHARE),
     System("transformers `generate`, static batches", 8, transformers_generate),
     System("transformers `generate`, static batches", 32, transformers_generate),
+    System("Inflight, in process, portable", 32, partial(inflight_engine, kernels=False)),
+    System("Inflight, in process", 1, inflight_engine, share=ONE_BY_ONE_SHARE),
+    System("Inflight, in process", 8, inflight_engine),
     System("Inflight, in process", 32, inflight_engine),
+    System("Inflight, in process", 64, inflight_engine),
+    System("Inflight behind Triton, streamed", 1, inflight_server, share=ONE_BY_ONE_SHARE),
+    System("Inflight behind Triton, streamed", 8, inflight_server),
     System("Inflight behind Triton, streamed", 32, inflight_server),
+    System("Inflight behind Triton, streamed", 64, inflight_server),
 )
 
 

@@ -59,6 +59,14 @@ def test_linear(rows: int, inputs: int, columns: int) -> None:
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
 
 
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 12, 13, 40])
+def test_a_row_comes_out_the_same_whatever_its_neighbours(rows: int) -> None:
+    x, packed = random(rows, 576), torch.ops.inflight.pack_weight(random(352, 576))
+    together = torch.ops.inflight.linear(x, packed)
+    alone = torch.cat([torch.ops.inflight.linear(row[None], packed) for row in x])
+    assert torch.equal(together, alone)
+
+
 def test_linear_reads_rows_that_lie_apart() -> None:
     x, weight = random(5, 100)[:, 10:74], random(32, 64)
     y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
@@ -177,6 +185,22 @@ def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: 
         for engine in (texts, fast, slow)
     )
     assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
+
+
+def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
+    """Nothing that torch promises; our kernels add up in one order, whatever the batch."""
+    prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(12)]
+    params = greedy(16, logprobs=1)
+    small_steps = make_engine(
+        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, max_num_batched_tokens=7
+    )
+    together = fast.generate(prompts, params)
+    alone = [fast.generate(prompt, params)[0] for prompt in prompts]
+    in_small_steps = small_steps.generate(prompts, params)
+    for outputs in (alone, in_small_steps):
+        for output, other in zip(together, outputs, strict=True):
+            assert output.token_ids == other.token_ids
+            assert output.logprobs == other.logprobs
 
 
 def test_other_blocks_are_served_portably() -> None:

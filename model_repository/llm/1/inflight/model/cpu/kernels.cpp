@@ -32,57 +32,60 @@ inline void store_bf16(BFloat16* to, __m512 value) { _mm256_storeu_si256((__m256
 
 // -- matrix product ---------------------------------------------------------------------------------------------------
 //
-// Weights [N, K] are packed as [N / 32][K / 2][32][2]: a panel of 32 output columns, pair by pair of inputs.
+// Weights [N, K] are packed as [N / 32][K / 2][32][2]: a panel of 32 output columns, pair by pair of inputs. Every output
+// is summed up in the order of its inputs, whatever else is computed: a row's result does not depend on its neighbours.
 
 constexpr int64_t PANEL = 2 * LANES;
 constexpr int64_t MOST_ROWS = 12;  // 24 accumulators and two columns of weights fill the registers.
 
-// `ROWS` rows of x times one panel. `CHAINS` sums of their own hide the latency of dpbf16 where there are few rows.
-template <int ROWS, int CHAINS>
-void multiply_panel(const BFloat16* x, int64_t x_stride, const BFloat16* panel, int64_t pairs, BFloat16* y,
-                    int64_t y_stride) {
-  __m512 sums[CHAINS][ROWS][2];
-  for (int c = 0; c < CHAINS; ++c)
-    for (int r = 0; r < ROWS; ++r) sums[c][r][0] = sums[c][r][1] = _mm512_setzero_ps();
-  int64_t p = 0;
-  for (; p + CHAINS <= pairs; p += CHAINS) {
+// `ROWS` rows of x times `WIDTH` panels. Few rows take several panels at a time, to hide the latency of dpbf16.
+template <int ROWS, int WIDTH>
+void multiply_panels(const BFloat16* x, int64_t x_stride, const BFloat16* panels, int64_t pairs, BFloat16* y,
+                     int64_t y_stride) {
+  __m512 sums[ROWS][WIDTH][2];
+  for (int r = 0; r < ROWS; ++r)
+    for (int w = 0; w < WIDTH; ++w) sums[r][w][0] = sums[r][w][1] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < pairs; ++p) {
+    __m512bh inputs[ROWS];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; ++r) inputs[r] = repeat_pair(x + r * x_stride + p * 2);
 #pragma GCC unroll 8
-    for (int c = 0; c < CHAINS; ++c) {
-      const BFloat16* weights = panel + (p + c) * 2 * PANEL;
+    for (int w = 0; w < WIDTH; ++w) {
+      const BFloat16* weights = panels + (w * pairs + p) * 2 * PANEL;
       const __m512bh left = load_pairs(weights), right = load_pairs(weights + 2 * LANES);
-      if (ROWS <= 4) _mm_prefetch((const char*)(weights + 32 * PANEL), _MM_HINT_T0);
-      if (ROWS <= 4) _mm_prefetch((const char*)(weights + 33 * PANEL), _MM_HINT_T0);
 #pragma GCC unroll 12
       for (int r = 0; r < ROWS; ++r) {
-        const __m512bh input = repeat_pair(x + r * x_stride + (p + c) * 2);
-        sums[c][r][0] = _mm512_dpbf16_ps(sums[c][r][0], left, input);
-        sums[c][r][1] = _mm512_dpbf16_ps(sums[c][r][1], right, input);
+        sums[r][w][0] = _mm512_dpbf16_ps(sums[r][w][0], left, inputs[r]);
+        sums[r][w][1] = _mm512_dpbf16_ps(sums[r][w][1], right, inputs[r]);
       }
     }
   }
-  for (; p < pairs; ++p) {
-    const BFloat16* weights = panel + p * 2 * PANEL;
-    for (int r = 0; r < ROWS; ++r) {
-      const __m512bh input = repeat_pair(x + r * x_stride + p * 2);
-      sums[0][r][0] = _mm512_dpbf16_ps(sums[0][r][0], load_pairs(weights), input);
-      sums[0][r][1] = _mm512_dpbf16_ps(sums[0][r][1], load_pairs(weights + 2 * LANES), input);
-    }
-  }
   for (int r = 0; r < ROWS; ++r)
-    for (int half = 0; half < 2; ++half) {
-      __m512 sum = sums[0][r][half];
-      for (int c = 1; c < CHAINS; ++c) sum = _mm512_add_ps(sum, sums[c][r][half]);
-      store_bf16(y + r * y_stride + half * LANES, sum);
-    }
+    for (int w = 0; w < WIDTH; ++w)
+      for (int half = 0; half < 2; ++half)
+        store_bf16(y + r * y_stride + w * PANEL + half * LANES, sums[r][w][half]);
 }
 
 using Multiply = void (*)(const BFloat16*, int64_t, const BFloat16*, int64_t, BFloat16*, int64_t);
-constexpr Multiply MULTIPLY[MOST_ROWS + 1] = {
+
+constexpr Multiply ONE_PANEL[MOST_ROWS + 1] = {
     nullptr,
-    multiply_panel<1, 8>,  multiply_panel<2, 4>,  multiply_panel<3, 2>,  multiply_panel<4, 2>,
-    multiply_panel<5, 2>,  multiply_panel<6, 2>,  multiply_panel<7, 1>,  multiply_panel<8, 1>,
-    multiply_panel<9, 1>,  multiply_panel<10, 1>, multiply_panel<11, 1>, multiply_panel<12, 1>,
+    multiply_panels<1, 1>,  multiply_panels<2, 1>,  multiply_panels<3, 1>,  multiply_panels<4, 1>,
+    multiply_panels<5, 1>,  multiply_panels<6, 1>,  multiply_panels<7, 1>,  multiply_panels<8, 1>,
+    multiply_panels<9, 1>,  multiply_panels<10, 1>, multiply_panels<11, 1>, multiply_panels<12, 1>,
 };
+
+struct Wide {
+  int64_t width;
+  Multiply multiply;
+};
+
+constexpr Wide WIDE[] = {
+    {1, nullptr},
+    {8, multiply_panels<1, 8>}, {6, multiply_panels<2, 6>}, {4, multiply_panels<3, 4>},
+    {3, multiply_panels<4, 3>}, {2, multiply_panels<5, 2>}, {2, multiply_panels<6, 2>},
+};
+constexpr int64_t FEW_ROWS = 6;
 
 // [N, K] to [N / 32, K / 2, 32, 2]; N is a multiple of 32 and K of 2.
 Tensor pack_weight(const Tensor& weight) {
@@ -96,21 +99,27 @@ Tensor pack_weight(const Tensor& weight) {
 Tensor linear(const Tensor& x, const Tensor& packed) {
   const int64_t rows = x.size(0), panels = packed.size(0), pairs = packed.size(1);
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.stride(1) == 1, "x must be bfloat16 with rows in one piece");
+  if (rows == 0) return at::empty({0, panels * PANEL}, x.options());
   TORCH_CHECK(x.size(1) == 2 * pairs, "x has ", x.size(1), " columns, weights take ", 2 * pairs);
   Tensor y = at::empty({rows, panels * PANEL}, x.options());
   const BFloat16* in = x.const_data_ptr<BFloat16>();
   const BFloat16* weights = packed.const_data_ptr<BFloat16>();
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
   const int64_t in_stride = x.stride(0), out_stride = y.stride(0);
+  const int64_t panel_size = pairs * 2 * PANEL;
   // Rows in equal shares of at most twelve.
   const int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
   at::parallel_for(0, panels, 1, [&](int64_t first, int64_t last) {
-    for (int64_t panel = first; panel < last; ++panel) {
+    int64_t panel = first;
+    if (rows <= FEW_ROWS)
+      for (const Wide& wide = WIDE[rows]; panel + wide.width <= last; panel += wide.width)
+        wide.multiply(in, in_stride, weights + panel * panel_size, pairs, out + panel * PANEL, out_stride);
+    for (; panel < last; ++panel) {
       int64_t row = 0;
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t count = (rows - row) / (tiles - tile);
-        MULTIPLY[count](in + row * in_stride, in_stride, weights + panel * pairs * 2 * PANEL, pairs,
-                        out + row * out_stride + panel * PANEL, out_stride);
+        ONE_PANEL[count](in + row * in_stride, in_stride, weights + panel * panel_size, pairs,
+                         out + row * out_stride + panel * PANEL, out_stride);
         row += count;
       }
     }
