@@ -1,6 +1,7 @@
 """The engine's loop on a thread of its own, with clients on others."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -268,3 +269,25 @@ def test_the_loop_dies_of_an_interrupt_in_the_model(harness: Harness, monkeypatc
     harness.join()
     assert harness.ends() == {"a": "error"}
     assert isinstance(harness.failure, SystemExit)
+
+
+def test_while_a_batch_fills_the_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler(max_num_seqs=3, batching_strategy="static", batch_wait_ms=150.0)
+    harness = Harness(scheduler)
+    plans: list[StepPlan] = []
+    schedule = scheduler.schedule
+
+    def recorded(now: float) -> StepPlan:
+        plans.append(schedule(now))
+        return plans[-1]
+
+    monkeypatch.setattr(scheduler, "schedule", recorded)
+    harness.thread.start()
+    for name in "ab":
+        harness.core.submit(make_request(name, 8, max_tokens=3, arrival=time.monotonic()))
+    harness.wait_for_ends("a", "b")
+    harness.core.close()
+    harness.join()
+    # It looked when each came, and when the wait was over.
+    assert sum(not plan.scheduled for plan in plans) <= 4
+    assert [len(plan.scheduled) for plan in plans if plan.scheduled] == [2, 2, 2]
