@@ -4,7 +4,7 @@ from inflight.metric_families import COMMON_LABELS, FAMILIES, TOKEN_GAPS, Family
 
 _HEAD = """# Metrics
 
-The model shows these on Triton's own `/metrics`, brought up to date twenty times a second. Every one has the labels
+The model shows these on Triton's own `/metrics`, brought up to date twice a second. Every one has the labels
 {labels}. Names are vLLM's where vLLM has such a metric.
 Counters begin at 0 when the model is loaded; when it is unloaded, its metrics go.
 

@@ -3,9 +3,10 @@
 Triton's thread     accept: parse, submit or refuse, return
 engine thread       steps, nothing else
 responder thread    detokenises and sends; what piled up for a request goes out as one response
-housekeeping thread cancellations, metrics, the trace and the log, twenty times a second
+housekeeping thread cancellations, metrics, the trace and the log, ten times a second
 """
 
+import itertools
 import json
 import logging
 import queue
@@ -31,7 +32,9 @@ from serving.stream import ResponseStream, Sender
 logger = logging.getLogger(__name__)
 
 # A cancelled request is to be gone within 200 ms: this, and a step or two.
-_SWEEP_SECONDS = 0.05
+# Each look at a request or a metric is a message to Triton's process and back, on cores that the model wants.
+_SWEEP_SECONDS = 0.1
+_SWEEPS_PER_UPDATE = 5
 _JOIN_SECONDS = 10.0
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
 _REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
@@ -231,11 +234,14 @@ class Server:
     def _keep_house(self) -> None:
         log = ProgressLog(self._engine)
         metrics = MetricsExport(self._engine, self._refusals, self._metric_labels)
-        while not self._stopping.wait(_SWEEP_SECONDS):
+        for sweep in itertools.count():
+            if self._stopping.wait(_SWEEP_SECONDS):
+                break
             for stream in dict.fromkeys(list(self._streams.values())):
                 if stream.is_cancelled():
                     self._cancel(stream)
-            metrics.update()
+            if sweep % _SWEEPS_PER_UPDATE == 0:
+                metrics.update()
             if self._engine.trace is not None:
                 self._engine.trace.flush()
             log.tick()
