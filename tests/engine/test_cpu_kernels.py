@@ -1,5 +1,9 @@
 """The C++ kernels compute what float64 does, for every shape that they take, and models come out alike with them."""
 
+import shutil
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -166,6 +170,17 @@ def test_norms_are_replaced_by_what_they_do() -> None:
     assert [name for _, name, _ in replace_norms(model)] == ["plus_one"]
     assert error(model["plus_one"](x), wanted) < 1e-2
     assert model["odd"] is odd
+
+
+def test_without_a_way_to_build_them_the_portable_path_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "ninja", None)
+    assert not load_kernels.__wrapped__()
+    assert "the C++ kernels cannot be built" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

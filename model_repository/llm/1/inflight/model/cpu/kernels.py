@@ -33,7 +33,7 @@ def load_kernels() -> bool:
         if not library.exists():
             _build(library)
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError) as error:
+    except (ImportError, OSError, RuntimeError) as error:
         logger.warning("the C++ kernels cannot be built, torch's own operators serve instead: %s", _last_line(error))
         return False
     return True
