@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,13 @@ def test_siblings_compute_together_or_alone() -> None:
         for order in [(0, x), (1, x)], [(1, x), (0, x)], [(0, x), (1, other)], [(0, other), (1, other)]:
             for index, given in order:
                 assert error(packed[index](given), layers[index](given).double()) < 2 * LINEAR_ERROR
+
+
+def test_what_siblings_computed_is_not_kept() -> None:
+    group = PackedLinears([nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2)])
+    x = random(5, 64)
+    outputs = [weakref.ref(group.columns(index, x)._base) for index in range(2)]
+    assert [output() for output in outputs] == [None, None]
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -160,3 +160,17 @@ def test_timers_come_due_in_order_and_once() -> None:
     assert [request.request_id for request in timers.due(3.0)] == ["b", "c", "a"]
     assert timers.due(3.0) == []
     assert len(timers) == 1
+
+
+def test_who_is_held_still_counts_as_waiting() -> None:
+    """Other threads ask how many wait while the scheduler lets one pass another."""
+    queue = WaitingQueue(POLICIES)
+    for name in "ab":
+        queue.add(make_request(name, 3, priority=1))
+    first = queue.first()
+    assert first is not None
+    queue.hold(first)
+    assert (len(queue), queue.count(1), queue.num_tokens) == (2, 2, 6)
+    assert [request.request_id for request in queue] == ["b"]
+    queue.release_held()
+    assert [request.request_id for request in queue] == ["a", "b"]

@@ -7,7 +7,6 @@ housekeeping thread cancellations, metrics, the trace and the log, ten times a s
 """
 
 import itertools
-import json
 import logging
 import queue
 import threading
@@ -92,15 +91,16 @@ class Server:
 
     def accept(self, request: Any) -> None:
         """Parse a request and submit it, or answer why not. Raises nothing: that would end its neighbours too."""
-        if (key := json.loads(request.parameters() or "{}").get("cancel")) is not None:
-            self._cancel_by_key(key, Sender(request))
+        sender = Sender(request)
+        if (key := sender.parameters.get("cancel")) is not None:
+            self._cancel_by_key(key, sender)
             return
         try:
             parsed = parse(request)
         except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
-            self._refuse(Sender(request), error)
+            self._refuse(sender, error)
         else:
-            self._submit(ResponseStream(request, parsed, self._form), parsed)
+            self._submit(ResponseStream(sender, parsed, self._form), parsed)
 
     def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
         self._streams.update(dict.fromkeys(stream.samples, stream))

@@ -22,16 +22,15 @@ _LONGEST_MESSAGE = 600
 class ResponseStream:
     """Sends one request's responses; safe to use from the threads that send and the one that looks for cancellation."""
 
-    def __init__(self, request: Any, parsed: ParsedRequest, form: ResponseFormat) -> None:
-        self._sender = Sender(request)
+    def __init__(self, sender: "Sender", parsed: ParsedRequest, form: ResponseFormat) -> None:
+        self._sender = sender
         self._form = form
         self._wanted = parsed.wanted
         self._streaming = parsed.stream
         self._limits, self._arrival = parsed.limits, time.monotonic()
-        self.cancel_key = json.loads(request.parameters() or "{}").get("cancel_key")
+        self.cancel_key = sender.parameters.get("cancel_key")
         """By which another request may cancel this one."""
-        self.trace_context = _trace_context(request)
-        """The client's OpenTelemetry context as JSON, where Triton has one."""
+        self.trace_context = sender.trace_context
         opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
         # Clients choose Triton's request ids, so those may repeat.
         run = uuid.uuid4().hex
@@ -81,8 +80,12 @@ class Sender:
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._closed = False
+        self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+        """What came with the request besides its inputs."""
+        self.trace_context = _trace_context(request)
+        """The client's OpenTelemetry context as JSON, where Triton has one."""
         # Set by the model `completion`: between models Triton loses the code of an error, but not its text.
-        self._spells_code = "code_in_error" in json.loads(request.parameters() or "{}")
+        self._spells_code = "code_in_error" in self.parameters
 
     def send(self, response: Any, *, final: bool) -> None:
         """Send a response, the last one if `final`."""

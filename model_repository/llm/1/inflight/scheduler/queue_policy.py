@@ -6,6 +6,7 @@ from typing import Any
 
 from inflight.errors import InvalidRequest
 from inflight.request import Request
+from inflight.scheduler.scheduler_config import require_count
 
 REJECT = "REJECT"
 DELAY = "DELAY"
@@ -35,7 +36,7 @@ class QueuePolicy:
 
     def __post_init__(self) -> None:
         for name in ("max_queue_size", "default_timeout_microseconds"):
-            _require_count(name, getattr(self, name))
+            require_count(name, getattr(self, name), 0)
         if not isinstance(self.allow_timeout_override, bool):
             raise ValueError(f"allow_timeout_override is {self.allow_timeout_override!r}; it must be true or false")
         if self.timeout_action not in (REJECT, DELAY):
@@ -74,8 +75,8 @@ class QueuePolicies:
     by_level: Mapping[int, QueuePolicy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_count("priority_levels", self.priority_levels)
-        _require_count("default_priority_level", self.default_priority_level)
+        require_count("priority_levels", self.priority_levels, 0)
+        require_count("default_priority_level", self.default_priority_level, 0)
         bounds = f"from 1 to priority_levels, {self.priority_levels}"
         if self.priority_levels == 0:
             bounds = "0, as priority_levels is 0"
@@ -151,14 +152,6 @@ def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return policies
-
-
-def _require_count(name: str, value: object) -> None:
-    """Raise ValueError unless a setting is a whole number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number")
-    if value < 0:
-        raise ValueError(f"{name} is {value}; it must be at least 0")
 
 
 def _within(name: str, value: object, low: int) -> None:

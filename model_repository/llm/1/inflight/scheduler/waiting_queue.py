@@ -26,13 +26,15 @@ class WaitingQueue:
         self._here: dict[str, tuple[Request, tuple[int, bool]]] = {}
         self._held: list[tuple[Request, bool]] = []
         self._timers = Timers()
+        # Other threads ask for these two: who is held for a moment still waits.
+        self._size = 0
         self._at_level: Counter[int] = Counter()
         self._numbers = itertools.count()
         self.num_tokens = 0
         """Known tokens of all that wait."""
 
     def __len__(self) -> int:
-        return len(self._here)
+        return self._size
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._here
@@ -58,12 +60,19 @@ class WaitingQueue:
         """Queue a newcomer."""
         request.number = next(self._numbers)
         self._put(request, delayed=False, newcomer=True)
+        self._count(request, 1)
         if request.wait_until is not None:
             self._timers.set(request, request.wait_until)
 
     def put_back(self, request: Request) -> None:
         """Queue a request that had run; it has waited and times out no more."""
         self._put(request, delayed=False)
+        self._count(request, 1)
+
+    def _count(self, request: Request, change: int) -> None:
+        self._size += change
+        self._at_level[request.priority] += change
+        self.num_tokens += change * len(request.token_ids)
 
     def _put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
         key = (0 if self._policy.merges_levels else request.priority, delayed)
@@ -71,8 +80,6 @@ class WaitingQueue:
             self._orders[key] = (Fcfs() if delayed else self._policy).order()
         self._orders[key].add(request, newcomer=newcomer)
         self._here[request.request_id] = request, key
-        self._at_level[request.priority] += 1
-        self.num_tokens += len(request.token_ids)
 
     def first(self) -> Request | None:
         """The request whose turn it is, which stays; None if nothing waits."""
@@ -104,6 +111,7 @@ class WaitingQueue:
         request, _ = self._here[request_id]
         self._timers.clear(request_id)
         self._take(request)
+        self._count(request, -1)
         return request
 
     def _take(self, request: Request) -> bool:
@@ -113,8 +121,6 @@ class WaitingQueue:
         order.remove(request.request_id)
         if not len(order):
             del self._orders[key]
-        self._at_level[request.priority] -= 1
-        self.num_tokens -= len(request.token_ids)
         return key[1]
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
@@ -131,6 +137,7 @@ class WaitingQueue:
                 request.number = next(self._numbers)  # Its old place is lost.
                 self._put(request, delayed=True)
             else:
+                self._count(request, -1)
                 assert request.wait_until is not None
                 bound = round((request.wait_until - request.arrival) * 1e6)
                 ended.append((request, f"Request timeout expired: it waited longer than its timeout, {bound} us"))

@@ -25,18 +25,18 @@ class PackedLinears:
         for weight in padded:
             self._borders.append(self._borders[-1] + weight.shape[0])
         self._input: torch.Tensor | None = None
-        self._output = torch.empty(0)
+        self._output: torch.Tensor | None = None
 
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """What sibling `index` makes of x [..., in_features]: [..., its columns, padded to 32]."""
-        if self._input is not x:
+        if self._output is None or self._input is not x:
             self._output = torch.ops.inflight.linear(x.reshape(-1, self._in_features), self._packed)
             self._input = x
         first, last = self._borders[index : index + 2]
         columns = self._output[:, first:last].view(*x.shape[:-1], last - first)
         if index == len(self._borders) - 2:
             # The last one is usually called last: let the memory go.
-            self._input, self._output = None, columns
+            self._input = self._output = None
         return columns
 
 
