@@ -20,8 +20,9 @@ from scripts.default_model import default_model
 from scripts.errors import LauncherError
 from scripts.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.server_log import LogFilter
+from scripts.server_process import ADDRESS
 from scripts.triton_runtime import triton_runtime
-from scripts.triton_server import ADDRESS, TritonServer
+from scripts.triton_server import TritonServer
 
 # Long enough to download a model of several gigabytes.
 READY_SECONDS = 1800

@@ -3,28 +3,44 @@
 import shutil
 import sys
 import weakref
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from inflight import Engine
+from inflight.model import faster
 from inflight.model.attention_interface import AttentionCall
 from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
+from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears
+from inflight.model.forward import EagerForward
 from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
 from scripts.default_model import default_model
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
-from tests.engine.models import greedy, make_engine
+from tests.engine.models import greedy, make_engine, make_prompt
+from tests.parity.zoo import SERVED, save_model
 from tests.unit.builders import make_request
 
-pytestmark = pytest.mark.skipif(not load_kernels(), reason="this processor has no AVX512_BF16, or no compiler is here")
+pytestmark = pytest.mark.skipif(
+    "avx512_bf16" not in Path("/proc/cpuinfo").read_text() or shutil.which("c++") is None,
+    reason="this processor has no AVX512_BF16, or no compiler is here",
+)
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> None:
+    assert load_kernels()
+
 
 # Products of bfloat16 are exact in float32; what is left is the rounding of inputs to attention, and of outputs.
 LINEAR_ERROR, ATTENTION_ERROR = 3e-3, 6e-3
@@ -76,6 +92,14 @@ def test_linear_reads_rows_that_lie_apart() -> None:
     x, weight = random(5, 100)[:, 10:74], random(32, 64)
     y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
+
+
+def test_linear_takes_any_number_of_dimensions() -> None:
+    x, packed = random(2, 3, 64), torch.ops.inflight.pack_weight(random(32, 64))
+    assert torch.equal(
+        torch.ops.inflight.linear(x, packed), torch.ops.inflight.linear(x.flatten(0, 1), packed).view(2, 3, 32)
+    )
+    assert torch.ops.inflight.linear(x[:0], packed).shape == (0, 3, 32)
 
 
 def test_siblings_compute_together_or_alone() -> None:
@@ -132,7 +156,7 @@ def test_attention(layer: str) -> None:
             softcap=case.softcap,
             sinks=sinks,
         )
-        output = kernel_attention.KernelAttention(batch, [cache], [case.window]).attend(call)[0]
+        output = KernelAttention(BatchTensors.of(batch), [cache], [case.window]).attend(call)[0]
         borders = zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False)
         return {int(request.request_id): output[first:last] for request, first, last in borders}
 
@@ -156,6 +180,26 @@ def test_rms_norm(rows: int, width: int) -> None:
     exact = x.double()
     wanted = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
     assert error(torch.ops.inflight.rms_norm(x, weight, 1e-6), wanted) < LINEAR_ERROR
+
+
+@pytest.mark.parametrize("rows", [1, 50])
+@pytest.mark.parametrize("width", [16, 40, 96])
+def test_silu_mul(rows: int, width: int) -> None:
+    both = random(1, rows, 2 * width + 8) * 5
+    both[0, 0, :4] = torch.tensor([100.0, -100.0, 0.0, -0.0])
+    gate, up = both[..., :width], both[..., -width:]
+    wanted = nn.functional.silu(gate.double()) * up.double()
+    assert error(torch.ops.inflight.silu_mul(gate, up), wanted) < LINEAR_ERROR
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])
+@pytest.mark.parametrize("width", [2, 20, 64])
+def test_rotate(tokens: int, width: int) -> None:
+    x = random(1, tokens, 3, width + 4).transpose(1, 2)[..., 4:]
+    cos, sin = random(1, 1, tokens, width), random(2, 1, tokens, width)[:1]
+    left, right = x.double().chunk(2, dim=-1)
+    wanted = x.double() * cos.double() + torch.cat([-right, left], dim=-1) * sin.double()
+    assert error(torch.ops.inflight.rotate(x, cos, sin), wanted) < LINEAR_ERROR
 
 
 def test_norms_are_replaced_by_what_they_do() -> None:
@@ -208,6 +252,46 @@ def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: 
         for engine in (texts, fast, slow)
     )
     assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
+
+
+def test_the_default_model_runs_without_python_and_with_every_kernel(fast: Engine) -> None:
+    forward = fast.model.forward
+    assert isinstance(forward, CapturedForward)
+    kinds = Counter(node.kind() for node in forward._graph.graph.nodes())
+    layers = len(fast.model.layers)
+    assert [kinds[f"inflight::{name}"] for name in ("paged_attention", "rotate", "silu_mul", "linear")] == [
+        *(layers, 2 * layers, layers, 4 * layers + 1)
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SERVED if kind != "deepseek_v3"])  # Its values are too narrow.
+def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(SERVED[kind].config, tmp_path)
+    recorded = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    monkeypatch.setattr(faster, "_captured", lambda *_: None)
+    in_python = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    assert isinstance(recorded.model.forward, CapturedForward)
+    assert isinstance(in_python.model.forward, EagerForward)
+    prompts = [make_prompt(length) for length in (1, 2, 7, 16, 33, 50)]
+    mine, theirs = (
+        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
+        for engine in (recorded, in_python)
+    )
+    assert torch.allclose(mine, theirs, atol=0.03)
+
+
+def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded would decide as it did for the example, whose tokens are all 0."""
+    plain = LlamaMLP.forward
+
+    def forward(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
+        return plain(self, x) if float(x.float().mean()) > 0 else plain(self, -x)
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    save_model(SERVED["llama"].config, tmp_path)
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    assert isinstance(engine.model.forward, EagerForward)
+    assert engine.model.backend.name == "cpu kernels"
 
 
 def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:

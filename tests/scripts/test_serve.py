@@ -12,7 +12,8 @@ import pytest
 
 from scripts.errors import LauncherError
 from scripts.serve import Settings, read_settings, resolve_model
-from scripts.triton_server import ADDRESS, SHARED_MEMORY
+from scripts.server_process import ADDRESS
+from scripts.triton_server import SHARED_MEMORY
 
 READY_SECONDS = 60
 

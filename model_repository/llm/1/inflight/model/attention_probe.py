@@ -29,7 +29,8 @@ def probe_layers(module: torch.nn.Module) -> tuple[AttentionLayer, ...]:
     device = next(module.parameters()).device
     try:
         with attending(recorder), torch.inference_mode():
-            forward(module, torch.zeros(3, dtype=torch.long, device=device), torch.arange(3, device=device), None)
+            positions = torch.arange(3, device=device)
+            forward(module, torch.zeros_like(positions), positions, positions)
     except UnsupportedModel:
         raise
     except Exception as error:

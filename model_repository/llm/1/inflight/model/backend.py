@@ -8,6 +8,7 @@ import torch
 from inflight.model import kv_tensors
 from inflight.model.attention_interface import Attends
 from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.kv_tensors import LayerCache, LayerShape
 from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
@@ -26,5 +27,8 @@ class AttentionBackend:
 
 PORTABLE = AttentionBackend("portable", kv_tensors.allocate, PagedAttention, checked_block_size=4)
 CPU_KERNELS = AttentionBackend(
-    "cpu kernels", kernel_attention.allocate, kernel_attention.KernelAttention, checked_block_size=16
+    "cpu kernels",
+    kernel_attention.allocate,
+    lambda batch, caches, windows: KernelAttention(BatchTensors.of(batch), caches, windows),
+    checked_block_size=16,
 )

@@ -10,9 +10,11 @@ from inflight.config import EngineConfig
 from inflight.model.attention_probe import AttentionLayer
 from inflight.model.backend import CPU_KERNELS, PORTABLE, AttentionBackend
 from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears
+from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.self_check import SelfCheck
 
 logger = logging.getLogger(__name__)
@@ -20,21 +22,40 @@ logger = logging.getLogger(__name__)
 
 def make_faster(
     module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
-) -> AttentionBackend:
-    """Let the CPU kernels compute what they can of a model in bfloat16; the backend that is to attend.
+) -> tuple[AttentionBackend, ForwardPass]:
+    """Let the CPU kernels compute what they can of a model in bfloat16; what is to attend, and what to run.
 
     Whatever does not come out right in the self-check is undone.
     """
+    windows = [layer.window for layer in layers]
+    portable = PORTABLE, EagerForward(module, PORTABLE, windows)
     device = next(module.parameters()).device
     if not config.enable_cpu_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
-        return PORTABLE
+        return portable
     backend = PORTABLE
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
     replaced = replace_norms(module) + pack_linears(module)
-    if check.passes(layers, backend):
-        return backend
-    logger.warning("the CPU kernels do not get %s right; torch's own operators serve", module.config.model_type)
-    for parent, name, original in replaced:
-        setattr(parent, name, original)
-    return PORTABLE
+    eager = EagerForward(module, backend, windows)
+    if not check.passes(eager, layers, backend):
+        logger.warning("the CPU kernels do not get %s right; torch's own operators serve", module.config.model_type)
+        for parent, name, original in replaced:
+            setattr(parent, name, original)
+        return portable
+    captured = _captured(module, eager, layers, check) if backend is CPU_KERNELS else None
+    return backend, captured or eager
+
+
+def _captured(
+    module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck
+) -> CapturedForward | None:
+    try:
+        captured = CapturedForward(module, layers)
+        if check.same(captured, eager, layers, CPU_KERNELS):
+            fused = CapturedForward(module, layers, fused=True)
+            return fused if check.passes(fused, layers, CPU_KERNELS) else captured
+        reason = "it decides by what it finds in its tokens"
+    except RuntimeError as error:
+        reason = str(error)
+    logger.warning("the code of %s cannot be recorded and runs in Python: %s", module.config.model_type, reason)
+    return None

@@ -1,23 +1,53 @@
 """One forward pass of a transformers model over a flat row of tokens."""
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
+from inflight.model.attention_interface import attending
+from inflight.model.backend import AttentionBackend
+from inflight.model.kv_tensors import LayerCache
+from inflight.model.ragged_batch import RaggedBatch
+
+
+class ForwardPass(Protocol):
+    """A model over a batch."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
+        """Logits [S, vocabulary] of the tokens `rows` [S]; keys and values of all tokens go into `caches`."""
+
+
+@dataclass(frozen=True)
+class EagerForward:
+    """The model's own code, operator by operator, on any device."""
+
+    module: torch.nn.Module
+    backend: AttentionBackend
+    windows: Sequence[int | None]
+    """The sliding window of each attention call, in order; None for none."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
+        with attending(self.backend.attend(batch, caches, self.windows)):
+            return forward(self.module, batch.token_ids, batch.positions, rows)
+
 
 def forward(
-    module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
+    module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Logits [len(rows), vocabulary] of a flat row of tokens [T] at `positions` [T]; of all tokens if `rows` is None.
+    """Logits [S, vocabulary] of the tokens `rows` [S] of a flat row of tokens [T] at `positions` [T].
 
-    The model's own head runs, for it may scale or cap logits, but only on the rows that are wanted if it lets us.
+    Whoever attends is set by `attending`. The model's own head runs, for it may scale or cap logits, but only on the
+    rows that are wanted if it lets us.
     """
     arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
-    choosy = rows is not None and takes(module, "logits_to_keep")
-    if choosy:
-        arguments["logits_to_keep"] = rows
-    logits: torch.Tensor = module(**arguments).logits[0]
-    return logits if rows is None or choosy else logits[rows]
+    if takes(module, "logits_to_keep"):
+        logits: torch.Tensor = module(**arguments, logits_to_keep=rows).logits[0]
+        return logits
+    logits = module(**arguments).logits[0]
+    return logits[rows]
 
 
 def takes(module: torch.nn.Module, name: str) -> bool:

@@ -17,6 +17,7 @@ from inflight.model import attention_interface, support
 from inflight.model.attention_probe import AttentionLayer, probe_layers
 from inflight.model.backend import AttentionBackend
 from inflight.model.faster import make_faster
+from inflight.model.forward import ForwardPass
 from inflight.model.self_check import LONGEST, SelfCheck
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class LoadedModel:
     layers: tuple[AttentionLayer, ...]
     """One per attention call of a forward pass, in order."""
     backend: AttentionBackend
+    forward: ForwardPass
     tokenizer: Any | None
     """The transformers tokenizer; None if the folder has none."""
     eos_token_ids: frozenset[int]
@@ -66,12 +68,13 @@ def load_model(config: EngineConfig) -> LoadedModel:
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
     check = SelfCheck(module, candidates, max_model_len)
     layers = check.served_layers(candidates)
-    backend = make_faster(module, layers, config, check)
+    backend, forward = make_faster(module, layers, config, check)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
         layers=layers,
         backend=backend,
+        forward=forward,
         tokenizer=tokenizer,
         eos_token_ids=_eos_token_ids(config, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),

@@ -33,7 +33,7 @@ class PagedAttention:
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
         cache, window = next(self._layers)
-        if self._begun_blocks is not None:
+        if len(self._begun_blocks):
             # A hidden slot counts 0 times its content, which is NaN if that is NaN: one request must not spoil another.
             cache.clear(self._begun_blocks)
         cache.write(self._slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))

@@ -25,9 +25,9 @@ class RaggedBatch:
     """[T] int64, place of each token in its sequence."""
     slots: torch.Tensor
     """[T] int64, `block * block_size + offset` that takes the token's key and value."""
-    begun_blocks: torch.Tensor | None
-    """[blocks] int64, those of which this step writes the first slot; None if there is none. What else they hold is of
-    requests that are gone."""
+    begun_blocks: torch.Tensor
+    """[blocks] int64, those of which this step writes the first slot. What else they hold is of requests that are
+    gone."""
     block_tables: torch.Tensor
     """[R, most blocks] int64: what the step reads and writes, each row padded with its own first block."""
     rows: list[Request]
@@ -65,7 +65,7 @@ class RaggedBatch:
             token_ids=_to(device, _token_ids(shares)),
             positions=_to(device, positions),
             slots=_to(device, slots),
-            begun_blocks=_to(device, begun) if len(begun) else None,
+            begun_blocks=_to(device, begun),
             block_tables=_to(device, tables),
             rows=[share.request for share in shares],
             query_starts=borders.tolist(),

@@ -8,8 +8,6 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.model import kv_tensors
-from inflight.model.attention_interface import attending
-from inflight.model.forward import forward
 from inflight.model.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampler import sample
@@ -30,7 +28,6 @@ class ModelRunner:
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         self._model = model
         self._block_size = config.block_size
-        self._windows = [layer.window for layer in model.layers]
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = _num_blocks(model, config, kv_tensors.bytes_per_token(shapes, model.dtype))
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
@@ -46,8 +43,7 @@ class ModelRunner:
         """
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         batch = RaggedBatch.build(plan, self._block_size, self._model.device)
-        with attending(self._model.backend.attend(batch, self._caches, self._windows)):
-            logits = forward(self._model.module, batch.token_ids, batch.positions, batch.logit_rows)
+        logits = self._model.forward(batch, self._caches, batch.logit_rows)
         sampled = sample(logits, batch.sampling)
         by_request = dict(zip((r.request_id for r in batch.sampling), sampled, strict=True))
         # The batch has its own order of rows.

@@ -15,10 +15,9 @@ from inflight.errors import UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.model import attention_interface
-from inflight.model.attention_interface import attending
 from inflight.model.attention_probe import AttentionLayer
 from inflight.model.backend import PORTABLE, AttentionBackend
-from inflight.model.forward import forward, takes
+from inflight.model.forward import EagerForward, ForwardPass, takes
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
@@ -30,6 +29,7 @@ _SHORT, _LONG, LONGEST = 13, 40, 640
 _DECODED = 4
 # Relative error of logits. Rounding gives about 1e-6, 2e-3 and 2e-2; a wrong mask or position 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_SAME = 1e-3
 
 
 class SelfCheck:
@@ -56,7 +56,8 @@ class SelfCheck:
         errors = []
         for layers in candidates:
             with _failing_as_unsupported(self._module):
-                errors.append(self._error(layers, PORTABLE))
+                forward = EagerForward(self._module, PORTABLE, [layer.window for layer in layers])
+                errors.append(self._error(forward, layers, PORTABLE))
             if errors[-1] < self._tolerance:
                 return layers
         raise UnsupportedModel(
@@ -64,16 +65,27 @@ class SelfCheck:
             f"{errors[0]:.1%} from those that it gives by itself"
         )
 
-    def passes(self, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
-        """Whether the model, as it is by now, comes out right with a backend."""
+    def passes(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
+        """Whether the model comes out right with a way to compute it over a backend's caches."""
         try:
-            return self._error(layers, backend) < self._tolerance
+            return self._error(forward, layers, backend) < self._tolerance
         except RuntimeError as error:
-            logger.warning("%s: %s", backend.name, error)
+            logger.info("%s: %s", backend.name, str(error).strip().splitlines()[-1])
             return False
 
-    def _error(self, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
-        found = _paged_logits(self._module, layers, self._prompts, backend)
+    def same(
+        self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
+    ) -> bool:
+        """Whether two ways to compute the model do the same to every token, but for rounding here and there.
+
+        Stricter than `passes`, which in half precision lets single tokens differ.
+        """
+        logits = (_paged_logits(self._module, way, layers, self._prompts, backend) for way in (forward, other))
+        mine, others = (torch.cat(rows) for rows in logits)
+        return bool(((mine - others).norm(dim=-1) <= _SAME * others.norm(dim=-1)).all())
+
+    def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
+        found = _paged_logits(self._module, forward, layers, self._prompts, backend)
         return max(map(_error, found, self._wanted))
 
 
@@ -106,7 +118,11 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
 
 @torch.inference_mode()
 def _paged_logits(
-    module: Any, layers: Sequence[AttentionLayer], prompts: Sequence[list[int]], backend: AttentionBackend
+    module: Any,
+    forward: ForwardPass,
+    layers: Sequence[AttentionLayer],
+    prompts: Sequence[list[int]],
+    backend: AttentionBackend,
 ) -> list[torch.Tensor]:
     """Logits [tokens, vocabulary] of each prompt, computed in unequal chunks, single tokens among them."""
     device, block_size = next(module.parameters()).device, backend.checked_block_size
@@ -119,8 +135,7 @@ def _paged_logits(
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests):
         batch = RaggedBatch.build(plan, block_size, device)
-        with attending(backend.attend(batch, caches, [layer.window for layer in layers])):
-            flat = forward(module, batch.token_ids, batch.positions, None)
+        flat = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
         for request, first, last in zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False):
             logits[request.request_id].append(flat[first:last])
         for share in plan.scheduled:

@@ -19,9 +19,8 @@ class FastRMSNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., width], normalised."""
-        flat = x.reshape(-1, x.shape[-1])
-        y: torch.Tensor = torch.ops.inflight.rms_norm(flat, self.weight, self._eps)
-        return y.view(x.shape)
+        y: torch.Tensor = torch.ops.inflight.rms_norm(x, self.weight, self._eps)
+        return y
 
 
 def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:

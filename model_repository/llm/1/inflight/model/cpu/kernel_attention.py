@@ -1,6 +1,7 @@
 """Attention over block tables by the C++ kernel."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see kernels.cpp."""
+    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see cpp/attention.cpp."""
 
     def pages(heads: int, width: int) -> torch.Tensor:
         return empty_pages((num_blocks, heads, block_size * width), dtype, device)
@@ -30,33 +31,46 @@ def allocate(
     return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
 
 
+class BatchTensors(NamedTuple):
+    """What the kernel needs to know of a batch of R rows and T tokens."""
+
+    slots: torch.Tensor
+    """[T] int64."""
+    begun_blocks: torch.Tensor
+    """[blocks] int64."""
+    block_tables: torch.Tensor
+    """[R, most blocks] int64."""
+    tiles: torch.Tensor
+    """[tiles, 4] int64: row, first token, number of tokens, place of the first token in its sequence."""
+
+    @classmethod
+    def of(cls, batch: RaggedBatch) -> "BatchTensors":
+        """Take them from a batch."""
+        return cls(batch.slots, batch.begun_blocks, batch.block_tables, _tiles(batch))
+
+
 class KernelAttention:
-    """Attends for one forward pass over `batch`: layer by layer, in the order in which the model calls.
+    """Attends for one forward pass: layer by layer, in the order in which the model calls.
 
     Args:
         caches: one per attention call of a forward pass, in order.
         windows: the sliding window of each, None for none.
     """
 
-    def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
+    def __init__(self, batch: BatchTensors, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
         self._batch = batch
-        self._tiles = _tiles(batch)
         self._layers = iter(zip(caches, windows, strict=True))
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
         cache, window = next(self._layers)
-        batch = self._batch
         output: torch.Tensor = torch.ops.inflight.paged_attention(
             call.query[0].transpose(0, 1),
             call.key[0].transpose(0, 1),
             call.value[0].transpose(0, 1),
             cache.keys,
             cache.values,
-            batch.slots,
-            batch.begun_blocks,
-            batch.block_tables,
-            self._tiles,
+            *self._batch,
             call.scaling,
             window or 0,
             call.softcap or 0.0,
@@ -66,7 +80,6 @@ class KernelAttention:
 
 
 def _tiles(batch: RaggedBatch) -> torch.Tensor:
-    """[tiles, 4] int64: row, first token, number of tokens, place of the first token in its sequence."""
     borders, contexts = np.array(batch.query_starts), np.array(batch.context_lens)
     lengths = np.diff(borders)
     counts = -(-lengths // _TILE_TOKENS)

@@ -13,7 +13,7 @@ from torch.utils import cpp_extension
 
 logger = logging.getLogger(__name__)
 
-_SOURCE = Path(__file__).with_name("kernels.cpp")
+_SOURCES = Path(__file__).with_name("cpp")
 _INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")
 _FLAGS = ["-O3", "-fopenmp", "-DNDEBUG", "-mfma", *(f"-m{name.replace('_', '')}" for name in _INSTRUCTIONS)]
 
@@ -52,7 +52,8 @@ def _cache_folder() -> Path:
 
 
 def _key() -> str:
-    parts = (_SOURCE.read_text(), torch.__version__, str(torch.compiled_with_cxx11_abi()), *_FLAGS)
+    sources = (path.read_text() for path in sorted(_SOURCES.iterdir()))
+    parts = (*sources, torch.__version__, str(torch.compiled_with_cxx11_abi()), *_FLAGS)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -65,7 +66,7 @@ def _build(library: Path) -> None:
             _add_ninja_to_path()
         cpp_extension.load(
             name=library.stem.replace("-", "_"),
-            sources=[str(_SOURCE)],
+            sources=[str(path) for path in sorted(_SOURCES.glob("*.cpp"))],
             extra_cflags=_FLAGS,
             extra_ldflags=["-fopenmp"],
             build_directory=folder,

