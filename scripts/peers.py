@@ -1,10 +1,13 @@
 """The servers that `make bench-peers` compares with: vLLM and llama.cpp, installed by whoever runs it."""
 
-import http.client
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
+
+import aiohttp
 
 from scripts.server_process import ADDRESS, ServerProcess, fill_ports
 
@@ -33,13 +36,17 @@ class Peer(ServerProcess):
         """Return when the server is ready; raises as `wait_for`."""
         self.wait_for(["/health"], timeout)
 
-    def stream(self, prompt: str, output_tokens: int) -> Iterator[str]:
-        """Yield the pieces of a greedy answer that no end-of-sequence token ends.
+    @contextlib.asynccontextmanager
+    async def connect(self) -> AsyncIterator[Callable[[str, int], AsyncIterator[str]]]:
+        """A function that streams greedy answers to prompts, of so many tokens, as no end-of-sequence token ends them.
 
-        Raises RuntimeError where the server refuses.
+        It raises RuntimeError where the server refuses.
         """
-        # The least of clients: what it costs is taken from the server, on the same cores.
-        connection = http.client.HTTPConnection(ADDRESS, self.http_port, timeout=_ANSWER_SECONDS)
+        timeout = aiohttp.ClientTimeout(_ANSWER_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield partial(self._stream, session)
+
+    async def _stream(self, session: aiohttp.ClientSession, prompt: str, output_tokens: int) -> AsyncIterator[str]:
         body = {
             "model": MODEL,
             "prompt": prompt,
@@ -48,16 +55,12 @@ class Peer(ServerProcess):
             "temperature": 0,
             "stream": True,
         }
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
+        async with session.post(f"http://{self.http_url}/v1/completions", json=body) as response:
             if response.status != 200:
-                raise RuntimeError(f"{self.name} answered {response.status}: {response.read()[:500]!r}")
-            for line in response:
+                raise RuntimeError(f"{self.name} answered {response.status}: {(await response.text())[:500]}")
+            async for line in response.content:
                 if line.startswith(b"data: {"):
                     yield json.loads(line[6:])["choices"][0]["text"]
-        finally:
-            connection.close()
 
 
 def vllm(python: Path, folder: Path, users: int) -> Peer:

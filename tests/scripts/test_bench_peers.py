@@ -1,6 +1,7 @@
 """The arithmetic of `make bench-peers`; the servers themselves run when it does."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -30,18 +31,22 @@ def test_every_round_and_level_has_requests_of_its_own() -> None:
 def test_a_closed_loop_answers_every_request_once() -> None:
     answered = []
 
-    def stream(task: Task) -> Iterator[str]:
-        answered.append(task)
-        yield from ("", *["piece"] * task.output_tokens)
+    async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
+        answered.append(prompt)
+        for piece in ("", *["piece"] * output_tokens):
+            yield piece
 
     tasks = [Task(str(number), number + 1) for number in range(5)]
-    load = closed_loop(stream, 2, tasks, lambda: None)
-    assert sorted(answered, key=lambda task: task.prompt) == tasks
+    load = asyncio.run(closed_loop(stream, 2, tasks, lambda: None))
+    assert sorted(answered) == [task.prompt for task in tasks]
     assert load.tokens == 15
     assert len(load.first_tokens) == 5
     assert len(load.gaps) == 10
 
 
 def test_an_answer_without_text_is_an_error() -> None:
+    async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
+        yield ""
+
     with pytest.raises(RuntimeError, match="no text"):
-        ask(lambda task: [""], Task("x", 1))
+        asyncio.run(ask(stream, Task("x", 1)))

@@ -13,7 +13,7 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 # Triton appends this folder to the path, after site-packages; the packages beside this file are the ones meant.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inflight import Engine  # noqa: E402
+from serving.engine_thread import EngineThread  # noqa: E402
 from serving.server import Server  # noqa: E402
 from serving.settings import read_settings  # noqa: E402
 
@@ -30,7 +30,7 @@ class TritonPythonModel:
         parameters = model_config["parameters"]
         engine_config, server_config = read_settings({key: p["string_value"] for key, p in parameters.items()})
         self._server = Server(
-            Engine(engine_config),
+            EngineThread(engine_config),
             server_config,
             batched=model_config["max_batch_size"] > 0,
             metric_labels={

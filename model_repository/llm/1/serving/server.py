@@ -1,14 +1,13 @@
 """Ties Triton's requests to the engine: who accepts, who steps, who answers, who looks after the rest.
 
 Triton's thread     accept: parse, submit or refuse, return
-engine thread       steps, nothing else
+engine thread       loads the model, then steps, nothing else
 responder thread    detokenises and sends; what piled up for a request goes out as one response
 housekeeping thread cancellations, metrics, the trace and the log, ten times a second
 """
 
 import itertools
 import logging
-import queue
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -16,10 +15,11 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight import Engine, EngineDead, InvalidRequest, QueueFull, SamplingParams
+from inflight import EngineDead, InvalidRequest, QueueFull, SamplingParams
 from inflight.engine import Prompt
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
+from serving.engine_thread import EngineThread
 from serving.limits import Limits
 from serving.metrics import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
@@ -43,10 +43,10 @@ class Server:
     """The engine behind one Triton model instance."""
 
     def __init__(
-        self, engine: Engine, config: ServerConfig, *, batched: bool, metric_labels: Mapping[str, str]
+        self, engine_thread: EngineThread, config: ServerConfig, *, batched: bool, metric_labels: Mapping[str, str]
     ) -> None:
-        """`batched`: the model's config has a batch dimension."""
-        self._engine = engine
+        """`batched`: the model's config has a batch dimension. Raises what `Engine` raises."""
+        self._engine = engine = engine_thread.load()
         self._config = config
         self._form = ResponseFormat(engine.token_text, batched=batched)
         self._metric_labels = metric_labels
@@ -54,18 +54,17 @@ class Server:
         self._streams: dict[str, ResponseStream] = {}
         self._left = threading.Condition()
         """Notified when a request has left `_streams`."""
-        # Bounded by the requests in flight: one list of events a step, and a step makes at most one event for each.
-        self._events: queue.SimpleQueue[list[TokenEvent] | None] = queue.SimpleQueue()
+        self._events = engine_thread.events
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=engine.core.run, args=(self._events.put,), name="engine", daemon=True),
+            engine_thread,
             threading.Thread(target=self._respond, name="responder", daemon=True),
             threading.Thread(target=self._keep_house, name="housekeeping", daemon=True),
         ]
 
     def start(self) -> None:
-        """Begin to step and answer."""
-        for thread in self._threads:
+        """Begin to answer."""
+        for thread in self._threads[1:]:
             thread.start()
 
     @property
