@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve demo load bench bench-peers bench-queue experiments test check clean
+.PHONY: help serve demo load bench bench-step bench-mixed bench-peers bench-queue precision experiments test check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,9 @@ help:
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS"
 	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
+	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster brings"
+	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
+	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
 	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
@@ -43,6 +46,15 @@ load: $(installed)
 
 bench: $(installed)
 	@$(bin)/python -m scripts.bench --json results/bench.json
+
+bench-step: $(installed)
+	@$(bin)/python -m scripts.bench_step
+
+bench-mixed: $(installed)
+	@$(bin)/python -m scripts.bench_mixed
+
+precision: $(installed)
+	@$(bin)/python -m scripts.precision
 
 bench-peers: $(installed)
 	@$(bin)/python -m scripts.bench_peers $(PEERS)

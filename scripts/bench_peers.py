@@ -93,9 +93,14 @@ Start: TypeAlias = Callable[[], AbstractContextManager[Running]]
 
 
 @contextlib.contextmanager
-def inflight_server(folder: Path) -> Iterator[Running]:
-    """Serve with Triton and this project's model."""
-    parameters = {"model": str(folder), "dtype": "bfloat16", "device": "cpu", "max_num_seqs": str(max(LEVELS))}
+def inflight_server(folder: Path, **settings: str) -> Iterator[Running]:
+    """Serve with Triton and this project's model; `settings` are model parameters besides the usual ones."""
+    parameters = {
+        "model": str(folder),
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "max_num_seqs": str(max(LEVELS)),
+    } | settings
     with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
         repository = render_repository(Path(scratch) / "models", parameters=parameters)
         with TritonServer(repository, drain_seconds=5) as server:

@@ -1,6 +1,7 @@
 """Prints docs/metrics.md: `python -m scripts.metrics_table > docs/metrics.md`."""
 
-from inflight.metric_families import COMMON_LABELS, FAMILIES, TOKEN_GAPS, Family
+from inflight.metric_families import COMMON_LABELS, FAMILIES, Family
+from inflight.metrics import FILLED_BOUNDS
 
 _HEAD = """# Metrics
 
@@ -14,9 +15,9 @@ This page is printed by `python -m scripts.metrics_table`.
 |---|---|---|---|
 """
 _BUCKETS = """
-Triton calls `{token_gaps}_bucket`, `_sum` and `_count` counters. They are those of a histogram
-that the engine fills itself, as its values are too many to hand them to Triton one by one. `histogram_quantile` and all
-else in PromQL takes it for any other.
+Triton calls `_bucket`, `_sum` and `_count` of {filled} counters.
+They are those of histograms that the engine fills itself, as of steps and tokens there are too many to hand them to
+Triton one by one. `histogram_quantile` and all else in PromQL takes them for any others.
 
 ## Buckets
 
@@ -33,8 +34,9 @@ def metrics_page() -> str:
         for family in FAMILIES
         if family.buckets
     )
+    filled = ", ".join(f"`{family.name}`" for family in FAMILIES if family.observes in FILLED_BOUNDS)
     labels = ", ".join(f"`{label}`" for label in COMMON_LABELS)
-    return _HEAD.format(labels=labels) + rows + _BUCKETS.format(token_gaps=TOKEN_GAPS) + buckets
+    return _HEAD.format(labels=labels) + rows + _BUCKETS.format(filled=filled) + buckets
 
 
 def _row(family: Family) -> str:

@@ -43,7 +43,9 @@ class Peer(ServerProcess):
         It raises RuntimeError where the server refuses.
         """
         timeout = aiohttp.ClientTimeout(_ANSWER_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with aiohttp.ClientSession(
+            timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)
+        ) as session:
             yield partial(self._stream, session)
 
     async def _stream(self, session: aiohttp.ClientSession, prompt: str, output_tokens: int) -> AsyncIterator[str]:

@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
-from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears
+from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, rounded_to_int8
 from inflight.model.forward import EagerForward
 from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
@@ -27,7 +28,7 @@ from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
 from scripts.default_model import default_model
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
-from tests.engine.models import greedy, make_engine, make_prompt
+from tests.engine.models import Tiny, greedy, make_engine, make_prompt
 from tests.parity.zoo import SERVED, save_model
 from tests.unit.builders import make_request
 
@@ -92,6 +93,32 @@ def test_linear_reads_rows_that_lie_apart() -> None:
     x, weight = random(5, 100)[:, 10:74], random(32, 64)
     y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
+
+
+@pytest.mark.parametrize("rows", [1, 3, 6, 7, 12, 13, 64])
+@pytest.mark.parametrize(("inputs", "columns"), [(2, 32), (30, 352), (1536, 96), (20_000, 32)])
+def test_linear_int8(rows: int, inputs: int, columns: int) -> None:
+    x = random(rows, inputs) * torch.logspace(-6, 6, rows, dtype=torch.bfloat16)[:, None]
+    weight, scales = rounded_to_int8(random(columns, inputs))
+    y = torch.ops.inflight.linear_int8(x, torch.ops.inflight.pack_weight(weight), scales)
+    wanted = x.double() @ (weight.double() * scales.double()[:, None]).T
+    assert max(error(mine, right) for mine, right in zip(y, wanted, strict=True)) < LINEAR_ERROR
+
+
+def test_weights_in_int8_are_off_by_half_a_step_at_most() -> None:
+    weight = random(64, 100)
+    weight[3] = 0
+    whole, scales = rounded_to_int8(weight)
+    assert whole.abs().amax() == 127
+    assert ((whole * scales[:, None] - weight.float()).abs() <= 0.501 * scales[:, None]).all()
+
+
+def test_in_int8_what_is_not_finite_stays_in_its_row() -> None:
+    x, (weight, scales) = random(4, 64), rounded_to_int8(random(32, 64))
+    x[1, 5], x[2, 7], x[3] = float("nan"), float("-inf"), 0
+    y = torch.ops.inflight.linear_int8(x, torch.ops.inflight.pack_weight(weight), scales)
+    assert y.isfinite().all(dim=1).tolist() == [True, False, False, True]
+    assert not y[3].any()
 
 
 def test_linear_takes_any_number_of_dimensions() -> None:
@@ -278,6 +305,24 @@ def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, mon
         for engine in (recorded, in_python)
     )
     assert torch.allclose(mine, theirs, atol=0.03)
+
+
+def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:
+    engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization="int8")
+    kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
+    assert (kinds["inflight::linear"], kinds["inflight::linear_int8"]) == (0, 4 * len(engine.model.layers) + 1)
+    prompts = [f"{number} plus {number} is" for number in range(20)]
+    mine, theirs = (
+        torch.tensor([o.logprobs[0].chosen for o in which.generate(prompts, greedy(1, logprobs=1))])
+        for which in (engine, fast)
+    )
+    assert (mine - theirs).abs().mean() < 0.2
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_cpu_kernels": False}])
+def test_int8_where_it_cannot_be_had_is_refused(tiny: Tiny, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="quantization is 'int8', which needs a model in bfloat16"):
+        tiny.engine(quantization="int8", **settings)
 
 
 def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

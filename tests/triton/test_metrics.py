@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from inflight.metric_families import FAMILIES, TOKEN_GAPS
+from inflight.metric_families import FAMILIES
 from scripts.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape_when
 from tests.triton.wire import ask, ask_all, together
@@ -92,11 +92,11 @@ def test_tokens_in_tokens_out_and_requests_by_reason(server: TritonServer, token
     # Somebody was in flight beside somebody else.
     assert load.gain("iteration_requests_sum") > steps
 
-    gaps = load.gains(f"{TOKEN_GAPS}_bucket".removeprefix("inflight:"), "le")
-    assert gaps["+Inf"] == load.gain(f"{TOKEN_GAPS}_count") == tokens_out - 9
+    gaps = load.gains("inter_token_latency_seconds_bucket", "le")
+    assert gaps["+Inf"] == load.gain("inter_token_latency_seconds_count") == tokens_out - 9
     by_bound = [gaps[bound] for bound in sorted(gaps, key=float)]
     assert by_bound == sorted(by_bound)
-    assert load.gain(f"{TOKEN_GAPS}_sum") <= load.gain("e2e_request_latency_seconds_sum")
+    assert load.gain("inter_token_latency_seconds_sum") <= load.gain("e2e_request_latency_seconds_sum")
 
 
 def test_stop_strings_and_cancellations_count_as_what_the_client_saw(server: TritonServer, tokenizer: Any) -> None:

@@ -50,6 +50,10 @@ def test_the_dtype_is_one_that_is_known() -> None:
     refused("dtype is 'float8'; it must be one of auto, float32, bfloat16, float16", dtype="float8")
 
 
+def test_the_quantization_is_one_that_is_known() -> None:
+    refused("quantization is 'int2'; it must be int8, or not given", quantization="int2")
+
+
 @pytest.mark.parametrize("value", ["8", 1.5, math.nan, True])
 @pytest.mark.parametrize("field", COUNTS)
 def test_counts_are_whole_numbers(field: str, value: object) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from inflight.core import EngineCore
 from inflight.metrics import (
+    FILLED_BOUNDS,
     FIRST_TOKEN_SECONDS,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
@@ -14,6 +15,7 @@ from inflight.metrics import (
     STEP_REQUESTS,
     STEP_SECONDS,
     STEP_TOKENS,
+    TOKEN_GAP_SECONDS,
     Buckets,
 )
 from inflight.outputs import OutputProcessor, TokenLogprobs
@@ -82,16 +84,19 @@ def test_a_request_alone() -> None:
         REQUEST_SECONDS: [10.0],
         PROMPT_TOKENS: [10],
         OUTPUT_TOKENS: [3],
-        STEP_SECONDS: [1.0] * 5,
-        STEP_TOKENS: [4, 4, 2, 1, 1],
-        STEP_REQUESTS: [1] * 5,
+    }
+    histograms = harness.core.metrics.histograms
+    assert {name: (sum(histograms[name].counts), histograms[name].sum) for name in FILLED_BOUNDS} == {
+        STEP_SECONDS: (5, 5.0),
+        STEP_TOKENS: (5, 4 + 4 + 2 + 1 + 1),
+        STEP_REQUESTS: (5, 5),
+        TOKEN_GAP_SECONDS: (2, 2.0),
     }
     stats = harness.core.stats()
     assert (stats.prompt_tokens, stats.generated_tokens, stats.output_tokens) == (10, 3, 3)
     assert (stats.prefill_tokens, stats.decode_tokens, stats.computed_tokens) == (10, 2, 12)
     assert (stats.steps, stats.step_seconds, stats.budget_tokens, stats.padding_avoided) == (5, 5.0, 20, 0)
-    gaps = harness.core.metrics.token_gaps
-    assert (gaps.counts[gaps.bounds.index(1.0)], sum(gaps.counts), gaps.sum) == (2, 2, 2.0)
+    assert histograms[TOKEN_GAP_SECONDS].counts[FILLED_BOUNDS[TOKEN_GAP_SECONDS].index(1.0)] == 2
     assert harness.finished() == {"length": 1}
 
 
@@ -122,10 +127,10 @@ def test_a_preempted_request_is_counted_once_and_its_wait_is_a_gap_between_token
     assert stats.preemptions > 0
     assert (stats.prompt_tokens, stats.generated_tokens, stats.output_tokens) == (8, 8, 8)
     assert stats.prefill_tokens > 8
-    assert stats.computed_tokens == sum(observed[STEP_TOKENS])
+    assert stats.computed_tokens == harness.core.metrics.histograms[STEP_TOKENS].sum
     for name in (QUEUE_SECONDS, FIRST_TOKEN_SECONDS, REQUEST_SECONDS):
         assert len(observed[name]) == 2
-    gaps = harness.core.metrics.token_gaps
+    gaps = harness.core.metrics.histograms[TOKEN_GAP_SECONDS]
     assert sum(gaps.counts) == 8 - 2
     # From first to last token, whatever lies between.
     assert gaps.sum == sum(observed[REQUEST_SECONDS]) - sum(observed[FIRST_TOKEN_SECONDS])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
 
+QUANTIZATIONS = ("int8",)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -46,6 +47,9 @@ class EngineConfig(SchedulerConfig):
     enable_cpu_kernels: bool = True
     """On CPUs with AVX512_BF16, serve models in bfloat16 with C++ kernels, which are built at the first start."""
 
+    quantization: str | None = None
+    """`int8`: weights of linear layers in 8 bits, rounded at the start. For models in bfloat16 on such CPUs."""
+
     enable_prefix_caching: bool = True
     """Reuse blocks whose tokens and all tokens before them are the same."""
 
@@ -82,6 +86,10 @@ class EngineConfig(SchedulerConfig):
         object.__setattr__(self, "model", os.fspath(self.model))  # A Path will do too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        if self.quantization not in (None, *QUANTIZATIONS):
+            raise ValueError(
+                f"quantization is {self.quantization!r}; it must be {' or '.join(QUANTIZATIONS)}, or not given"
+            )
         for name in ("block_size", "max_queue_size"):
             require_count(name, getattr(self, name), 1)
         for name in ("max_model_len", "kv_cache_tokens"):

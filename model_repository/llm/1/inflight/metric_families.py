@@ -16,7 +16,6 @@ HISTOGRAM = "histogram"
 COMMON_LABELS = ("model", "version", "instance")
 """Labels of every metric: name and version of the model, and the name of Triton's model instance."""
 REFUSAL_REASONS = ("invalid", "overload", "error")
-TOKEN_GAPS = "inflight:inter_token_latency_seconds"
 
 _REQUEST_SECONDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
@@ -27,8 +26,6 @@ _FIRST_TOKEN_SECONDS = (
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 _QUEUE_SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, *_REQUEST_SECONDS)
-_STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_POWERS_OF_TWO = tuple(float(2**i) for i in range(15))
 _LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 
 
@@ -45,7 +42,7 @@ class Family:
     """Current values by the value of the label; where there is no label, by the empty text. A counter without it is the
     server's own."""
     observes: str | None = None
-    """Name of the observations that fill a histogram."""
+    """Name of the observations that fill a histogram; Triton's own, but for those that the engine fills."""
     buckets: tuple[float, ...] = ()
 
 
@@ -55,6 +52,10 @@ def _value(name: str, kind: str, help: str, read: Callable[[EngineStats], float]
 
 def _histogram(name: str, observes: str, buckets: tuple[float, ...], help: str) -> Family:
     return Family(name, HISTOGRAM, help, observes=observes, buckets=buckets)
+
+
+def _filled(name: str, observes: str, help: str) -> Family:
+    return _histogram(name, observes, metrics.FILLED_BOUNDS[observes], help)
 
 
 FAMILIES = (
@@ -156,20 +157,19 @@ FAMILIES = (
         "counted, not computed.",
         lambda s: s.padding_tokens,
     ),
-    _histogram("inflight:step_duration_seconds", metrics.STEP_SECONDS, _STEP_SECONDS, "Time of a step."),
-    _histogram("inflight:iteration_tokens_total", metrics.STEP_TOKENS, _POWERS_OF_TWO, "Tokens computed in a step."),
-    _histogram("inflight:iteration_requests", metrics.STEP_REQUESTS, _POWERS_OF_TWO[:11], "Requests in a step."),
+    _filled("inflight:step_duration_seconds", metrics.STEP_SECONDS, "Time of a step."),
+    _filled("inflight:iteration_tokens_total", metrics.STEP_TOKENS, "Tokens computed in a step."),
+    _filled("inflight:iteration_requests", metrics.STEP_REQUESTS, "Requests in a step."),
     _histogram(
         "inflight:time_to_first_token_seconds",
         metrics.FIRST_TOKEN_SECONDS,
         _FIRST_TOKEN_SECONDS,
         "From a request's arrival to the end of the step that sampled its first token.",
     ),
-    Family(
-        TOKEN_GAPS,
-        HISTOGRAM,
+    _filled(
+        "inflight:inter_token_latency_seconds",
+        metrics.TOKEN_GAP_SECONDS,
         "Between two tokens of a request: from the end of the step that sampled one to the end of that of the next.",
-        buckets=metrics.TOKEN_GAP_BOUNDS,
     ),
     _histogram(
         "inflight:e2e_request_latency_seconds",

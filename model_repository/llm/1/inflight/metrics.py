@@ -13,28 +13,35 @@ from inflight.outputs import Delta
 from inflight.request import FINISH_REASONS
 from inflight.scheduler.plan import StepPlan
 
-# Names of observations.
+# Names of what is observed: the first ones at every step, and filled into histograms here, the others once a request.
 STEP_SECONDS = "step_seconds"
 STEP_TOKENS = "step_tokens"
 STEP_REQUESTS = "step_requests"
+TOKEN_GAP_SECONDS = "token_gap_seconds"
 QUEUE_SECONDS = "queue_seconds"
 FIRST_TOKEN_SECONDS = "first_token_seconds"
 REQUEST_SECONDS = "request_seconds"
 PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 
-TOKEN_GAP_BOUNDS = (
-    *(0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
-    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-)
-"""Seconds."""
+POWERS_OF_TWO = tuple(float(2**i) for i in range(15))
+FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
+    STEP_SECONDS: (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    STEP_TOKENS: POWERS_OF_TWO,
+    STEP_REQUESTS: POWERS_OF_TWO[:11],
+    TOKEN_GAP_SECONDS: (
+        *(0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+        *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+    ),
+}
+"""Upper bounds of the histograms that are filled here."""
 
 # Far more than come up between two looks of a server's housekeeping; an engine that nobody looks at keeps the newest.
 _MOST_OBSERVATIONS = 100_000
 
 
 class Buckets:
-    """A histogram that is filled here: tokens are too many to hand their times on one by one."""
+    """A histogram that is filled here: of steps and tokens there are too many to hand them on one by one."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -42,7 +49,7 @@ class Buckets:
         """How many values are at most the bound, and over the one before it; the last has no bound."""
         self.sum = 0.0
 
-    def add(self, value: float, times: int) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         """Count a value that occurred `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
@@ -66,7 +73,7 @@ class EngineMetrics:
         self.sampled_tokens = 0
         self.padding_avoided = 0
         self.padding_tokens = 0
-        self.token_gaps = Buckets(TOKEN_GAP_BOUNDS)
+        self.histograms = {name: Buckets(bounds) for name, bounds in FILLED_BOUNDS.items()}
         # Written by the thread that makes outputs.
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
@@ -97,7 +104,7 @@ class EngineMetrics:
                     gaps[last] = gaps.get(last, 0) + 1
                 request.last_token_at = ended
         for last, times in gaps.items():
-            self.token_gaps.add(ended - last, times)
+            self.histograms[TOKEN_GAP_SECONDS].add(ended - last, times)
         self.steps += 1
         self.step_seconds += ended - started
         self.prefill_tokens += total - decodes
@@ -105,13 +112,9 @@ class EngineMetrics:
         self.sampled_tokens += sampled
         self.padding_tokens += plan.padding
         self.padding_avoided += longest * len(plan.scheduled) - total
-        self.observations.extend(
-            (
-                (STEP_SECONDS, ended - started),
-                (STEP_TOKENS, total),
-                (STEP_REQUESTS, len(plan.scheduled)),
-            )
-        )
+        self.histograms[STEP_SECONDS].add(ended - started)
+        self.histograms[STEP_TOKENS].add(total)
+        self.histograms[STEP_REQUESTS].add(len(plan.scheduled))
 
     def outputs(self, deltas: Iterable[Delta]) -> None:
         """Count what is about to be shown to clients: its tokens, and the requests that it ends."""

@@ -18,8 +18,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight import Engine
-from inflight.metric_families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, REFUSAL_REASONS, TOKEN_GAPS, Family
-from inflight.metrics import Buckets
+from inflight.metric_families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, REFUSAL_REASONS, Family
+from inflight.metrics import FILLED_BOUNDS, Buckets
 from inflight.stats import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -61,21 +61,20 @@ class MetricsExport:
             self.close()
 
     def _add(self, family: Family, refusals: Refusals) -> None:
-        if family.observes is not None:
+        if family.observes in FILLED_BOUNDS:
+            self._add_filled(family, self._engine.core.metrics.histograms[family.observes])
+        elif family.observes is not None:
             metric = self._family(family.name, family.help, HISTOGRAM)
             self._histograms[family.observes] = metric.Metric(labels=self._labels, buckets=list(family.buckets))
-        elif family.name == TOKEN_GAPS:
-            self._add_token_gaps(family)
         else:
             read = family.read or (lambda _: refusals.counts())
             self._add_reading(family.name, family.help, family.kind, family.label, read)
 
-    def _add_token_gaps(self, family: Family) -> None:
+    def _add_filled(self, family: Family, filled: Buckets) -> None:
         """A histogram that is already filled, as the counters of which Prometheus's histograms consist."""
-        gaps = self._engine.core.metrics.token_gaps
-        self._add_reading(f"{family.name}_sum", family.help, COUNTER, None, lambda _: {"": gaps.sum})
-        self._add_reading(f"{family.name}_count", family.help, COUNTER, None, lambda _: {"": sum(gaps.counts)})
-        self._add_reading(f"{family.name}_bucket", family.help, COUNTER, "le", lambda _: _cumulative(gaps))
+        self._add_reading(f"{family.name}_sum", family.help, COUNTER, None, lambda _: {"": filled.sum})
+        self._add_reading(f"{family.name}_count", family.help, COUNTER, None, lambda _: {"": sum(filled.counts)})
+        self._add_reading(f"{family.name}_bucket", family.help, COUNTER, "le", lambda _: _cumulative(filled))
 
     def _add_reading(
         self, name: str, help: str, kind: str, label: str | None, read: Callable[[EngineStats], Mapping[str, float]]

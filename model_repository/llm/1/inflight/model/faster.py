@@ -26,24 +26,34 @@ def make_faster(
     """Let the CPU kernels compute what they can of a model in bfloat16; what is to attend, and what to run.
 
     Whatever does not come out right in the self-check is undone.
+
+    Raises:
+        ValueError: quantization is asked for and cannot be had.
     """
     windows = [layer.window for layer in layers]
     portable = PORTABLE, EagerForward(module, PORTABLE, windows)
     device = next(module.parameters()).device
     if not config.enable_cpu_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
+        _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX512_BF16")
         return portable
     backend = PORTABLE
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
-    replaced = replace_norms(module) + pack_linears(module)
+    replaced = replace_norms(module) + pack_linears(module, int8=config.quantization == "int8")
     eager = EagerForward(module, backend, windows)
     if not check.passes(eager, layers, backend):
+        _check_no_quantization(config, f"does not get {module.config.model_type} right")
         logger.warning("the CPU kernels do not get %s right; torch's own operators serve", module.config.model_type)
         for parent, name, original in replaced:
             setattr(parent, name, original)
         return portable
     captured = _captured(module, eager, layers, check) if backend is CPU_KERNELS else None
     return backend, captured or eager
+
+
+def _check_no_quantization(config: EngineConfig, reason: str) -> None:
+    if config.quantization is not None:
+        raise ValueError(f"quantization is {config.quantization!r}, which {reason}")
 
 
 def _captured(

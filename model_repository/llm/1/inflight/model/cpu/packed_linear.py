@@ -18,9 +18,12 @@ class PackedLinears:
     same input.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], *, int8: bool = False) -> None:
         padded = [_padded(layer.weight) for layer in layers]
-        self._packed = torch.ops.inflight.pack_weight(torch.cat(padded))
+        weight, self.scales = torch.cat(padded), None
+        if int8:
+            weight, self.scales = rounded_to_int8(weight)
+        self.packed = torch.ops.inflight.pack_weight(weight)
         borders = list(itertools.accumulate((weight.shape[0] for weight in padded), initial=0))
         self._columns = [(first, layer.out_features) for first, layer in zip(borders, layers, strict=False)]
         self._input: torch.Tensor | None = None
@@ -29,13 +32,31 @@ class PackedLinears:
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """What sibling `index` makes of x [..., in_features]: [..., its out_features]."""
         if self._output is None or self._input is not x:
-            self._output = torch.ops.inflight.linear(x, self._packed)
+            self._output = self._product(x)
             self._input = x
         columns = self._output.narrow(-1, *self._columns[index])
         if index == len(self._columns) - 1:
             # The last one is usually called last: let the memory go.
             self._input = self._output = None
         return columns
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor
+        if self.scales is None:
+            y = torch.ops.inflight.linear(x, self.packed)
+        else:
+            y = torch.ops.inflight.linear_int8(x, self.packed, self.scales)
+        return y
+
+
+def rounded_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights [N, K] as int8 with a scale [N] in float32 for each output, the largest weight of which becomes 127.
+
+    What is called W8A16: activations stay in bfloat16.
+    """
+    scales = weight.float().abs().amax(dim=1) / 127
+    scales[scales == 0] = 1
+    return (weight.float() / scales[:, None]).round().to(torch.int8), scales
 
 
 class PackedLinear(nn.Module):
@@ -45,23 +66,23 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
-        self._group, self._index = group, index
+        self.group, self._index = group, index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] to [..., out_features]."""
-        y = self._group.columns(self._index, x)
+        y = self.group.columns(self._index, x)
         return y if self.bias is None else y + self.bias
 
 
-def pack_linears(module: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Replace the linear layers of a model that the kernels can compute.
+def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Replace the linear layers of a model that the kernels can compute, `int8` with their weights rounded.
 
     Returns what was replaced: parent, name in it, original.
     """
     places = {layer: (parent, name) for parent, name, layer in _linears(module)}
     replaced = []
     for siblings in _siblings(module, places):
-        group = PackedLinears(siblings)
+        group = PackedLinears(siblings, int8=int8)
         for index, layer in enumerate(siblings):
             parent, name = places[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
