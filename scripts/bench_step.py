@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -100,8 +100,9 @@ def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
 
 def floor_of(model: LoadedModel, work: Work) -> Step:
     """The matrix products of a step alone; those of the head for the sampled rows."""
-    groups = {id(m.group): m.group.packed for m in model.module.modules() if isinstance(m, PackedLinear)}
-    head = model.module.get_output_embeddings().group.packed
+    module: Any = model.module
+    groups = {id(m.group): m.group.packed for m in module.modules() if isinstance(m, PackedLinear)}
+    head = module.get_output_embeddings().group.packed
     inputs = {
         id(packed): torch.randn(len(work.rows) if packed is head else work.num_tokens, 2 * packed.shape[1]).bfloat16()
         for packed in groups.values()
@@ -183,7 +184,7 @@ def main() -> int:
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    settings = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
+    settings: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
     model = load_model(EngineConfig(str(folder), **settings))
     if not isinstance(model.forward, CapturedForward):
         print("error: the CPU kernels do not serve on this machine; the log says why", file=sys.stderr)
