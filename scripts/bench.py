@@ -7,6 +7,7 @@ for a request that is already done is lost.
 
     transformers `generate`                  one request after another; the first eighth of them, as it takes so long
     transformers `generate`, static batches  in order of arrival, padded left, each as long as its longest output
+    transformers, continuous batching        its own manager, with as many requests and tokens to a step as ours
     Inflight, in process                     `Engine.generate` with all requests at once; portable: without CPU kernels
     Inflight behind Triton                   that many clients, each sending its next request when the last is done;
                                              they stream over gRPC and share the cores with the server
@@ -53,6 +54,8 @@ SEED = 1
 # Prompts of their own: the engine would find those of the measurement in its prefix cache.
 WARM_UP_SEED = 2
 WARM_UP_TOKENS = 8
+# Most tokens of a step of transformers' continuous batching: as many as of ours.
+CONTINUOUS_TOKENS = 512
 DTYPE = "bfloat16"
 DEVICE = "cpu"
 READY_SECONDS = 120.0
@@ -146,6 +149,38 @@ def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
 
 
 @contextlib.contextmanager
+def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
+    """Serve with the continuous batching of transformers, `at_once` requests at most in a step."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, DTYPE), attn_implementation="sdpa")
+    model.to(DEVICE)
+    config = ContinuousBatchingConfig(max_requests_per_batch=at_once, max_batch_tokens=CONTINUOUS_TOKENS)
+    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)
+
+    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
+        with model.continuous_batching_context_manager(
+            generation_config=generation, continuous_batching_config=config, timeout=ANSWER_SECONDS
+        ) as manager:
+            wanted = {
+                manager.add_request(tokenizer(task.prompt)["input_ids"], max_new_tokens=task.output_tokens): task
+                for task in tasks
+            }
+            while wanted:
+                result = manager.get_result(timeout=ANSWER_SECONDS)
+                if result is None or result.error:
+                    raise RuntimeError(f"transformers' continuous batching gave no answer: {result and result.error}")
+                check_length(wanted.pop(result.request_id).output_tokens, len(result.generated_tokens))
+                tokenizer.decode(result.generated_tokens)
+                advance(1)
+        return Observed()
+
+    yield serve
+
+
+@contextlib.contextmanager
 def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iterator[Serve]:
     """Serve with this project's engine in this process, with its CPU kernels where there are any, or without."""
     from inflight import Engine, EngineConfig, SamplingParams
@@ -205,6 +240,7 @@ SYSTEMS = (
     System("transformers `generate`", 1, transformers_generate, share=ONE_BY_ONE_SHARE),
     System("transformers `generate`, static batches", 8, transformers_generate),
     System("transformers `generate`, static batches", 32, transformers_generate),
+    System("transformers, continuous batching", 32, transformers_continuous),
     System("Inflight, in process, portable", 32, partial(inflight_engine, kernels=False)),
     System("Inflight, in process", 1, inflight_engine, share=ONE_BY_ONE_SHARE),
     System("Inflight, in process", 8, inflight_engine),

@@ -27,7 +27,7 @@ PROMPT_WORDS = 500
 USER_TOKENS = 900
 BUDGETS: tuple[Mapping[str, str], ...] = (
     {},
-    {"token_budget": "adaptive", "target_itl_ms": "75"},
+    {"token_budget": "adaptive", "target_itl_ms": "90"},
 )
 
 

@@ -37,10 +37,12 @@ PROFILES = {
         {"max_num_seqs": "256", "max_num_batched_tokens": "8192", "max_queue_size": "8192"},
     ),
     "mixed": Profile(
-        "Interactive and batch traffic together: chunks small enough not to stall running requests, three priorities.",
+        "Interactive and batch traffic together: prompts in chunks that keep steps within 90 ms, three priorities.",
         {
             "max_num_seqs": "128",
             "max_num_batched_tokens": "512",
+            "token_budget": "adaptive",
+            "target_itl_ms": "90",
             "scheduling_policy": "priority",
             "priority_levels": "3",
             "default_priority_level": "2",

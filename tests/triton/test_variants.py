@@ -20,7 +20,7 @@ from tests.triton.wire import tensors
 def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = render_repository(
         tmp_path_factory.mktemp("trtllm") / "models",
-        parameters={"model": str(default_model()), "kv_cache_tokens": "4096"},
+        parameters={"model": str(default_model()), "kv_cache_tokens": "4096", "stream_interval": "3"},
     )
     with TritonServer(repository, arguments=["--model-config-name=trtllm"], drain_seconds=5) as running:
         running.wait_ready(READY_SECONDS, ["llm", "completion"])
@@ -53,6 +53,15 @@ def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
     )
     assert sum(len(np.atleast_1d(event["output_log_probs"])) for event in events) == 6
     assert events[-1]["cum_log_probs"] < 0
+
+
+def test_tokens_of_a_stream_go_out_together(trtllm: TritonServer) -> None:
+    """Three at a time, as `stream_interval` says, but the first and the last at once."""
+    events = stream(trtllm, text_input="One, two,", max_tokens=9, top_k=1, end_id=2, return_log_probs=True)
+    counts = [len(np.atleast_1d(event["output_log_probs"])) for event in events]
+    assert sum(counts) == 9
+    assert len(counts) <= 4
+    assert all(count >= 3 for count in counts[1:-1])
 
 
 def test_completion_answers_a_batch_of_prompts(trtllm: TritonServer) -> None:

@@ -139,3 +139,6 @@ def test_the_servers_own_settings_are_read_too() -> None:
     assert read_settings({"model": "m", "max_inflight_requests": "4"})[1] == ServerConfig(max_inflight_requests=4)
     with pytest.raises(ValueError, match="max_inflight_requests is 0; it must be at least 1"):
         read_settings({"model": "m", "max_inflight_requests": "0"})
+    assert read_settings({"model": "m", "stream_interval": "4"})[1] == ServerConfig(stream_interval=4)
+    with pytest.raises(ValueError, match="stream_interval is 0; it must be at least 1"):
+        read_settings({"model": "m", "stream_interval": "0"})

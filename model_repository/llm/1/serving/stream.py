@@ -5,6 +5,7 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -22,8 +23,10 @@ _LONGEST_MESSAGE = 600
 class ResponseStream:
     """Sends one request's responses; safe to use from the threads that send and the one that looks for cancellation."""
 
-    def __init__(self, sender: "Sender", parsed: ParsedRequest, form: ResponseFormat) -> None:
+    def __init__(self, sender: "Sender", parsed: ParsedRequest, form: ResponseFormat, *, interval: int) -> None:
+        """`interval`: most tokens that wait to go out together."""
         self._sender = sender
+        self._interval, self._begun = interval, False
         self._form = form
         self._wanted = parsed.wanted
         self._streaming = parsed.stream
@@ -58,11 +61,17 @@ class ResponseStream:
         """Send what is new if it is time: each piece when streaming, all at the end when not. True if that was all."""
         samples = list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
-        if final or (self._streaming and any(sample.text for sample in samples)):
+        if final or (self._streaming and self._due(samples)):
+            self._begun = True
             self._sender.send(self._form.response(samples, self._wanted), final=final)
             for sample in samples:
                 sample.clear()
         return final
+
+    def _due(self, samples: Sequence[Sample]) -> bool:
+        if not any(sample.text for sample in samples):
+            return False
+        return not self._begun or max(sample.num_tokens for sample in samples) >= self._interval
 
     def fail(self, message: str, code: str) -> None:
         """End with an error; `code` names one of `pb_utils.TritonError`'s."""
