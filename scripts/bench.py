@@ -158,7 +158,7 @@ def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, DTYPE), attn_implementation="sdpa")
     model.to(DEVICE)
     config = ContinuousBatchingConfig(max_requests_per_batch=at_once, max_batch_tokens=CONTINUOUS_TOKENS)
-    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)
+    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
 
     def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
         with model.continuous_batching_context_manager(
