@@ -201,14 +201,21 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
 
 
 @contextlib.contextmanager
-def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with a tritonserver and `at_once` clients of it, which stream."""
-    parameters = {"model": str(folder), "dtype": DTYPE, "device": DEVICE, "max_num_seqs": str(at_once)}
+def triton_server(folder: Path, **settings: str) -> Iterator[TritonServer]:
+    """A tritonserver that is ready to serve the model; `settings` are model parameters besides the usual ones."""
+    parameters = {"model": str(folder), "dtype": DTYPE, "device": DEVICE, **settings}
     with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
         repository = render_repository(Path(scratch) / "models", parameters=parameters)
-        with TritonServer(repository, drain_seconds=5) as server, Client(server.grpc_url) as client:
+        with TritonServer(repository, drain_seconds=5) as server:
             server.wait_ready(READY_SECONDS, ["llm"])
-            yield lambda tasks, advance: _closed_loop(client, at_once, tasks, advance)
+            yield server
+
+
+@contextlib.contextmanager
+def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
+    """Serve with a tritonserver and `at_once` clients of it, which stream."""
+    with triton_server(folder, max_num_seqs=str(at_once)) as server, Client(server.grpc_url) as client:
+        yield lambda tasks, advance: _closed_loop(client, at_once, tasks, advance)
 
 
 def _closed_loop(client: Client, clients: int, tasks: Sequence[Task], advance: Advance) -> Observed:

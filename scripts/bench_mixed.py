@@ -10,8 +10,9 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import grpc
 import numpy as np
 
 from load_tests.workload import VOCABULARY
@@ -39,6 +40,14 @@ async def user(stream: Stream, number: int, times: list[list[float]]) -> None:
         mine.append(time.perf_counter())
 
 
+def check_running(users: Sequence[asyncio.Task[None]]) -> None:
+    """Raise what ended a user's stream, or RuntimeError where it came to its end."""
+    for task in users:
+        if task.done():
+            task.result()
+            raise RuntimeError(f"a stream of {USER_TOKENS} tokens ended before the prompts did")
+
+
 async def first_token(stream: Stream, prompt: str) -> float:
     """Seconds until the answer to a prompt begins."""
     sent = time.perf_counter()
@@ -52,6 +61,7 @@ async def load(stream: Stream) -> tuple[list[float], list[float], list[float]]:
     times: list[list[float]] = []
     users = [asyncio.create_task(user(stream, number, times)) for number in range(USERS)]
     while len(times) < USERS or not all(times):
+        check_running(users)
         await asyncio.sleep(0.1)
     await asyncio.sleep(UNDISTURBED_SECONDS)
     began = time.perf_counter()
@@ -62,6 +72,7 @@ async def load(stream: Stream) -> tuple[list[float], list[float], list[float]]:
         await asyncio.sleep(1)
     firsts = await asyncio.gather(*arrived)
     ended = time.perf_counter()
+    check_running(users)
     for task in users:
         task.cancel()
     await asyncio.gather(*users, return_exceptions=True)
@@ -90,7 +101,7 @@ def main() -> int:
     """Measure all budgets, print a Markdown table and return the exit status."""
     try:
         lines = [asyncio.run(measure(settings)) for settings in BUDGETS]
-    except LauncherError as error:
+    except (LauncherError, RuntimeError, grpc.RpcError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     print("| Budget | Gap p50 alone (ms) | p99 alone | p50 with prompts | p99 with prompts | p99 to p50 alone ", end="")

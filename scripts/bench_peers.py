@@ -18,7 +18,6 @@ import itertools
 import json
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -37,17 +36,14 @@ from inflight_client.request import encode
 from inflight_client.response import decode
 from load_tests.workload import OUTPUT_TOKENS, Task
 from scripts import peers
-from scripts.bench import workload
+from scripts.bench import ANSWER_SECONDS, triton_server, workload
 from scripts.bench_report import environment
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
 
 LEVELS = (1, 8, 32, 64)
 ROUNDS = 2
-READY_SECONDS = 300.0
-ANSWER_SECONDS = 300.0
+PEER_READY_SECONDS = 300.0
 OURS = "Inflight"
 # Prompts that no server has seen, so that none finds them in its prefix cache.
 WARM_UP_SEED = 1_000_000
@@ -95,17 +91,8 @@ Start: TypeAlias = Callable[[], AbstractContextManager[Running]]
 @contextlib.contextmanager
 def inflight_server(folder: Path, **settings: str) -> Iterator[Running]:
     """Serve with Triton and this project's model; `settings` are model parameters besides the usual ones."""
-    parameters = {
-        "model": str(folder),
-        "dtype": "bfloat16",
-        "device": "cpu",
-        "max_num_seqs": str(max(LEVELS)),
-    } | settings
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
-        repository = render_repository(Path(scratch) / "models", parameters=parameters)
-        with TritonServer(repository, drain_seconds=5) as server:
-            server.wait_ready(READY_SECONDS, ["llm"])
-            yield Running(partial(connect_triton, server.grpc_url), server.resident_bytes)
+    with triton_server(folder, max_num_seqs=str(max(LEVELS)), **settings) as server:
+        yield Running(partial(connect_triton, server.grpc_url), server.resident_bytes)
 
 
 @contextlib.asynccontextmanager
@@ -117,10 +104,14 @@ async def connect_triton(url: str) -> AsyncIterator[Stream]:
         async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
             sampling = Sampling(max_tokens=output_tokens, ignore_eos=True, temperature=0.0)
             request = encode("llm", prompt, None, sampling, stream=True)
+            finish_reason = None
             async for message in stub.ModelStreamInfer(iter([request]), timeout=ANSWER_SECONDS):
                 if message.error_message:
                     raise RuntimeError(f"{OURS} answered: {message.error_message}")
-                yield decode(message.infer_response).text
+                chunk = decode(message.infer_response)
+                finish_reason = chunk.finish_reason
+                yield chunk.text
+            peers.check_whole(OURS, finish_reason)
 
         yield stream
 
@@ -129,7 +120,7 @@ async def connect_triton(url: str) -> AsyncIterator[Stream]:
 def peer_server(make: Callable[[Path, Path, int], peers.Peer], program: Path, model: Path) -> Iterator[Running]:
     """Serve with another server."""
     with make(program, model, max(LEVELS)) as server:
-        server.wait_ready(READY_SECONDS)
+        server.wait_ready(PEER_READY_SECONDS)
         yield Running(server.connect, server.resident_bytes)
 
 

@@ -19,6 +19,12 @@ _KV_CACHE_GIB = 2
 _ANSWER_SECONDS = 300.0
 
 
+def check_whole(server: str, finish_reason: str | None) -> None:
+    """Raise RuntimeError unless an answer has all the tokens that were asked for: only then it ends for its length."""
+    if finish_reason != "length":
+        raise RuntimeError(f"an answer of {server} ended with {finish_reason!r} before its last token")
+
+
 class Peer(ServerProcess):
     """A server that speaks OpenAI's protocol on its HTTP port."""
 
@@ -60,9 +66,13 @@ class Peer(ServerProcess):
         async with session.post(f"http://{self.http_url}/v1/completions", json=body) as response:
             if response.status != 200:
                 raise RuntimeError(f"{self.name} answered {response.status}: {(await response.text())[:500]}")
+            finish_reason = None
             async for line in response.content:
                 if line.startswith(b"data: {"):
-                    yield json.loads(line[6:])["choices"][0]["text"]
+                    (choice,) = json.loads(line[6:])["choices"]
+                    finish_reason = choice["finish_reason"] or finish_reason
+                    yield choice["text"]
+        check_whole(self.name, finish_reason)
 
 
 def vllm(python: Path, folder: Path, users: int) -> Peer:

@@ -1,9 +1,13 @@
 """The models of these tests: a tiny one with random weights, and the default one where text is needed."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import transformers
 
 from inflight import Engine
+from inflight.model.cpu.kernels import load_kernels
 from scripts.default_model import default_model
 from tests.engine.models import Tiny, make_engine
 from tests.parity.zoo import SERVED, save_model
@@ -23,3 +27,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 def texts() -> Engine:
     """The default model in float32, with its tokenizer and chat template. Shared: leave no work behind."""
     return make_engine(default_model(), kv_cache_tokens=2048)
+
+
+@pytest.fixture(scope="session")
+def cpu_kernels() -> None:
+    """The C++ kernels; tests are skipped where they cannot be had, not where they fail to build."""
+    if "avx512_bf16" not in Path("/proc/cpuinfo").read_text() or shutil.which("c++") is None:
+        pytest.skip("this processor has no AVX512_BF16, or no compiler is here")
+    assert load_kernels()

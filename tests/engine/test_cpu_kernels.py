@@ -1,47 +1,28 @@
-"""The C++ kernels compute what float64 does, for every shape that they take, and models come out alike with them."""
+"""The C++ kernels compute what float64 does, for every shape that they take."""
 
 import shutil
 import sys
 import weakref
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers.models.llama.modeling_llama import LlamaMLP
 
-from inflight import Engine
-from inflight.model import faster
 from inflight.model.attention_interface import AttentionCall
 from inflight.model.cpu import kernel_attention
-from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, rounded_to_int8
-from inflight.model.forward import EagerForward
 from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
-from scripts.default_model import default_model
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
-from tests.engine.models import Tiny, greedy, make_engine, make_prompt
-from tests.parity.zoo import SERVED, save_model
 from tests.unit.builders import make_request
 
-pytestmark = pytest.mark.skipif(
-    "avx512_bf16" not in Path("/proc/cpuinfo").read_text() or shutil.which("c++") is None,
-    reason="this processor has no AVX512_BF16, or no compiler is here",
-)
-
-
-@pytest.fixture(autouse=True)
-def kernels() -> None:
-    assert load_kernels()
-
+pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
 # Products of bfloat16 are exact in float32; what is left is the rounding of inputs to attention, and of outputs.
 LINEAR_ERROR, ATTENTION_ERROR = 3e-3, 6e-3
@@ -260,102 +241,3 @@ def test_without_a_way_to_build_them_the_portable_path_serves(
     assert not load_kernels.__wrapped__()
     assert "the C++ kernels cannot be built" in caplog.text
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def fast() -> Engine:
-    return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
-
-
-def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: Engine, texts: Engine) -> None:
-    assert fast.model.backend.name == "cpu kernels"
-    assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
-    slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_cpu_kernels=False)
-    assert slow.model.backend.name == "portable"
-    text = "the quick brown fox jumps over a lazy dog while rain falls on distant hills"
-    prompts = [text[:length] for length in range(10, len(text), 4)]
-    exact, with_kernels, without = (
-        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
-        for engine in (texts, fast, slow)
-    )
-    assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
-
-
-def test_the_default_model_runs_without_python_and_with_every_kernel(fast: Engine) -> None:
-    forward = fast.model.forward
-    assert isinstance(forward, CapturedForward)
-    kinds = Counter(node.kind() for node in forward._graph.graph.nodes())
-    layers = len(fast.model.layers)
-    assert [kinds[f"inflight::{name}"] for name in ("paged_attention", "rotate", "silu_mul", "linear")] == [
-        *(layers, 2 * layers, layers, 4 * layers + 1)
-    ]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in SERVED if kind != "deepseek_v3"])  # Its values are too narrow.
-def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_model(SERVED[kind].config, tmp_path)
-    recorded = make_engine(tmp_path, dtype="bfloat16", block_size=16)
-    monkeypatch.setattr(faster, "_captured", lambda *_: None)
-    in_python = make_engine(tmp_path, dtype="bfloat16", block_size=16)
-    assert isinstance(recorded.model.forward, CapturedForward)
-    assert isinstance(in_python.model.forward, EagerForward)
-    prompts = [make_prompt(length) for length in (1, 2, 7, 16, 33, 50)]
-    mine, theirs = (
-        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
-        for engine in (recorded, in_python)
-    )
-    assert torch.allclose(mine, theirs, atol=0.03)
-
-
-def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization="int8")
-    kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
-    assert (kinds["inflight::linear"], kinds["inflight::linear_int8"]) == (0, 4 * len(engine.model.layers) + 1)
-    prompts = [f"{number} plus {number} is" for number in range(20)]
-    mine, theirs = (
-        torch.tensor([o.logprobs[0].chosen for o in which.generate(prompts, greedy(1, logprobs=1))])
-        for which in (engine, fast)
-    )
-    assert (mine - theirs).abs().mean() < 0.2
-
-
-@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_cpu_kernels": False}])
-def test_int8_where_it_cannot_be_had_is_refused(tiny: Tiny, settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="quantization is 'int8', which needs a model in bfloat16"):
-        tiny.engine(quantization="int8", **settings)
-
-
-def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded would decide as it did for the example, whose tokens are all 0."""
-    plain = LlamaMLP.forward
-
-    def forward(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
-        return plain(self, x) if float(x.float().mean()) > 0 else plain(self, -x)
-
-    monkeypatch.setattr(LlamaMLP, "forward", forward)
-    save_model(SERVED["llama"].config, tmp_path)
-    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16)
-    assert isinstance(engine.model.forward, EagerForward)
-    assert engine.model.backend.name == "cpu kernels"
-
-
-def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
-    """Nothing that torch promises; our kernels add up in one order, whatever the batch."""
-    prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(12)]
-    params = greedy(16, logprobs=1)
-    small_steps = make_engine(
-        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, max_num_batched_tokens=7
-    )
-    together = fast.generate(prompts, params)
-    alone = [fast.generate(prompt, params)[0] for prompt in prompts]
-    in_small_steps = small_steps.generate(prompts, params)
-    for outputs in (alone, in_small_steps):
-        for output, other in zip(together, outputs, strict=True):
-            assert output.token_ids == other.token_ids
-            assert output.logprobs == other.logprobs
-
-
-def test_other_blocks_are_served_portably() -> None:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=8, kv_cache_tokens=512)
-    assert engine.model.backend.name == "portable"
-    assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())

@@ -24,11 +24,11 @@ REQUEST_SECONDS = "request_seconds"
 PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 
-POWERS_OF_TWO = tuple(float(2**i) for i in range(15))
+_POWERS_OF_TWO = tuple(float(2**i) for i in range(15))
 FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
     STEP_SECONDS: (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-    STEP_TOKENS: POWERS_OF_TWO,
-    STEP_REQUESTS: POWERS_OF_TWO[:11],
+    STEP_TOKENS: _POWERS_OF_TWO,
+    STEP_REQUESTS: _POWERS_OF_TWO[:11],
     TOKEN_GAP_SECONDS: (
         *(0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
         *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),

@@ -59,13 +59,16 @@ def _check_no_quantization(config: EngineConfig, reason: str) -> None:
 def _captured(
     module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck
 ) -> CapturedForward | None:
+    captured, reason = None, "it decides by what it finds in its tokens"
     try:
-        captured = CapturedForward(module, layers)
-        if check.same(captured, eager, layers, CPU_KERNELS):
+        recorded = CapturedForward(module, layers)
+        if check.same(recorded, eager, layers, CPU_KERNELS):
+            captured = recorded
             fused = CapturedForward(module, layers, fused=True)
-            return fused if check.passes(fused, layers, CPU_KERNELS) else captured
-        reason = "it decides by what it finds in its tokens"
-    except RuntimeError as error:
-        reason = str(error)
-    logger.warning("the code of %s cannot be recorded and runs in Python: %s", module.config.model_type, reason)
-    return None
+            if check.passes(fused, layers, CPU_KERNELS):
+                captured = fused
+    except Exception as error:  # noqa: BLE001 - a model's code may fail in any way where it is recorded
+        reason = f"{type(error).__name__}: {error}"
+    if captured is None:
+        logger.warning("the code of %s cannot be recorded and runs in Python: %s", module.config.model_type, reason)
+    return captured

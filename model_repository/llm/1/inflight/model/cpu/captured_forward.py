@@ -14,7 +14,7 @@ from inflight.model.forward import forward
 from inflight.model.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
 
-CPU = torch.device("cpu")
+_CPU = torch.device("cpu")
 
 
 class CapturedForward:
@@ -26,7 +26,7 @@ class CapturedForward:
     start may take.
 
     Raises:
-        RuntimeError: the model's code cannot be recorded.
+        Exception: whatever the model's code raises where it is recorded.
     """
 
     def __init__(self, module: Any, layers: Sequence[AttentionLayer], *, fused: bool = False) -> None:
@@ -75,7 +75,7 @@ def _example(module: Any, layers: Sequence[AttentionLayer]) -> tuple[Any, ...]:
         block_tables=torch.tensor([[0], [1]]),
         tiles=torch.tensor([[0, 0, 2, 0], [1, 2, 3, 0]]),
     )
-    caches = allocate([layer.shape for layer in layers], 2, 16, module.get_input_embeddings().weight.dtype, CPU)
+    caches = allocate([layer.shape for layer in layers], 2, 16, module.get_input_embeddings().weight.dtype, _CPU)
     return torch.zeros_like(positions), positions, torch.tensor([1, 4]), tuple(batch), *_pages(caches)
 
 

@@ -158,6 +158,8 @@ Tensor linear(const Tensor& x, const Tensor& packed) { return multiply<Bf16>(x, 
 
 // x [..., K] by packed weights of N columns in int8 with scales [N]: [..., N].
 Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales) {
+  TORCH_CHECK(scales.numel() == packed.size(0) * PANEL, "there are ", scales.numel(), " scales for ", packed.size(0) * PANEL,
+              " columns");
   return multiply<Int8>(x, packed, scales.const_data_ptr<float>());
 }
 
