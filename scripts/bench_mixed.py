@@ -1,8 +1,8 @@
 """`make bench-mixed`: how evenly tokens come while long prompts arrive.
 
 Users hold streams that decode, and after a while another client sends a prompt of 500 tokens each second. A server is
-started for each token budget: the fixed one of config.pbtxt, and the adaptive one, which takes as many prompt tokens
-into a step as keep it within `target_itl_ms`. Gaps are those between the pieces of the users' answers.
+started for each token budget: the adaptive one of config.pbtxt, which takes no more prompt tokens
+into a step than leave the decodes their pace, and fixed ones. Gaps are those between the pieces of the users' answers.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-import grpc
 import numpy as np
 
+from inflight_client import InflightError
 from load_tests.workload import VOCABULARY
 from scripts.bench_peers import Stream, inflight_server
 from scripts.default_model import default_model
@@ -28,7 +28,8 @@ PROMPT_WORDS = 500
 USER_TOKENS = 900
 BUDGETS: tuple[Mapping[str, str], ...] = (
     {},
-    {"token_budget": "adaptive", "target_itl_ms": "90"},
+    {"token_budget": "fixed"},
+    {"token_budget": "fixed", "max_num_batched_tokens": "256"},
 )
 
 
@@ -56,7 +57,7 @@ async def first_token(stream: Stream, prompt: str) -> float:
 
 
 async def load(stream: Stream) -> tuple[list[float], list[float], list[float]]:
-    """Gaps of the users before and while prompts arrive, and the times to the prompts' first tokens."""
+    """Gaps of the users without prompts and while those arrive, and the times to the prompts' first tokens."""
     chance = random.Random(1)
     times: list[list[float]] = []
     users = [asyncio.create_task(user(stream, number, times)) for number in range(USERS)]
@@ -72,15 +73,17 @@ async def load(stream: Stream) -> tuple[list[float], list[float], list[float]]:
         await asyncio.sleep(1)
     firsts = await asyncio.gather(*arrived)
     ended = time.perf_counter()
+    await asyncio.sleep(UNDISTURBED_SECONDS)
     check_running(users)
     for task in users:
         task.cancel()
     await asyncio.gather(*users, return_exceptions=True)
     pairs = [(a, b) for each in times for a, b in itertools.pairwise(each)]
     settled = max(each[0] for each in times)
-    before = [b - a for a, b in pairs if settled < a and b < began]
+    # Both sides of it: the users' texts grow all the time, and with them the steps.
+    alone = [b - a for a, b in pairs if (settled < a and b < began) or ended < a]
     during = [b - a for a, b in pairs if began < a and b < ended]
-    return before, during, firsts
+    return alone, during, firsts
 
 
 async def measure(settings: Mapping[str, str]) -> str:
@@ -88,11 +91,11 @@ async def measure(settings: Mapping[str, str]) -> str:
     with inflight_server(default_model(), **settings) as server:
         async with server.connect() as stream:
             await first_token(stream, "warm up")
-            before, during, firsts = await load(stream)
-    p50, p99 = 1000 * np.median(before), 1000 * np.percentile(during, 99)
+            alone, during, firsts = await load(stream)
+    p50, p99 = 1000 * np.median(alone), 1000 * np.percentile(during, 99)
     name = ", ".join(f"{key} {value}" for key, value in settings.items()) or "config.pbtxt"
     return (
-        f"| {name} | {p50:.0f} | {1000 * np.percentile(before, 99):.0f} | {1000 * np.median(during):.0f} | {p99:.0f} "
+        f"| {name} | {p50:.0f} | {1000 * np.percentile(alone, 99):.0f} | {1000 * np.median(during):.0f} | {p99:.0f} "
         f"| {p99 / p50:.1f} | {np.median(firsts):.2f}, {max(firsts):.2f} |"
     )
 
@@ -101,7 +104,7 @@ def main() -> int:
     """Measure all budgets, print a Markdown table and return the exit status."""
     try:
         lines = [asyncio.run(measure(settings)) for settings in BUDGETS]
-    except (LauncherError, RuntimeError, grpc.RpcError) as error:
+    except (LauncherError, RuntimeError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     print("| Budget | Gap p50 alone (ms) | p99 alone | p50 with prompts | p99 with prompts | p99 to p50 alone ", end="")

@@ -34,15 +34,18 @@ PROFILES = {
     ),
     "throughput": Profile(
         "As many tokens a second as can be had: large batches, large steps, a long queue.",
-        {"max_num_seqs": "256", "max_num_batched_tokens": "8192", "max_queue_size": "8192"},
+        {
+            "max_num_seqs": "256",
+            "max_num_batched_tokens": "8192",
+            "token_budget": "fixed",
+            "max_queue_size": "8192",
+        },
     ),
     "mixed": Profile(
-        "Interactive and batch traffic together: prompts in chunks that keep steps within 90 ms, three priorities.",
+        "Interactive and batch traffic together: three priorities, of which a higher one takes the place of a lesser.",
         {
             "max_num_seqs": "128",
             "max_num_batched_tokens": "512",
-            "token_budget": "adaptive",
-            "target_itl_ms": "90",
             "scheduling_policy": "priority",
             "priority_levels": "3",
             "default_priority_level": "2",

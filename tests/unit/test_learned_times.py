@@ -139,15 +139,18 @@ def test_nothing_is_predicted_before_enough_was_seen() -> None:
     st.tuples(st.floats(1e-4, 3e-2), st.floats(1e-6, 1e-3), st.floats(1e-9, 1e-6)),
     st.integers(1, 512),
     st.integers(0, 20_000),
-    st.floats(1e-3, 1.0),
+    st.none() | st.floats(1e-3, 1.0),
+    st.integers(0, 600),
 )
 def test_the_adaptive_budget_keeps_steps_within_the_target_and_prompts_going(
-    cost: tuple[float, float, float], decodes: int, cached: int, target: float
+    cost: tuple[float, float, float], decodes: int, cached: int, target: float | None, waiting: int
 ) -> None:
     times = StepTimeModel()
     observe(times, cost, 100)
-    budget = AdaptiveBudget(512, target, times).for_prompts(decodes, cached).tokens
+    relative = times.predict(decodes, cached) * (1 + max(0.75, waiting / decodes))
+    budget = AdaptiveBudget(512, target, times).for_prompts(decodes, cached, waiting).tokens
     assert min(16, 512 - decodes) <= budget <= 512 - decodes
+    target = relative if target is None else target
     within = times.predict(decodes + budget, cached) <= target * (1 + 1e-9)
     assert within or budget == min(16, 512 - decodes)
     if within and budget < 512 - decodes:
@@ -157,7 +160,7 @@ def test_the_adaptive_budget_keeps_steps_within_the_target_and_prompts_going(
 def test_without_decodes_or_knowledge_the_fixed_budget_holds() -> None:
     times = StepTimeModel()
     budget = AdaptiveBudget(512, 0.001, times)
-    assert budget.for_prompts(12, 0) == FixedBudget(512).for_prompts(12, 0)
+    assert budget.for_prompts(12, 0, 1) == FixedBudget(512).for_prompts(12, 0, 1)
     observe(times, (0.01, 1e-3, 1e-6), 100)
-    assert budget.for_prompts(12, 0).tokens == 16
-    assert budget.for_prompts(0, 0).tokens == 512
+    assert budget.for_prompts(12, 0, 1).tokens == 16
+    assert budget.for_prompts(0, 0, 1).tokens == 512

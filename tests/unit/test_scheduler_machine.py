@@ -68,7 +68,7 @@ SETTINGS = st.fixed_dictionaries(
         "max_num_partial_prefills": st.sampled_from([0, 0, 1, 2]),
         "long_prefill_token_threshold": st.sampled_from([0, 0, 1, 4]),
         "token_budget": st.sampled_from(TOKEN_BUDGETS),
-        "target_itl_ms": st.sampled_from([0.1, 2.0]),
+        "target_itl_ms": st.sampled_from([None, 0.1, 2.0]),
         "scheduler_delay_factor": st.sampled_from([0.0, 0.0, 2.0]),
         # Seconds of a step, of a token and of a cached token that is read.
         "step_seconds": st.sampled_from([(0.0, 0.0, 0.0), (1e-4, 2e-5, 1e-6), (1e-3, 0.0, 0.0)]),

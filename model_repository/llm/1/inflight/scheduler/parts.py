@@ -67,5 +67,6 @@ def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mappi
 def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
     """What `token_budget` names."""
     if config.token_budget == "adaptive":
-        return AdaptiveBudget(config.max_num_batched_tokens, config.target_itl_ms / 1e3, times)
+        target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
+        return AdaptiveBudget(config.max_num_batched_tokens, target, times)
     return FixedBudget(config.max_num_batched_tokens)

@@ -128,7 +128,8 @@ class Scheduler:
         shares = self._decodes() if self._batching.mixes else []
         self._make_way(now)
         shares = [share for share in shares if share.request.request_id in self.running]
-        budget = self._budget.for_prompts(len(shares), _num_cached(shares))
+        without_token = len(self.waiting) + len(self.running) - len(shares)
+        budget = self._budget.for_prompts(len(shares), _num_cached(shares), without_token)
         shares += self._prompts(budget.tokens, now)
         num_decodes = 0
         if not shares and self.running:
