@@ -29,10 +29,10 @@ help:
 	@echo "make clean    remove $(VENV) and what tools left behind"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 
-$(installed): pyproject.toml
+$(installed): pyproject.toml client/pyproject.toml
 	@$(or $(PYTHON),false) -c '$(supported)' || { echo "error: PYTHON=$(PYTHON): Python 3.11 or 3.12 is needed" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(bin)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	$(bin)/python -m pip install --disable-pip-version-check -e '.[dev]' -e './client[cli,gateway]'
 	@touch $@
 
 serve: $(installed)

@@ -26,14 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-import grpc.aio
 import numpy as np
 from tqdm import tqdm
-from tritonclient.grpc import service_pb2_grpc
 
-from inflight_client import Sampling
-from inflight_client.request import encode
-from inflight_client.response import decode
+from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from load_tests.workload import OUTPUT_TOKENS, Task
 from scripts import peers
 from scripts.bench import ANSWER_SECONDS, triton_server, workload
@@ -98,19 +94,14 @@ def inflight_server(folder: Path, **settings: str) -> Iterator[Running]:
 @contextlib.asynccontextmanager
 async def connect_triton(url: str) -> AsyncIterator[Stream]:
     """A function that streams answers over Triton's gRPC."""
-    async with grpc.aio.insecure_channel(url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    async with AsyncClient(url, timeouts=Timeouts(total=ANSWER_SECONDS), retry=RetryPolicy(attempts=1)) as client:
 
         async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
-            sampling = Sampling(max_tokens=output_tokens, ignore_eos=True, temperature=0.0)
-            request = encode("llm", prompt, None, sampling, stream=True)
             finish_reason = None
-            async for message in stub.ModelStreamInfer(iter([request]), timeout=ANSWER_SECONDS):
-                if message.error_message:
-                    raise RuntimeError(f"{OURS} answered: {message.error_message}")
-                chunk = decode(message.infer_response)
-                finish_reason = chunk.finish_reason
-                yield chunk.text
+            async with client.stream(prompt, max_tokens=output_tokens, ignore_eos=True, temperature=0.0) as chunks:
+                async for chunk in chunks:
+                    finish_reason = chunk.finish_reason
+                    yield chunk.text
             peers.check_whole(OURS, finish_reason)
 
         yield stream
@@ -243,7 +234,7 @@ def main() -> int:
         results = compare(starts)
     except KeyboardInterrupt:
         return 130
-    except (LauncherError, RuntimeError, OSError, grpc.RpcError) as error:
+    except (LauncherError, RuntimeError, OSError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     about = "; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items())

@@ -1,7 +1,10 @@
-"""Typed streaming client for the models of an Inflight server."""
+"""Typed clients for the models of an Inflight server: `Client` for threads, `AsyncClient` for asyncio."""
 
+from inflight_client.async_client import AsyncClient
+from inflight_client.async_stream import AsyncTextStream
 from inflight_client.client import Client
 from inflight_client.errors import (
+    AccessDenied,
     DeadlineExceeded,
     InflightError,
     InvalidRequest,
@@ -11,11 +14,20 @@ from inflight_client.errors import (
     ServerOverloaded,
     TransportError,
 )
-from inflight_client.request import Message, Sampling
-from inflight_client.response import Chunk, Completion
+from inflight_client.metrics import MetricsSnapshot, Sample
+from inflight_client.options import TLS, Timeouts
+from inflight_client.request import Message, Prompt, Sampling
+from inflight_client.response import Choice, Chunk, Completion, Timings, Token, TokenLogprobs, Usage
+from inflight_client.retry import RetryPolicy
+from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 from inflight_client.stream import TextStream
 
 __all__ = [
+    "TLS",
+    "AccessDenied",
+    "AsyncClient",
+    "AsyncTextStream",
+    "Choice",
     "Chunk",
     "Client",
     "Completion",
@@ -23,11 +35,23 @@ __all__ = [
     "InflightError",
     "InvalidRequest",
     "Message",
+    "MetricsSnapshot",
+    "ModelInfo",
     "ModelNotReady",
+    "Prompt",
     "RequestCancelled",
+    "RetryPolicy",
+    "Sample",
     "Sampling",
     "ServerFault",
+    "ServerInfo",
     "ServerOverloaded",
+    "TensorInfo",
     "TextStream",
+    "Timeouts",
+    "Timings",
+    "Token",
+    "TokenLogprobs",
     "TransportError",
+    "Usage",
 ]

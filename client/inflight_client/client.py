@@ -1,86 +1,199 @@
-"""The client: one HTTP/2 channel to a server, on which each request is a call of its own."""
+"""The client for threads."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import TracebackType
 from typing import Self, Unpack
 
-import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+import httpx
 
-from inflight_client.errors import (
-    ERROR_OF_CODE,
-    ERROR_OF_STATUS,
-    InflightError,
-    InvalidRequest,
-    ModelNotReady,
-    ServerFault,
-    ServerOverloaded,
-    TransportError,
-)
-from inflight_client.request import Message, Sampling, encode
+from inflight_client.errors import InflightError, TransportError
+from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_client.options import TLS, Options, Timeouts, metrics_url_of, parse_url, within
+from inflight_client.progress import progress_bar
+from inflight_client.request import Message, Prompt, Sampling, make_request
 from inflight_client.response import Completion
+from inflight_client.retry import RetryPolicy
+from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.stream import TextStream
+from inflight_client.transport.connection import Connection
+from inflight_client.transport.grpc_sync import GrpcConnection
+from inflight_client.transport.http_sync import HttpConnection
 
-READY_TIMEOUT = 5.0
+_TRANSPORTS: dict[str, Callable[[Options], Connection]] = {"grpc": GrpcConnection, "http": HttpConnection}
 
 
 class Client:
     """Client of one model on one server.
 
-    Any number of threads may use one client at once; their requests share its connection and each can be
-    cancelled alone. Nothing is sent before the first call.
+    Any number of threads may use one client at once; their requests share its connection and each can be cancelled
+    alone. Nothing is sent before the first call.
+
+    >>> with Client("127.0.0.1:8001") as client:
+    ...     client.generate("The capital of France is", max_tokens=2, temperature=0).text
+    ' Paris.'
     """
 
-    def __init__(self, url: str, *, model: str = "llm") -> None:
-        """`url` is the gRPC address, such as "127.0.0.1:8001"."""
-        self._model = model
-        self._channel = grpc.insecure_channel(url)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-
-    def stream(
+    def __init__(
         self,
-        prompt: str | None = None,
+        url: str = "127.0.0.1:8001",
         *,
-        messages: Sequence[Message] | None = None,
-        timeout: float = 600.0,
-        **sampling: Unpack[Sampling],
-    ) -> TextStream:
-        """Send a prompt, or the messages of a chat, and return the answer as it is written.
+        model: str = "llm",
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: TLS | None = None,
+        metrics_url: str | None = None,
+    ) -> None:
+        """Say where the server is.
 
-        Use it as a context manager, so that leaving early cancels. `timeout` is in seconds, for all of the
-        answer. Errors of the request are raised while iterating.
+        Args:
+            url: host and port, after `grpc://` (or nothing), `grpcs://`, `http://` or `https://`.
+            model: the model's name; `llm` unless the server calls it otherwise.
+            timeouts: how long to wait.
+            retry: what to send again after which waits.
+            headers: sent with every call, such as {"authorization": "Bearer ..."}.
+            tls: certificates; without, those of the system are trusted where the URL is encrypted.
+            metrics_url: where `metrics` looks; port 8002 of the same host if not given.
+
+        Raises:
+            ValueError: the URL is none of these.
+            OSError: a certificate can't be read.
         """
-        return self._start(encode(self._model, prompt, messages, sampling, stream=True), timeout)
+        scheme, address, tls = parse_url(url, tls)
+        self._model = model
+        self._timeouts = timeouts or Timeouts()
+        self._retry = retry or RetryPolicy()
+        self._metrics_url = metrics_url or metrics_url_of(address)
+        options = Options(address=address, tls=tls, headers=dict(headers or {}), connect_timeout=self._timeouts.connect)
+        self._connection = _TRANSPORTS[scheme](options)
 
     def generate(
         self,
-        prompt: str | None = None,
+        prompt: Prompt | None = None,
         *,
         messages: Sequence[Message] | None = None,
-        timeout: float = 600.0,
+        timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> Completion:
-        """Send a prompt, or the messages of a chat, and return the finished answer.
+        """Send a prompt (text or token ids), or the messages of a chat, and return the finished answer.
 
-        `timeout` is in seconds. Raises an `InflightError` when the request fails.
+        `timeout` is in seconds and takes the place of `Timeouts.total`. Raises an `InflightError` where the request
+        fails, and TypeError for a sampling parameter that does not exist.
+
+        >>> answer = client.generate("A, B, C,", max_tokens=4, temperature=0)
+        >>> answer.text, answer.finish_reason, answer.usage
+        (' D, E,', 'length', Usage(prompt_tokens=6, completion_tokens=4))
         """
-        request = encode(self._model, prompt, messages, sampling, stream=False)
-        with self._start(request, timeout) as stream:
-            chunks = list(stream)
-        reason = chunks[-1].finish_reason
-        assert reason is not None  # a stream that ends without a reason raises
-        return Completion("".join(chunk.text for chunk in chunks), reason)
+        with self._start(prompt, messages, timeout, sampling, stream=False) as stream:
+            return stream.completion()
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> TextStream:
+        """As `generate`, but return the answer while it is written. Errors are raised while iterating.
+
+        Use it as a context manager, so that leaving early cancels:
+
+        >>> with client.stream("A, B, C,", max_tokens=4, temperature=0) as stream:
+        ...     for chunk in stream:
+        ...         print(chunk.text, end="")
+         D, E,
+        """
+        return self._start(prompt, messages, timeout, sampling, stream=True)
+
+    def chat(
+        self, messages: Sequence[Message], *, timeout: float | None = None, **sampling: Unpack[Sampling]
+    ) -> Completion:
+        """`generate` for the messages of a chat, which the model's chat template turns into a prompt.
+
+        >>> client.chat([{"role": "user", "content": "Say hello."}], max_tokens=64, temperature=0).finish_reason
+        'stop'
+        """
+        return self.generate(messages=messages, timeout=timeout, **sampling)
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> list[Completion]:
+        """Answers to many prompts in their order, at most `concurrency` of them at once.
+
+        `progress` shows a bar on standard error. Raises the error of the first request that fails for good, after
+        cancelling the others.
+
+        >>> answers = client.generate_many(["Monday, Tuesday,", "A, B, C,"], max_tokens=2, temperature=0)
+        >>> [answer.text for answer in answers]
+        [' Wednesday,', ' D,']
+        """
+        streams: set[TextStream] = set()
+        stopping = threading.Event()
+
+        def answer(prompt: Prompt) -> Completion:
+            with self._start(prompt, None, timeout, sampling, stream=False) as stream:
+                streams.add(stream)
+                if stopping.is_set():  # After `add`: whoever sets it cancels those that it finds there.
+                    stream.cancel()
+                try:
+                    return stream.completion()
+                finally:
+                    streams.discard(stream)
+
+        with ThreadPoolExecutor(concurrency) as pool, progress_bar(len(prompts), progress) as advance:
+            futures = [pool.submit(answer, prompt) for prompt in prompts]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+                    advance()
+            except BaseException:
+                stopping.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for stream in list(streams):
+                    stream.cancel()
+                raise
+        return [future.result() for future in futures]
 
     def is_ready(self) -> bool:
-        """Whether the model takes requests now; False too if no server answers within five seconds."""
+        """Whether the model takes requests now; False too if no server answers in time."""
         try:
-            return self._model_ready()
-        except grpc.RpcError:
+            return self._connection.is_ready(self._model, self._timeouts.connect)
+        except InflightError:
             return False
+
+    def server_info(self) -> ServerInfo:
+        """The server's name, version and extensions."""
+        return self._connection.server_info(self._timeouts.connect)
+
+    def model_info(self) -> ModelInfo:
+        """The model's inputs, outputs and parameters."""
+        return self._connection.model_info(self._model, self._timeouts.connect)
+
+    def metrics(self) -> MetricsSnapshot:
+        """The server's metrics now. Raises TransportError where there are none.
+
+        >>> client.metrics().value("inflight:num_requests_running", model="llm") >= 0
+        True
+        """
+        try:
+            response = httpx.get(self._metrics_url, timeout=self._timeouts.connect, trust_env=False)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
+        return parse_metrics(response.text)
 
     def close(self) -> None:
         """Close the connection; requests still running are cancelled."""
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -93,31 +206,14 @@ class Client:
     ) -> None:
         self.close()
 
-    def _start(self, request: service_pb2.ModelInferRequest, timeout: float) -> TextStream:
-        call = self._stub.ModelStreamInfer(iter([request]), timeout=timeout)
-        return TextStream(call, self._explain)
-
-    def _model_ready(self) -> bool:
-        request = service_pb2.ModelReadyRequest(name=self._model)
-        return bool(self._stub.ModelReady(request, timeout=READY_TIMEOUT).ready)
-
-    def _explain(self, error: grpc.RpcError | str) -> InflightError:
-        """Turn what ended a stream into the error to raise."""
-        if isinstance(error, str):
-            # The model was asked to begin with the code. What Triton refuses before the model sees it has none: a
-            # tensor that does not fit the model, or a model that is not there.
-            code, _, message = error.partition(": ")
-            if code in ERROR_OF_CODE:
-                return ERROR_OF_CODE[code](message)
-            return self._ask_why(error, if_ready=InvalidRequest)
-        # gRPC has one code for "too much load" and "no connection".
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return self._ask_why(error.details(), if_ready=ServerOverloaded)
-        return ERROR_OF_STATUS.get(error.code(), ServerFault)(error.details())
-
-    def _ask_why(self, message: str, if_ready: type[InflightError]) -> InflightError:
-        try:
-            ready = self._model_ready()
-        except grpc.RpcError:
-            return TransportError(message)
-        return if_ready(message) if ready else ModelNotReady(message)
+    def _start(
+        self,
+        prompt: Prompt | None,
+        messages: Sequence[Message] | None,
+        timeout: float | None,
+        sampling: Sampling,
+        *,
+        stream: bool,
+    ) -> TextStream:
+        request = make_request(self._model, prompt, messages, sampling, stream=stream)
+        return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

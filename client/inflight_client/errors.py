@@ -2,6 +2,7 @@
 
 InflightError
 ├── InvalidRequest      the server understood the request and will never serve it as it is
+├── AccessDenied        the server wants other credentials
 ├── ServerOverloaded    refused for now; the same request may succeed later
 ├── ModelNotReady       no such model, or it is loading or unloading
 ├── DeadlineExceeded    not finished within the request's timeout
@@ -9,8 +10,6 @@ InflightError
 ├── TransportError      no connection, or it broke
 └── ServerFault         the server failed while serving the request
 """
-
-import grpc
 
 
 class InflightError(Exception):
@@ -21,8 +20,17 @@ class InvalidRequest(InflightError):
     """The server understood the request and will never serve it as it is."""
 
 
+class AccessDenied(InflightError):
+    """The server wants credentials, or others."""
+
+
 class ServerOverloaded(InflightError):
     """Refused for now; the same request may succeed later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds after which the server expects to have room, where it says."""
 
 
 class ModelNotReady(InflightError):
@@ -45,17 +53,8 @@ class ServerFault(InflightError):
     """The server failed while serving the request."""
 
 
-# UNAVAILABLE is missing: the client has to ask the server what it means (see Client).
-ERROR_OF_STATUS: dict[grpc.StatusCode, type[InflightError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
-    grpc.StatusCode.UNIMPLEMENTED: InvalidRequest,
-    grpc.StatusCode.NOT_FOUND: ModelNotReady,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.CANCELLED: RequestCancelled,
-}
-
 # The names by which the model spells Triton's codes.
-ERROR_OF_CODE: dict[str, type[InflightError]] = {
+_ERROR_OF_CODE: dict[str, type[InflightError]] = {
     "INVALID_ARG": InvalidRequest,
     "UNSUPPORTED": InvalidRequest,
     "UNAVAILABLE": ServerOverloaded,
@@ -64,3 +63,10 @@ ERROR_OF_CODE: dict[str, type[InflightError]] = {
     "INTERNAL": ServerFault,
     "UNKNOWN": ServerFault,
 }
+
+
+def error_of_model(text: str) -> InflightError | None:
+    """The error that a model's message stands for, which begins with Triton's code; None for a message without."""
+    code, _, message = text.partition(": ")
+    kind = _ERROR_OF_CODE.get(code)
+    return None if kind is None else kind(message)

@@ -1,10 +1,14 @@
-"""What a caller asks for, and its form on the wire."""
+"""What a caller asks for."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
 
-from tritonclient.grpc import service_pb2
+from inflight_client.errors import InvalidRequest
+
+Prompt: TypeAlias = str | Sequence[int]
+"""Text, or token ids."""
 
 
 class Message(TypedDict):
@@ -15,7 +19,7 @@ class Message(TypedDict):
 
 
 class Sampling(TypedDict, total=False):
-    """How the text is to be sampled; what is left out is the model's own default."""
+    """How the text is to be made; what is left out is the model's own default."""
 
     max_tokens: int
     min_tokens: int
@@ -27,55 +31,76 @@ class Sampling(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     seed: int
+    n: int
     stop: Sequence[str]
     stop_token_ids: Sequence[int]
+    bad_words: Sequence[str]
+    logit_bias: Mapping[int, float]
     ignore_eos: bool
+    # How many likeliest tokens to tell of beside each chosen one.
+    logprobs: int
+    # Place in the queue (1 is the highest), and whose share of the server is used.
+    priority: int
+    tenant: str
+    target_ttft_ms: int
+    # After so long the server ends the answer, with what there is of it and the finish reason "deadline".
+    deadline_ms: int
     # Sent as it is; the keys above win over it.
     sampling_parameters: Mapping[str, object]
 
 
-def encode(
-    model: str,
-    prompt: str | None,
-    messages: Sequence[Message] | None,
-    sampling: Sampling,
-    stream: bool,
-) -> service_pb2.ModelInferRequest:
-    """Return the request message.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request, in no transport's form yet."""
 
-    Raises TypeError for a sampling key that does not exist, and unless exactly one of `prompt` and
-    `messages` is given.
+    model: str
+    prompt_field: str
+    """The input that holds the prompt: `text_input`, `input_ids` or `messages`."""
+    prompt: Prompt
+    """For `messages` their JSON."""
+    parameters: Mapping[str, object]
+    stream: bool
+
+    @property
+    def num_samples(self) -> int:
+        """How many answers are wanted."""
+        count = self.parameters.get("n", 1)
+        return count if isinstance(count, int) else 1
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether the caller asked for an end in time, to be answered with what there is by then."""
+        return "deadline_ms" in self.parameters
+
+    def sampling_json(self, seconds: float) -> str:
+        """All parameters as JSON, with the `seconds` that are left for the answer as its deadline unless it has one."""
+        given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
+        return json.dumps(
+            {**given, "return_token_ids": True, "return_num_input_tokens": True, "return_logprobs": "logprobs" in given}
+        )
+
+
+def make_request(
+    model: str, prompt: Prompt | None, messages: Sequence[Message] | None, sampling: Sampling, *, stream: bool
+) -> Request:
+    """Check what a caller gave.
+
+    Raises:
+        TypeError: a sampling key that does not exist, or not exactly one of `prompt` and `messages`.
+        InvalidRequest: a value that JSON cannot hold.
     """
     if (prompt is None) == (messages is None):
         raise TypeError("give either a prompt or messages")
     if unknown := sampling.keys() - Sampling.__optional_keys__:
         raise TypeError(f"no such sampling parameter: {', '.join(sorted(unknown))}")
-
-    request = service_pb2.ModelInferRequest(model_name=model)
-    # Streams end with the text of an error alone. Triton has a header for status codes, `triton_grpc_error`, but
-    # release 24.10 crashed in minutes where many streams with it failed.
-    request.parameters["code_in_error"].bool_param = True
-    if prompt is not None:
-        _add_string(request, "text_input", prompt)
-    else:
-        _add_string(request, "messages", json.dumps(messages))
-    _add_string(request, "sampling_parameters", json.dumps(_flat(sampling)))
-    _add_bool(request, "stream", stream)
-    _add_bool(request, "exclude_input_in_output", True)
-    return request
-
-
-def _flat(sampling: Sampling) -> dict[str, object]:
     named = {key: value for key, value in sampling.items() if key != "sampling_parameters"}
-    return {**sampling.get("sampling_parameters", {}), **named}
-
-
-def _add_string(request: service_pb2.ModelInferRequest, name: str, value: str) -> None:
-    content = value.encode()
-    request.inputs.add(name=name, datatype="BYTES", shape=[1])
-    request.raw_input_contents.append(len(content).to_bytes(4, "little") + content)
-
-
-def _add_bool(request: service_pb2.ModelInferRequest, name: str, value: bool) -> None:
-    request.inputs.add(name=name, datatype="BOOL", shape=[1])
-    request.raw_input_contents.append(bytes([value]))
+    parameters = {**sampling.get("sampling_parameters", {}), **named}
+    try:
+        json.dumps(parameters, allow_nan=False)
+        written = None if messages is None else json.dumps(messages, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
+    if written is not None:
+        return Request(model, "messages", written, parameters, stream)
+    assert prompt is not None
+    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream)

@@ -1,14 +1,16 @@
 """A real tritonserver over a model that echoes, and over `completion` in front of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from inflight_client import Client
+from inflight_client import Client, RetryPolicy
 from scripts.triton_server import TritonServer
+from tests.client.blocking import Blocking
 
 ECHO = Path(__file__).parent / "model_repository" / "llm"
 COMPLETION = Path(__file__).parents[2] / "model_repository" / "completion"
@@ -36,7 +38,22 @@ def add_narrow_completion(folder: Path) -> None:
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 
+CONNECT: dict[str, Callable[..., Any]] = {
+    "grpc": lambda server, **options: Client(server.grpc_url, **options),
+    "http": lambda server, **options: Client(f"http://{server.http_url}", **options),
+    "async grpc": lambda server, **options: Blocking(server.grpc_url, **options),
+    "async http": lambda server, **options: Blocking(f"http://{server.http_url}", **options),
+}
+
+
+@pytest.fixture(params=CONNECT)
+def connect(request: pytest.FixtureRequest, server: TritonServer) -> Callable[..., Any]:
+    """Makes a client of the server, with options, in each of the four ways."""
+    return lambda **options: CONNECT[request.param](server, **options)
+
+
 @pytest.fixture
-def client(server: TritonServer) -> Iterator[Client]:
-    with Client(server.grpc_url) as client:
+def client(connect: Callable[..., Any]) -> Iterator[Any]:
+    """One that sends nothing twice."""
+    with connect(retry=RetryPolicy(attempts=1)) as client:
         yield client

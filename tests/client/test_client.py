@@ -3,10 +3,12 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from inflight_client import Chunk, Client, Completion
+from inflight_client import Client, InvalidRequest
+from scripts.triton_server import TritonServer
 
 
 def test_stream_gives_each_word_as_it_comes(client: Client) -> None:
@@ -17,17 +19,55 @@ def test_stream_gives_each_word_as_it_comes(client: Client) -> None:
         for chunk in stream:
             chunks.append(chunk)
             arrivals.append(time.monotonic() - started)
-    assert chunks == [Chunk("one ", None), Chunk("two ", None), Chunk("three ", None), Chunk("", "stop")]
+    assert [chunk.text for chunk in chunks] == ["one ", "two ", "three ", ""]
+    assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "stop"]
+    assert [chunk.token_ids for chunk in chunks] == [(4,), (4,), (6,), ()]
+    assert (stream.usage.prompt_tokens, stream.usage.completion_tokens) == (5, 3)
+    assert 0.1 <= stream.timings.first_token < 0.3 <= stream.timings.total
     assert arrivals[0] < 0.2
     assert arrivals[2] >= 0.3
 
 
 def test_generate_gives_all_text_at_once(client: Client) -> None:
-    assert client.generate("one two") == Completion("one two ", "stop")
+    answer = client.generate("one two")
+    assert (answer.text, answer.finish_reason, answer.token_ids) == ("one two ", "stop", (4, 4))
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (2, 2, 4)
+    assert 0 < answer.timings.first_token == answer.timings.total
 
 
 def test_generate_says_when_the_limit_was_reached(client: Client) -> None:
-    assert client.generate("one two three", max_tokens=2) == Completion("one two ", "length")
+    answer = client.generate("one two three", max_tokens=2)
+    assert (answer.text, answer.finish_reason) == ("one two ", "length")
+
+
+def test_a_stream_that_was_begun_can_be_read_to_its_end(client: Client) -> None:
+    with client.stream("one two three") as stream:
+        assert next(stream).text == "one "
+        assert stream.completion().text == "one two three "
+
+
+def test_prompts_may_be_token_ids(client: Client) -> None:
+    assert client.generate([7, 8, 9]).text == "[7, 8, 9] "
+
+
+def test_many_answers_come_in_the_order_of_their_prompts(client: Client) -> None:
+    prompts = [f"!gap {10 * (8 - number)} answer {number}" for number in range(8)]
+    answers = client.generate_many(prompts, concurrency=4)
+    assert [answer.text for answer in answers] == [f"answer {number} " for number in range(8)]
+
+
+def test_one_of_many_that_fails_ends_the_others(client: Client) -> None:
+    started = time.monotonic()
+    with pytest.raises(InvalidRequest, match="failed with INVALID_ARG"):
+        client.generate_many(
+            ["!gap 10 !forever", "!gap 100 !error INVALID_ARG", *["!gap 10 !forever"] * 8], concurrency=4
+        )
+    assert time.monotonic() - started < 5
+
+
+def test_a_bar_shows_how_far_many_are(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.generate_many(["one", "two"], progress=True)
+    assert "2/2" in capsys.readouterr().err
 
 
 def test_text_outside_ascii_arrives_whole(client: Client) -> None:
@@ -36,7 +76,7 @@ def test_text_outside_ascii_arrives_whole(client: Client) -> None:
 
 def test_chat_messages_are_sent_as_they_are(client: Client) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "!request"}]
-    request = json.loads(client.generate(messages=messages).text)
+    request = json.loads(client.chat(messages).text)
     assert json.loads(request["messages"]) == messages
     assert "text_input" not in request
 
@@ -51,12 +91,8 @@ def test_request_carries_what_was_asked_for(client: Client) -> None:
             sampling_parameters={"seed": 1, "min_p": 0.1},
         ).text
     )
-    assert json.loads(request["sampling_parameters"]) == {
-        "max_tokens": 3,
-        "seed": 2**64 - 1,
-        "stop": ["\n"],
-        "min_p": 0.1,
-    }
+    asked = {"max_tokens": 3, "seed": 2**64 - 1, "stop": ["\n"], "min_p": 0.1}
+    assert asked.items() <= json.loads(request["sampling_parameters"]).items()
     assert request["stream"] is False
     assert request["exclude_input_in_output"] is True
 
@@ -84,5 +120,21 @@ def test_streams_share_one_client_without_waiting_for_each_other(client: Client)
     assert time.monotonic() - started < 4  # one takes one second, one after the other they take 64
 
 
-def test_is_ready(client: Client) -> None:
+def test_the_server_tells_of_itself_and_its_model(client: Client) -> None:
     assert client.is_ready()
+    server, model = client.server_info(), client.model_info()
+    assert (server.name, server.version) == ("triton", "2.51.0")
+    assert "generate" in server.extensions or "model_configuration" in server.extensions
+    assert (model.name, model.versions) == ("llm", ("1",))
+    assert "text_input" in {tensor.name for tensor in model.inputs}
+    assert {tensor.name: (tensor.datatype, tensor.shape) for tensor in model.outputs}["token_ids"] == (
+        "INT32",
+        (-1, -1),
+    )
+
+
+def test_metrics(connect: Any, server: TritonServer) -> None:
+    with connect(metrics_url=server.metrics_url) as client:
+        before = client.metrics().value("nv_inference_request_success", model="llm")
+        client.generate("one")
+        assert client.metrics().value("nv_inference_request_success", model="llm") == before + 1

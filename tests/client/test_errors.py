@@ -1,18 +1,22 @@
 """Each way in which a request can fail has one exception."""
 
+from typing import Any
+
 import pytest
 
 from inflight_client import (
     Client,
-    DeadlineExceeded,
     InflightError,
     InvalidRequest,
     ModelNotReady,
     RequestCancelled,
+    RetryPolicy,
     ServerFault,
     ServerOverloaded,
     TransportError,
 )
+from scripts.triton_server import TritonServer
+from tests.client.blocking import Blocking
 
 ERROR_OF_TRITON_CODE = {
     "INVALID_ARG": InvalidRequest,
@@ -38,27 +42,44 @@ def test_failing_in_the_middle_keeps_what_came_before(client: Client) -> None:
             next(stream)
 
 
-def test_input_that_the_model_does_not_take(server) -> None:
+def test_input_that_the_model_does_not_take(server: TritonServer) -> None:
     # `completion` has no input named `stream`, which Triton refuses without a status code.
     with Client(server.grpc_url, model="completion") as client, pytest.raises(InvalidRequest, match="stream"):
         client.generate("one")
 
 
-def test_model_that_is_not_there(server) -> None:
-    with Client(server.grpc_url, model="nothing") as client:
+def test_model_that_is_not_there(connect: Any) -> None:
+    with connect(model="nothing", retry=RetryPolicy(attempts=1)) as client:
         assert not client.is_ready()
         with pytest.raises(ModelNotReady, match="nothing"):
             client.generate("one")
+        with pytest.raises((ModelNotReady, InvalidRequest), match="nothing"):
+            client.model_info()
 
 
-def test_no_server() -> None:
+@pytest.mark.parametrize("url", ["127.0.0.1:1", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("kind", [Client, Blocking])
+def test_no_server(url: str, kind: Any) -> None:
     # Port 1 is reserved and listened on by nobody.
-    with Client("127.0.0.1:1") as client:
+    with kind(url, retry=RetryPolicy(attempts=1)) as client:
         assert not client.is_ready()
-        with pytest.raises(TransportError, match="Connection refused"):
-            client.generate("one")
+        for ask in (lambda: client.generate("one"), client.server_info, client.model_info):
+            with pytest.raises(TransportError, match=r"[Rr]efused|attempts failed"):
+                ask()
 
 
-def test_timeout(client: Client) -> None:
-    with pytest.raises(DeadlineExceeded):
-        client.generate("!gap 10 !forever", timeout=0.2)
+@pytest.mark.parametrize("kind", [Client, Blocking])
+def test_no_metrics(kind: Any) -> None:
+    with kind(metrics_url="http://127.0.0.1:1/metrics") as client, pytest.raises(TransportError, match="no metrics at"):
+        client.metrics()
+
+
+def test_value_that_json_cannot_hold(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="JSON"):
+        client.generate("one", temperature=float("nan"))
+
+
+@pytest.mark.parametrize("url", ["ftp://host:1", "http://host:1/v2", "", "http://"])
+def test_url_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        Client(url)

@@ -51,6 +51,23 @@ def test_seven_inputs_of_vllm_backend_and_its_outputs(server: TritonServer, gree
     assert events[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
 
 
+def test_token_ids_are_those_of_the_text(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
+    events = stream(server, text_input=PROMPT, max_tokens=6, return_token_ids=True)
+    ids = [token for event in events for token in as_list(event["token_ids"]) if token >= 0]
+    assert tokenizer.decode(ids) == greedy(PROMPT, 6)
+    answer = generate(
+        server, text_input=PROMPT, n=2, temperature=1.0, seed=3, max_tokens=8, stop=[" the"], return_token_ids=True
+    )
+    rows = np.array(answer["token_ids"]).reshape(2, -1)
+    for text, row in zip(answer["text_output"], rows, strict=True):
+        assert tokenizer.decode([token for token in row if token >= 0]).startswith(text.removeprefix(PROMPT))
+
+
+def as_list(value: Any) -> list[Any]:
+    """Triton writes one element as it is."""
+    return value if isinstance(value, list) else [value]
+
+
 def test_optional_outputs_come_only_when_asked_for(server: TritonServer) -> None:
     answer = generate(server, text_input=PROMPT, max_tokens=2)
     assert answer.keys() == {"model_name", "model_version", "text_output", "finish_reason"}

@@ -68,6 +68,7 @@ OTHERS: dict[str, Field] = {
     **_spelled(values.truth, "return_log_probs"),
     **_spelled(values.truth, "return_num_input_tokens"),
     **_spelled(values.truth, "return_num_output_tokens"),
+    **_spelled(values.truth, "return_token_ids"),
 }
 
 _ALL = SAMPLING | OTHERS

@@ -113,6 +113,7 @@ def _wanted(fields: Mapping[str, Any]) -> Wanted:
         log_probs=fields.get("return_log_probs", False),
         num_input_tokens=fields.get("return_num_input_tokens", False),
         num_output_tokens=fields.get("return_num_output_tokens", False),
+        token_ids=fields.get("return_token_ids", False),
     )
 
 

@@ -22,6 +22,7 @@ class Wanted:
     """TensorRT-LLM's two: cum_log_probs and output_log_probs."""
     num_input_tokens: bool = False
     num_output_tokens: bool = False
+    token_ids: bool = False
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Sample:
 
     text: list[str] = field(default_factory=list)
     logprobs: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
-    num_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
@@ -40,10 +41,11 @@ class Sample:
         output, count = delta.output, delta.num_tokens
         if delta.text:
             self.text.append(delta.text)
+        if count:
+            self.token_ids += output.token_ids[-count:]
         if output.logprobs is not None and count:
             self.logprobs += zip(output.token_ids[-count:], output.logprobs[-count:], strict=True)
             self.cumulative_logprob += sum(entry.chosen for entry in output.logprobs[-count:])
-        self.num_tokens += count
         self.prompt_ids = output.prompt_ids
         self.finish_reason = output.finish_reason
 
@@ -51,7 +53,7 @@ class Sample:
         """Forget what was sent; the total log-probability stays."""
         self.text.clear()
         self.logprobs.clear()
-        self.num_tokens = 0
+        self.token_ids.clear()
 
 
 class ResponseFormat:
@@ -77,12 +79,15 @@ class ResponseFormat:
         if wanted.logprobs:
             tensors.append(self._texts("logprobs", [self._logprobs(sample) for sample in samples]))
         if wanted.log_probs:
+            chosen = [[entry.chosen for _, entry in sample.logprobs] for sample in samples]
             tensors.append(self._numbers("cum_log_probs", [s.cumulative_logprob for s in samples], np.float32))
-            tensors.append(self._tensor("output_log_probs", _padded_logprobs(samples)))
+            tensors.append(self._tensor("output_log_probs", _padded(chosen, np.float32, 0)))
         if wanted.num_input_tokens:
             tensors.append(self._numbers("num_input_tokens", [len(samples[0].prompt_ids)], np.uint32))
         if wanted.num_output_tokens:
-            tensors.append(self._numbers("num_output_tokens", [s.num_tokens for s in samples], np.uint32))
+            tensors.append(self._numbers("num_output_tokens", [len(s.token_ids) for s in samples], np.uint32))
+        if wanted.token_ids:
+            tensors.append(self._tensor("token_ids", _padded([s.token_ids for s in samples], np.int32, -1)))
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def _texts(self, name: str, texts: Sequence[str]) -> Any:
@@ -109,10 +114,9 @@ class ResponseFormat:
         }
 
 
-def _padded_logprobs(samples: Sequence[Sample]) -> Any:
-    """[samples, most new tokens], padded with 0."""
-    longest = max(len(sample.logprobs) for sample in samples)
-    padded = np.zeros((len(samples), longest), dtype=np.float32)
-    for row, sample in zip(padded, samples, strict=True):
-        row[: len(sample.logprobs)] = [entry.chosen for _, entry in sample.logprobs]
+def _padded(rows: Sequence[Sequence[float]], dtype: Any, filler: int) -> Any:
+    """[samples, most new tokens, at least 1]"""
+    padded = np.full((len(rows), max(1, *map(len, rows))), filler, dtype=dtype)
+    for into, row in zip(padded, rows, strict=True):
+        into[: len(row)] = row
     return padded

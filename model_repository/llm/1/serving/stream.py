@@ -71,7 +71,7 @@ class ResponseStream:
     def _due(self, samples: Sequence[Sample]) -> bool:
         if not any(sample.text for sample in samples):
             return False
-        return not self._begun or max(sample.num_tokens for sample in samples) >= self._interval
+        return not self._begun or max(len(sample.token_ids) for sample in samples) >= self._interval
 
     def fail(self, message: str, code: str) -> None:
         """End with an error; `code` names one of `pb_utils.TritonError`'s."""

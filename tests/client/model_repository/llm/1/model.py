@@ -1,13 +1,15 @@
 """A stand-in for the real `llm`: it speaks the same wire contract and echoes the words of the prompt.
 
-A word that starts with `!` is an instruction:
+A token is a word of the answer, and its id the length of that. A word that starts with `!` is an instruction:
 `!gap MS` sets the pause before each word that follows, `!forever` never ends until cancelled,
 `!error CODE` ends the request with that Triton error code,
+`!refuse N KEY` ends the first N requests that say so, with that key, as UNAVAILABLE,
 `!cancelled` says how many requests were cancelled so far, `!request` says what arrived, as JSON.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import threading
 import time
@@ -21,6 +23,7 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.cancelled = 0
+        self.refused: collections.Counter[str] = collections.Counter()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -44,7 +47,7 @@ class TritonPythonModel:
                 if len(pieces) == max_tokens:
                     break
                 if request.get("stream"):
-                    sender.send(response(piece, "None"))
+                    sender.send(response([piece], "None", request))
         except RequestFailed as failure:
             with_code = "code_in_error" in request["parameters"]
             sender.send(failure.response(with_code), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -53,11 +56,10 @@ class TritonPythonModel:
         if request.get("stream"):
             # All others were sent as they came.
             pieces = pieces[-1:] if finish_reason == "length" else []
-        sender.send(response("".join(pieces), finish_reason), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        sender.send(response(pieces, finish_reason, request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def pieces(self, request: dict[str, Any]) -> Iterator[str]:
-        prompt = json.loads(request["messages"])[-1]["content"] if "messages" in request else request["text_input"]
-        words = iter(prompt.split())
+        words = iter(prompt(request).split())
         gap = 0.0
         for word in words:
             time.sleep(gap)
@@ -66,6 +68,11 @@ class TritonPythonModel:
                     gap = int(next(words)) / 1000
                 case "!error":
                     raise RequestFailed(next(words))
+                case "!refuse":
+                    times, key = int(next(words)), next(words)
+                    self.refused[key] += 1
+                    if self.refused[key] <= times:
+                        raise RequestFailed("UNAVAILABLE")
                 case "!forever":
                     while True:
                         yield "tick "
@@ -95,16 +102,26 @@ def arrived(request: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for tensor in request.inputs():
         elements = [e.decode() if isinstance(e, bytes) else e for e in tensor.as_numpy().tolist()]
-        values[tensor.name()] = elements if tensor.name() == "stop_words" else elements[0]
+        values[tensor.name()] = elements if tensor.name() in ("stop_words", "input_ids") else elements[0]
     values["parameters"] = json.loads(request.parameters() or "{}")
     values["timeout_us"] = request.timeout()
     return values
 
 
-def response(text: str, finish_reason: str) -> Any:
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor("text_output", np.array([text.encode()], dtype=np.object_)),
-            pb_utils.Tensor("finish_reason", np.array([finish_reason.encode()], dtype=np.object_)),
-        ]
-    )
+def prompt(request: dict[str, Any]) -> str:
+    if "messages" in request:
+        return str(json.loads(request["messages"])[-1]["content"])
+    return str(request["text_input"] if "text_input" in request else request["input_ids"])
+
+
+def response(pieces: list[str], finish_reason: str, request: dict[str, Any]) -> Any:
+    tensors = [
+        pb_utils.Tensor("text_output", np.array(["".join(pieces).encode()], dtype=np.object_)),
+        pb_utils.Tensor("finish_reason", np.array([finish_reason.encode()], dtype=np.object_)),
+    ]
+    if json.loads(request.get("sampling_parameters", "{}")).get("return_token_ids"):
+        ids = [[len(piece) for piece in pieces] or [-1]]
+        tensors.append(pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int32)))
+        count = np.array([len(prompt(request).split())], dtype=np.uint32)
+        tensors.append(pb_utils.Tensor("num_input_tokens", count))
+    return pb_utils.InferenceResponse(tensors)

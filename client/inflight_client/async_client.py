@@ -1,0 +1,189 @@
+"""The client for asyncio."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+import httpx
+
+from inflight_client.async_stream import AsyncTextStream
+from inflight_client.errors import InflightError, TransportError
+from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_client.options import TLS, Options, Timeouts, metrics_url_of, parse_url, within
+from inflight_client.progress import progress_bar
+from inflight_client.request import Message, Prompt, Sampling, make_request
+from inflight_client.response import Completion
+from inflight_client.retry import RetryPolicy
+from inflight_client.server_info import ModelInfo, ServerInfo
+from inflight_client.transport.connection import AsyncConnection
+from inflight_client.transport.grpc_async import AsyncGrpcConnection
+from inflight_client.transport.http_async import AsyncHttpConnection
+
+_TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
+    "grpc": AsyncGrpcConnection,
+    "http": AsyncHttpConnection,
+}
+
+
+class AsyncClient:
+    """Client of one model on one server, for the tasks of one event loop; mirrors `Client`.
+
+    >>> async def ask(prompt):
+    ...     async with AsyncClient("127.0.0.1:8001") as client:
+    ...         return await client.generate(prompt, max_tokens=2, temperature=0)
+    >>> asyncio.run(ask("The capital of France is")).text
+    ' Paris.'
+    """
+
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        *,
+        model: str = "llm",
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: TLS | None = None,
+        metrics_url: str | None = None,
+    ) -> None:
+        """As `Client`, with an event loop running."""
+        scheme, address, tls = parse_url(url, tls)
+        self._model = model
+        self._timeouts = timeouts or Timeouts()
+        self._retry = retry or RetryPolicy()
+        self._metrics_url = metrics_url or metrics_url_of(address)
+        options = Options(address=address, tls=tls, headers=dict(headers or {}), connect_timeout=self._timeouts.connect)
+        self._connection = _TRANSPORTS[scheme](options)
+
+    async def generate(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Completion:
+        """Send a prompt (text or token ids), or the messages of a chat, and return the finished answer.
+
+        As `Client.generate`. A task that is cancelled meanwhile cancels the request.
+        """
+        async with self._start(prompt, messages, timeout, sampling, stream=False) as stream:
+            return await stream.completion()
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> AsyncTextStream:
+        """As `generate`, but return the answer while it is written. Errors are raised while iterating.
+
+        Use it as a context manager, so that leaving early cancels:
+
+        >>> async def write(prompt):
+        ...     async with AsyncClient("127.0.0.1:8001") as client:
+        ...         async with client.stream(prompt, max_tokens=4, temperature=0) as stream:
+        ...             async for chunk in stream:
+        ...                 print(chunk.text, end="")
+        >>> asyncio.run(write("A, B, C,"))
+         D, E,
+        """
+        return self._start(prompt, messages, timeout, sampling, stream=True)
+
+    async def chat(
+        self, messages: Sequence[Message], *, timeout: float | None = None, **sampling: Unpack[Sampling]
+    ) -> Completion:
+        """`generate` for the messages of a chat, which the model's chat template turns into a prompt."""
+        return await self.generate(messages=messages, timeout=timeout, **sampling)
+
+    async def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> list[Completion]:
+        """Answers to many prompts in their order, at most `concurrency` of them at once; as `Client.generate_many`.
+
+        >>> async def ask(prompts):
+        ...     async with AsyncClient("127.0.0.1:8001") as client:
+        ...         return await client.generate_many(prompts, concurrency=8, max_tokens=2, temperature=0)
+        >>> [answer.text for answer in asyncio.run(ask(["Monday, Tuesday,", "A, B, C,"]))]
+        [' Wednesday,', ' D,']
+        """
+        answers: dict[int, Completion] = {}
+        waiting = iter(enumerate(prompts))
+
+        with progress_bar(len(prompts), progress) as advance:
+
+            async def worker() -> None:
+                for index, prompt in waiting:
+                    async with self._start(prompt, None, timeout, sampling, stream=False) as stream:
+                        answers[index] = await stream.completion()
+                    advance()
+
+            workers = [asyncio.create_task(worker()) for _ in range(min(concurrency, len(prompts)))]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for task in workers:
+                    task.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+        return [answers[index] for index in range(len(prompts))]
+
+    async def is_ready(self) -> bool:
+        """Whether the model takes requests now; False too if no server answers in time."""
+        try:
+            return await self._connection.is_ready(self._model, self._timeouts.connect)
+        except InflightError:
+            return False
+
+    async def server_info(self) -> ServerInfo:
+        """The server's name, version and extensions."""
+        return await self._connection.server_info(self._timeouts.connect)
+
+    async def model_info(self) -> ModelInfo:
+        """The model's inputs, outputs and parameters."""
+        return await self._connection.model_info(self._model, self._timeouts.connect)
+
+    async def metrics(self) -> MetricsSnapshot:
+        """The server's metrics now. Raises TransportError where there are none."""
+        try:
+            async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
+                response = await client.get(self._metrics_url)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
+        return parse_metrics(response.text)
+
+    async def close(self) -> None:
+        """Close the connection; requests still running are cancelled."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _start(
+        self,
+        prompt: Prompt | None,
+        messages: Sequence[Message] | None,
+        timeout: float | None,
+        sampling: Sampling,
+        *,
+        stream: bool,
+    ) -> AsyncTextStream:
+        request = make_request(self._model, prompt, messages, sampling, stream=stream)
+        return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

@@ -1,0 +1,102 @@
+"""One request's answer, while it is being written, for asyncio."""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from inflight_client.errors import InflightError, RequestCancelled
+from inflight_client.options import Timeouts
+from inflight_client.request import Request
+from inflight_client.response import Chunk, Completion, Reply, Timings, Usage
+from inflight_client.retry import Attempts, RetryPolicy
+from inflight_client.transcript import Transcript
+from inflight_client.transport.connection import AsyncConnection
+
+
+class AsyncTextStream:
+    """Asynchronous iterator over the chunks of one request; mirrors `TextStream`.
+
+    A task that is cancelled while it waits for a chunk cancels the request, too.
+    """
+
+    def __init__(self, connection: AsyncConnection, request: Request, timeouts: Timeouts, retry: RetryPolicy) -> None:
+        self._connection = connection
+        self._request = request
+        self._attempts = Attempts(retry, timeouts, stream=request.stream)
+        self._cancelled = asyncio.Event()
+        self._ready: deque[Chunk] = deque()
+        self._transcript = Transcript(request)
+        self._send()
+
+    def _send(self) -> None:
+        first, total = self._attempts.next_bounds()
+        self._call = self._connection.start(self._request, first=first, total=total)
+        self._replies = self._call.replies()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while not self._ready:
+            reply = await self._next_reply()
+            if reply is None:
+                self._transcript.check_finished()
+                raise StopAsyncIteration
+            self._ready.extend(self._transcript.add(reply))
+            if self._transcript.finished:
+                # Triton 24.10 wants its streams read to the end, or may never unload the model.
+                async for _ in self._replies:
+                    pass
+        return self._ready.popleft()
+
+    async def _next_reply(self) -> Reply | None:
+        while True:
+            try:
+                return await anext(self._replies, None)
+            except InflightError as error:
+                if self._transcript.begun or self._cancelled.is_set():
+                    raise
+                await self._wait(self._attempts.wait_after(error))
+                self._send()
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._cancelled.wait(), seconds)
+        except TimeoutError:
+            return
+        raise RequestCancelled("the request was cancelled")
+
+    async def cancel(self) -> None:
+        """Tell the server to stop; from any task, and after the end."""
+        self._cancelled.set()
+        await self._call.cancel()
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        return self._transcript.usage()
+
+    @property
+    def timings(self) -> Timings:
+        """The times so far."""
+        return self._transcript.timings()
+
+    async def completion(self) -> Completion:
+        """Read what is left and return all of it."""
+        async for _ in self:
+            pass
+        return self._transcript.completion()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._transcript.finished:
+            await self.cancel()
+        await self._replies.aclose()

@@ -1,0 +1,34 @@
+"""What a server says of itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server that answers."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output of a model."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model as the server knows it."""
+
+    name: str
+    versions: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    parameters: Mapping[str, str]
+    """The `parameters` of its config.pbtxt."""

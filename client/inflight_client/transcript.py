@@ -1,0 +1,89 @@
+"""What one request has brought so far."""
+
+import time
+from collections.abc import Iterator
+
+from inflight_client.errors import DeadlineExceeded, ServerFault
+from inflight_client.request import Request
+from inflight_client.response import Choice, Chunk, Completion, Reply, Timings, Usage, parse_logprobs
+
+
+class Transcript:
+    """Turns the replies of one request into chunks, and in the end into a completion."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._sent = time.perf_counter()
+        self._first = self._last = 0.0
+        self._chunks: list[list[Chunk]] = [[] for _ in range(request.num_samples)]
+        self._finished: set[int] = set()
+        self._prompt_tokens = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has come."""
+        return self._first > 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all answers are whole."""
+        return len(self._finished) == len(self._chunks)
+
+    def add(self, reply: Reply) -> Iterator[Chunk]:
+        """Take in a reply and return what is new in it.
+
+        Raises:
+            DeadlineExceeded: the server ended the request because the client's own timeout has passed.
+        """
+        self._last = time.perf_counter()
+        self._first = self._first or self._last
+        self._prompt_tokens = reply.num_input_tokens
+        chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
+        for chunk in chunks:
+            self._chunks[chunk.index].append(chunk)
+            if chunk.finish_reason is not None:
+                self._finished.add(chunk.index)
+            if chunk.finish_reason == "deadline" and not self._request.has_deadline:
+                raise DeadlineExceeded("the server ended the request when its time was over")
+        return (chunk for chunk in chunks if chunk.text or chunk.token_ids or chunk.finish_reason)
+
+    def _chunk(self, reply: Reply, index: int) -> Chunk:
+        reason = reply.finish_reasons[index]
+        token_ids = tuple(token for token in reply.token_ids[index] if token >= 0)
+        return Chunk(
+            text=reply.texts[index],
+            finish_reason=None if reason == "None" else reason,
+            token_ids=token_ids,
+            logprobs=parse_logprobs(reply.logprobs[index], token_ids) if reply.logprobs else (),
+            index=index,
+        )
+
+    def check_finished(self) -> None:
+        """Raise ServerFault unless all answers are whole."""
+        if not self.finished:
+            raise ServerFault("the stream ended before the text did")
+
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        tokens = sum(len(chunk.token_ids) for chunks in self._chunks for chunk in chunks)
+        return Usage(self._prompt_tokens, tokens)
+
+    def timings(self) -> Timings:
+        """The times so far."""
+        return Timings(self._first - self._sent, self._last - self._sent)
+
+    def completion(self) -> Completion:
+        """All of it. Raises ServerFault unless it is finished."""
+        self.check_finished()
+        return Completion(tuple(map(_choice, self._chunks)), self.usage(), self.timings())
+
+
+def _choice(chunks: list[Chunk]) -> Choice:
+    reason = chunks[-1].finish_reason
+    assert reason is not None  # The transcript is finished.
+    return Choice(
+        text="".join(chunk.text for chunk in chunks),
+        finish_reason=reason,
+        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        logprobs=tuple(entry for chunk in chunks for entry in chunk.logprobs),
+    )

@@ -1,0 +1,1 @@
+"""How requests reach the server: gRPC or HTTP, for threads or for asyncio. The four have one form."""

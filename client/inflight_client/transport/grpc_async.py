@@ -1,0 +1,123 @@
+"""gRPC for asyncio: one HTTP/2 channel, on which each request is a call of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from inflight_client.errors import (
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    error_of_model,
+)
+from inflight_client.options import Options
+from inflight_client.request import Request
+from inflight_client.response import Reply
+from inflight_client.server_info import ModelInfo, ServerInfo
+from inflight_client.transport import grpc_wire
+
+_PROBE_SECONDS = 5.0
+
+
+class AsyncGrpcConnection:
+    """See `AsyncConnection`."""
+
+    def __init__(self, options: Options) -> None:
+        settings = grpc_wire.channel_options(options.connect_timeout)
+        if options.tls is None:
+            self._channel = grpc.aio.insecure_channel(options.address, options=settings)
+        else:
+            credentials = grpc_wire.credentials(options.tls)
+            self._channel = grpc.aio.secure_channel(options.address, credentials, options=settings)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._metadata = grpc_wire.metadata(options)
+
+    def start(self, request: Request, *, first: float, total: float) -> "AsyncGrpcCall":
+        """See `AsyncConnection`."""
+        message = grpc_wire.encode(request, total)
+        call = self._stub.ModelStreamInfer(iter([message]), timeout=total, metadata=self._metadata)
+        return AsyncGrpcCall(call, self, request.model, first)
+
+    async def is_ready(self, model: str, timeout: float) -> bool:
+        """See `AsyncConnection`."""
+        return bool((await self._ask("ModelReady", service_pb2.ModelReadyRequest(name=model), timeout)).ready)
+
+    async def server_info(self, timeout: float) -> ServerInfo:
+        """See `AsyncConnection`."""
+        return grpc_wire.server_info(await self._ask("ServerMetadata", service_pb2.ServerMetadataRequest(), timeout))
+
+    async def model_info(self, model: str, timeout: float) -> ModelInfo:
+        """See `AsyncConnection`."""
+        metadata = await self._ask("ModelMetadata", service_pb2.ModelMetadataRequest(name=model), timeout)
+        config = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=model), timeout)
+        return grpc_wire.model_info(metadata, config)
+
+    async def _ask(self, method: str, message: Any, timeout: float) -> Any:
+        try:
+            return await getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise grpc_wire.error_of(error) from error
+
+    async def explain(self, message: str, model: str) -> InflightError:
+        """The error that a failed response stands for; see `GrpcConnection.explain`."""
+        if (error := error_of_model(message)) is not None:
+            return error
+        return InvalidRequest(message) if await self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
+
+    async def close(self) -> None:
+        """See `AsyncConnection`."""
+        await self._channel.close()
+
+
+class AsyncGrpcCall:
+    """See `AsyncCall`."""
+
+    def __init__(self, call: Any, connection: AsyncGrpcConnection, model: str, first: float) -> None:
+        self._call = call
+        self._connection = connection
+        self._model = model
+        self._first = first
+        self._cancelled = False
+
+    async def replies(self) -> AsyncGenerator[Reply, None]:
+        """See `AsyncCall`."""
+        try:
+            messages = aiter(self._call)
+            async with self._bound_on_first():
+                message = await anext(messages, None)
+            while message is not None:
+                if message.error_message:
+                    # See `GrpcCall`: Triton 24.10 wants its streams read to the end.
+                    async for _ in messages:
+                        pass
+                    raise await self._connection.explain(message.error_message, self._model)
+                yield grpc_wire.decode(message.infer_response)
+                message = await anext(messages, None)
+        except grpc.RpcError as error:
+            raise grpc_wire.error_of(error) from error
+        except asyncio.CancelledError:
+            # So gRPC says it also where the call was cancelled and not the task.
+            if self._cancelled:
+                raise RequestCancelled("the request was cancelled") from None
+            raise
+        finally:
+            self._call.cancel()  # Where it was left before its end.
+
+    @contextlib.asynccontextmanager
+    async def _bound_on_first(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._first):
+                yield
+        except TimeoutError:
+            raise DeadlineExceeded(f"nothing came within {self._first} s") from None
+
+    async def cancel(self) -> None:
+        """See `AsyncCall`."""
+        self._cancelled = self._call.cancel()

@@ -1,0 +1,110 @@
+"""gRPC for threads: one HTTP/2 channel, on which each request is a call of its own."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from inflight_client.errors import DeadlineExceeded, InflightError, InvalidRequest, ModelNotReady, error_of_model
+from inflight_client.options import Options
+from inflight_client.request import Request
+from inflight_client.response import Reply
+from inflight_client.server_info import ModelInfo, ServerInfo
+from inflight_client.transport import grpc_wire
+from inflight_client.watchdog import Watchdog
+
+_PROBE_SECONDS = 5.0
+
+
+class GrpcConnection:
+    """See `Connection`."""
+
+    def __init__(self, options: Options) -> None:
+        settings = grpc_wire.channel_options(options.connect_timeout)
+        if options.tls is None:
+            self._channel = grpc.insecure_channel(options.address, options=settings)
+        else:
+            credentials = grpc_wire.credentials(options.tls)
+            self._channel = grpc.secure_channel(options.address, credentials, options=settings)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._metadata = grpc_wire.metadata(options)
+        self._watchdog = Watchdog()
+
+    def start(self, request: Request, *, first: float, total: float) -> "GrpcCall":
+        """See `Connection`."""
+        message = grpc_wire.encode(request, total)
+        call = self._stub.ModelStreamInfer(iter([message]), timeout=total, metadata=self._metadata)
+        return GrpcCall(call, self, request.model, self._watchdog, first)
+
+    def is_ready(self, model: str, timeout: float) -> bool:
+        """See `Connection`."""
+        return bool(self._ask("ModelReady", service_pb2.ModelReadyRequest(name=model), timeout).ready)
+
+    def server_info(self, timeout: float) -> ServerInfo:
+        """See `Connection`."""
+        return grpc_wire.server_info(self._ask("ServerMetadata", service_pb2.ServerMetadataRequest(), timeout))
+
+    def model_info(self, model: str, timeout: float) -> ModelInfo:
+        """See `Connection`."""
+        metadata = self._ask("ModelMetadata", service_pb2.ModelMetadataRequest(name=model), timeout)
+        config = self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=model), timeout)
+        return grpc_wire.model_info(metadata, config)
+
+    def _ask(self, method: str, message: Any, timeout: float) -> Any:
+        try:
+            return getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise grpc_wire.error_of(error) from error
+
+    def explain(self, message: str, model: str) -> InflightError:
+        """The error that a failed response stands for."""
+        # Only what Triton refuses before the model sees it has no code: a tensor that does not fit the model, or a
+        # model that is not there.
+        if (error := error_of_model(message)) is not None:
+            return error
+        return InvalidRequest(message) if self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
+
+    def close(self) -> None:
+        """See `Connection`."""
+        self._channel.close()
+        self._watchdog.close()
+
+
+class GrpcCall:
+    """See `Call`."""
+
+    def __init__(self, call: Any, connection: GrpcConnection, model: str, watchdog: Watchdog, first: float) -> None:
+        self._call = call
+        self._connection = connection
+        self._model = model
+        self._first = first
+        self._watch = watchdog.watch(first, call.cancel)
+
+    def replies(self) -> Iterator[Reply]:
+        """See `Call`."""
+        try:
+            for message in self._call:
+                self._watch.done()
+                if message.error_message:
+                    self._read_to_the_end()
+                    raise self._connection.explain(message.error_message, self._model)
+                yield grpc_wire.decode(message.infer_response)
+        except grpc.RpcError as error:
+            if self._watch.expired:
+                raise DeadlineExceeded(f"nothing came within {self._first} s") from error
+            raise grpc_wire.error_of(error) from error
+        finally:
+            self.cancel()  # Where it was left before its end.
+
+    def _read_to_the_end(self) -> None:
+        # A cancel that meets the last response on its way can keep Triton 24.10 from unloading the model.
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
+
+    def cancel(self) -> None:
+        """See `Call`."""
+        self._watch.done()
+        self._call.cancel()

@@ -1,0 +1,163 @@
+"""Requests, responses and errors in gRPC's form: the messages of Triton's own protocol."""
+
+import array
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from inflight_client.errors import (
+    AccessDenied,
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    ServerFault,
+    ServerOverloaded,
+    TransportError,
+)
+from inflight_client.options import TLS, Options
+from inflight_client.request import Request
+from inflight_client.response import Reply
+from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
+
+_INT32_MAX = 2**31 - 1
+
+
+def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
+    """Settings of a channel: how long it may take to connect, and how soon it tries again.
+
+    By default gRPC gives a silent address 20 s, and up to 2 minutes after failures it does not even try.
+    """
+    milliseconds = max(1, round(1000 * connect_timeout))
+    return [
+        # So gRPC calls the time that an attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", milliseconds),
+        ("grpc.initial_reconnect_backoff_ms", min(200, milliseconds)),
+        ("grpc.max_reconnect_backoff_ms", max(1000, milliseconds)),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]
+
+
+def credentials(tls: TLS) -> Any:
+    """gRPC's form of them. Raises OSError where a file can't be read."""
+    files = (tls.root_certificates, tls.private_key, tls.certificate_chain)
+    return grpc.ssl_channel_credentials(*(None if file is None else file.read_bytes() for file in files))
+
+
+def metadata(options: Options) -> list[tuple[str, str]]:
+    """Headers as gRPC takes them."""
+    return [(name.lower(), value) for name, value in options.headers.items()]
+
+
+def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
+    """The message for a request that may take so many seconds."""
+    message = service_pb2.ModelInferRequest(model_name=request.model)
+    # Streams end with the text of an error alone. Triton has a header for status codes, `triton_grpc_error`, but
+    # release 24.10 crashed in minutes where many streams with it failed.
+    message.parameters["code_in_error"].bool_param = True
+    if isinstance(request.prompt, str):
+        _add_string(message, request.prompt_field, request.prompt)
+    else:
+        _add_ids(message, request.prompt_field, request.prompt)
+    _add_string(message, "sampling_parameters", request.sampling_json(seconds))
+    _add_bool(message, "stream", request.stream)
+    _add_bool(message, "exclude_input_in_output", True)
+    return message
+
+
+def _add_string(message: service_pb2.ModelInferRequest, name: str, value: str) -> None:
+    content = value.encode()
+    message.inputs.add(name=name, datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(len(content).to_bytes(4, "little") + content)
+
+
+def _add_ids(message: service_pb2.ModelInferRequest, name: str, ids: Sequence[int]) -> None:
+    if not all(0 <= token <= _INT32_MAX for token in ids):
+        raise InvalidRequest(f"a token id of the prompt is not between 0 and {_INT32_MAX}")
+    message.inputs.add(name=name, datatype="INT32", shape=[len(ids)])
+    message.raw_input_contents.append(array.array("i", ids).tobytes())
+
+
+def _add_bool(message: service_pb2.ModelInferRequest, name: str, value: bool) -> None:
+    message.inputs.add(name=name, datatype="BOOL", shape=[1])
+    message.raw_input_contents.append(bytes([value]))
+
+
+def decode(response: service_pb2.ModelInferResponse) -> Reply:
+    """The reply that a response of the model holds. Raises ServerFault where it is no response of this project's."""
+    outputs = {
+        output.name: (output.shape, content)
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+    try:
+        shape, ids = outputs["token_ids"]
+        return Reply(
+            texts=_strings(outputs["text_output"][1]),
+            finish_reasons=_strings(outputs["finish_reason"][1]),
+            token_ids=_rows(array.array("i", ids), shape[-2]),
+            logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
+            num_input_tokens=int.from_bytes(outputs["num_input_tokens"][1], "little"),
+        )
+    except KeyError as missing:
+        raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None
+
+
+def _strings(content: bytes) -> list[str]:
+    texts, start = [], 0
+    while start < len(content):
+        end = start + 4 + int.from_bytes(content[start : start + 4], "little")
+        texts.append(content[start + 4 : end].decode())
+        start = end
+    return texts
+
+
+def _rows(ids: "array.array[int]", count: int) -> list["array.array[int]"]:
+    width = len(ids) // count
+    return [ids[row * width : (row + 1) * width] for row in range(count)]
+
+
+def error_of(error: grpc.RpcError) -> InflightError:
+    """What a call's status means. The model's own errors come in a response instead."""
+    code, details = error.code(), error.details() or str(error)
+    match code:
+        case grpc.StatusCode.UNAVAILABLE if "restricted" in details:
+            return AccessDenied(details)  # Triton's restricted protocols.
+        case grpc.StatusCode.UNAVAILABLE:
+            return TransportError(details)
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+            return AccessDenied(details)
+        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.OUT_OF_RANGE:
+            return InvalidRequest(details)
+        case grpc.StatusCode.NOT_FOUND:
+            return ModelNotReady(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return ServerOverloaded(details)
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(details)
+        case grpc.StatusCode.CANCELLED:
+            return RequestCancelled(details)
+    return ServerFault(details)
+
+
+def server_info(message: service_pb2.ServerMetadataResponse) -> ServerInfo:
+    """The server that a message describes."""
+    return ServerInfo(message.name, message.version, tuple(message.extensions))
+
+
+def model_info(message: service_pb2.ModelMetadataResponse, config: service_pb2.ModelConfigResponse) -> ModelInfo:
+    """The model that two messages describe."""
+    return ModelInfo(
+        message.name,
+        tuple(message.versions),
+        _tensors(message.inputs),
+        _tensors(message.outputs),
+        {name: value.string_value for name, value in config.config.parameters.items()},
+    )
+
+
+def _tensors(messages: Sequence[Any]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in messages)

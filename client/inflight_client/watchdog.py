@@ -1,0 +1,87 @@
+"""Bounds in time for calls that block a thread and know none themselves."""
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+
+class Watch:
+    """What happens unless `done` is called in time."""
+
+    def __init__(self, at: float, action: Callable[[], object]) -> None:
+        self.at = at
+        self._action: Callable[[], object] | None = action
+        self._lock = threading.Lock()
+        self.expired = False
+        """Whether it happened."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing will happen any more."""
+        return self._action is None
+
+    def done(self) -> None:
+        """It is not needed any more."""
+        with self._lock:
+            self._action = None
+
+    def expire(self) -> None:
+        """Act, unless `done` came first."""
+        with self._lock:
+            action, self._action = self._action, None
+            self.expired = action is not None
+        if action is not None:
+            action()
+
+
+class Watchdog:
+    """Watches any number of calls with one thread, which it starts when there is something to watch."""
+
+    def __init__(self) -> None:
+        self._watches: list[tuple[float, int, Watch]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def watch(self, seconds: float, action: Callable[[], object]) -> Watch:
+        """Call `action`, from another thread, after `seconds` unless the watch is done by then."""
+        watch = Watch(time.monotonic() + seconds, action)
+        with self._changed:
+            self._drop_done()
+            heapq.heappush(self._watches, (watch.at, next(self._numbers), watch))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="inflight-watchdog", daemon=True)
+                self._thread.start()
+            elif self._watches[0][2] is watch:
+                self._changed.notify()
+        return watch
+
+    def close(self) -> None:
+        """End the thread; what it watched is left alone."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _drop_done(self) -> None:
+        while self._watches and self._watches[0][2].is_done:
+            heapq.heappop(self._watches)
+
+    def _run(self) -> None:
+        while (watch := self._next_due()) is not None:
+            watch.expire()
+
+    def _next_due(self) -> Watch | None:
+        """Wait for the next that is due; None when closed."""
+        with self._changed:
+            while not self._closed:
+                self._drop_done()
+                wait = self._watches[0][0] - time.monotonic() if self._watches else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._watches)[2]
+                self._changed.wait(wait)
+        return None

@@ -1,0 +1,127 @@
+"""What is sent again, and what is not."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight_client import (
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    RetryPolicy,
+    ServerFault,
+    ServerOverloaded,
+    TransportError,
+)
+from scripts.server_process import fill_ports
+from scripts.triton_server import TritonServer
+from tests.client.conftest import CONNECT, ECHO
+
+QUICK = RetryPolicy(attempts=4, initial=0.01, longest=0.05)
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """A word for `!refuse`, one for each test and client."""
+    return str(request.node.name).replace(" ", "-")
+
+
+def test_refused_request_is_sent_again(connect: Any, key: str) -> None:
+    with connect(retry=QUICK) as client:
+        assert client.generate(f"!refuse 3 {key} one").text == "one "
+        with client.stream(f"!refuse 6 {key} two") as stream:
+            assert stream.completion().text == "two "
+
+
+def test_attempts_are_bounded(connect: Any, key: str) -> None:
+    with connect(retry=QUICK) as client, pytest.raises(ServerOverloaded):
+        client.generate(f"!refuse 4 {key} one")
+
+
+def test_nothing_is_sent_again_after_the_first_token(connect: Any, key: str) -> None:
+    with connect(retry=QUICK) as client, client.stream(f"one !refuse 1 {key} two") as stream:
+        assert next(stream).text == "one "
+        with pytest.raises(ServerOverloaded):
+            next(stream)
+
+
+@pytest.mark.parametrize(("code", "error"), [("INVALID_ARG", InvalidRequest), ("INTERNAL", ServerFault)])
+def test_what_would_fail_again_is_not_sent_again(connect: Any, code: str, error: type[InflightError]) -> None:
+    with connect(retry=RetryPolicy(initial=60, longest=60)) as client, pytest.raises(error):
+        client.generate(f"!error {code}")
+
+
+def test_waits_end_with_the_request_s_time(connect: Any, key: str) -> None:
+    with connect(retry=RetryPolicy(attempts=100, initial=0.1, longest=0.1)) as client:
+        started = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"0.5 s; the last error was ServerOverloaded"):
+            client.generate(f"!refuse 100 {key}", timeout=0.5)
+        assert time.monotonic() - started < 2
+
+
+def test_cancelling_ends_the_wait(connect: Any, key: str) -> None:
+    with connect(retry=RetryPolicy(initial=60, longest=60)) as client, client.stream(f"!refuse 1 {key}") as stream:
+        threading.Timer(0.3, stream.cancel).start()
+        with pytest.raises(RequestCancelled):
+            next(stream)
+
+
+def test_server_that_dies_and_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "llm").symlink_to(ECHO)
+    http_port, grpc_port, metrics_port = fill_ports(None, None, None)
+
+    def start() -> TritonServer:
+        server = TritonServer(tmp_path, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+        server.start()
+        return server
+
+    server = start()
+    try:
+        server.wait_ready(60, ["llm"])
+        retry = RetryPolicy(attempts=50, initial=0.1, longest=0.5)
+        clients = [connect(server, retry=retry) for connect in CONNECT.values()]
+        streams = [client.stream("!gap 10 !forever") for client in clients]
+        for stream in streams:
+            assert next(stream).text == "tick "
+        server.kill()
+        for stream in streams:
+            with pytest.raises(TransportError):
+                stream.completion()
+        server = start()
+        # It is still starting, and refuses connections.
+        assert [client.generate("one").text for client in clients] == ["one "] * len(clients)
+        for client in clients:
+            client.close()
+    finally:
+        server.kill()
+
+
+errors = st.sampled_from([ServerOverloaded("busy"), ModelNotReady("loading"), TransportError("gone")])
+
+
+@given(errors, st.integers(1, 50), st.floats(0.001, 10), st.floats(1, 100))
+def test_waits_double_up_to_the_longest(error: InflightError, attempt: int, initial: float, factor: float) -> None:
+    policy = RetryPolicy(attempts=100, initial=initial, longest=initial * factor)
+    wait = policy.wait_after(error, attempt)
+    full = min(policy.longest, initial * 2 ** (attempt - 1))
+    assert wait is not None
+    assert full / 2 <= wait <= full
+
+
+def test_the_server_s_hint_counts() -> None:
+    policy = RetryPolicy(initial=0.1, longest=5.0)
+    assert policy.wait_after(ServerOverloaded("busy", retry_after=3.0), 1) == 3.0
+    assert policy.wait_after(ServerOverloaded("busy", retry_after=60.0), 1) == 5.0
+
+
+@pytest.mark.parametrize("options", [{"attempts": 0}, {"initial": 0.0}, {"initial": 2.0, "longest": 1.0}])
+def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        RetryPolicy(**options)

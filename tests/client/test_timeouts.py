@@ -1,0 +1,69 @@
+"""Each of the three bounds in time holds."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from inflight_client import Client, DeadlineExceeded, InflightError, RetryPolicy, Timeouts, TransportError
+from tests.client.blocking import Blocking
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("kind", [Client, Blocking])
+@pytest.mark.parametrize(
+    ("scheme", "error"),
+    # A connection of HTTP/2 stands when both sides have said so, one of HTTP/1.1 when the kernel has.
+    [("", TransportError), ("http://", DeadlineExceeded)],
+)
+def test_server_that_says_nothing(silent: str, kind: Any, scheme: str, error: type[InflightError]) -> None:
+    started = time.monotonic()
+    timeouts = Timeouts(connect=0.5, first_token=1.0)
+    with kind(scheme + silent, timeouts=timeouts, retry=ONCE) as client:
+        with client.stream("one") as stream, pytest.raises(error):
+            next(stream)
+        assert not client.is_ready()
+    assert time.monotonic() - started < 5
+
+
+def test_first_token(connect: Any) -> None:
+    with connect(timeouts=Timeouts(first_token=0.3), retry=ONCE) as client:
+        with client.stream("one !gap 600 two") as stream:
+            assert stream.completion().text == "one two "
+        with client.stream("!gap 600 one") as stream, pytest.raises(DeadlineExceeded, match=r"^nothing came within"):
+            next(stream)
+        # An answer that comes whole has no first token of its own.
+        assert client.generate("!gap 600 one").text == "one "
+
+
+def test_total(client: Client) -> None:
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        client.generate("!gap 10 !forever", timeout=0.3)
+    with client.stream("!gap 10 !forever", timeout=0.3) as stream, pytest.raises(DeadlineExceeded):
+        stream.completion()
+    assert time.monotonic() - started < 5
+
+
+def test_the_server_is_told(client: Client) -> None:
+    request = json.loads(client.generate("!request", timeout=7.0).text)
+    assert 6000 < json.loads(request["sampling_parameters"])["deadline_ms"] <= 7000
+    request = json.loads(client.generate("!request", timeout=7.0, deadline_ms=123).text)
+    assert json.loads(request["sampling_parameters"])["deadline_ms"] == 123
+
+
+@pytest.mark.parametrize("name", ["connect", "first_token", "total"])
+def test_bounds_that_make_no_sense(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Timeouts(**{name: 0.0})
