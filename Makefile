@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve demo load bench bench-step bench-mixed bench-peers bench-queue precision experiments test check clean
+.PHONY: help serve demo load bench bench-step bench-mixed bench-client bench-peers bench-queue precision experiments test check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
 	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
+	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
 	@echo "make test     the whole test suite, on a real server"
@@ -55,6 +56,9 @@ bench-mixed: $(installed)
 
 precision: $(installed)
 	@$(bin)/python -m scripts.precision
+
+bench-client: $(installed)
+	@$(bin)/python -m scripts.bench_client
 
 bench-peers: $(installed)
 	@$(bin)/python -m scripts.bench_peers $(PEERS)

@@ -135,12 +135,18 @@ def error_of(error: grpc.RpcError) -> InflightError:
         case grpc.StatusCode.NOT_FOUND:
             return ModelNotReady(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return ServerOverloaded(details)
+            return ServerOverloaded(details, retry_after=_pushback(error))
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return DeadlineExceeded(details)
         case grpc.StatusCode.CANCELLED:
             return RequestCancelled(details)
     return ServerFault(details)
+
+
+def _pushback(error: grpc.RpcError) -> float | None:
+    """Seconds after which a server, or a proxy before it, wants to be asked again; gRPC's own header for that."""
+    values = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]
+    return int(values[0]) / 1000 if values and values[0].isdecimal() else None
 
 
 def server_info(message: service_pb2.ServerMetadataResponse) -> ServerInfo:

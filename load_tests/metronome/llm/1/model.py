@@ -1,0 +1,96 @@
+"""A model that computes nothing: the tokens of a request come at known times, to measure those who measure.
+
+Of `sampling_parameters` it heeds `max_tokens` and `gap_ms`, the milliseconds before each token. The contract is that of
+Inflight's `llm`.
+"""
+
+import heapq
+import itertools
+import json
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+# To ask whether a request was cancelled takes as long as to answer.
+_TOKENS_PER_LOOK = 16
+
+
+class TritonPythonModel:
+    """One thread sends what is due."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self.due: list[tuple[float, int, Answer]] = []
+        self.numbers = itertools.count()
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        with self.changed:
+            for request in requests:
+                self.put(Answer(request))
+            self.changed.notify()
+
+    def finalize(self) -> None:
+        with self.changed:
+            self.stopping = True
+            self.changed.notify()
+        self.thread.join()
+
+    def put(self, answer: "Answer") -> None:
+        heapq.heappush(self.due, (answer.next_time, next(self.numbers), answer))
+
+    def run(self) -> None:
+        while (answer := self.next_due()) is not None:
+            if answer.send():
+                with self.changed:
+                    self.put(answer)
+
+    def next_due(self) -> "Answer | None":
+        with self.changed:
+            while not self.stopping:
+                wait = self.due[0][0] - time.monotonic() if self.due else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self.due)[2]
+                self.changed.wait(wait)
+        return None
+
+
+class Answer:
+    """What is left of one request."""
+
+    def __init__(self, request: Any) -> None:
+        inputs = {tensor.name(): tensor.as_numpy().reshape(-1)[0] for tensor in request.inputs()}
+        sampling = json.loads(inputs["sampling_parameters"])
+        self.sender = request.get_response_sender()
+        self.prompt_tokens = len(inputs["text_input"].split())
+        self.gap, self.left = sampling.get("gap_ms", 0) / 1000, sampling["max_tokens"]
+        # One response for each token, or one for all.
+        self.tokens = 1 if inputs.get("stream") else self.left
+        self.next_time = time.monotonic() + self.gap * self.tokens
+
+    def send(self) -> bool:
+        """Send what is due; whether more will be."""
+        if self.left % _TOKENS_PER_LOOK == 0 and self.sender.is_cancelled():
+            self.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            return False
+        self.left -= self.tokens
+        self.next_time += self.gap * self.tokens
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if self.left == 0 else 0
+        self.sender.send(self.response(), flags=final)
+        return bool(self.left > 0)
+
+    def response(self) -> Any:
+        reason = "None" if self.left else "length"
+        return pb_utils.InferenceResponse(
+            [
+                pb_utils.Tensor("text_output", np.array([b"tick " * self.tokens], dtype=np.object_)),
+                pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
+                pb_utils.Tensor("num_input_tokens", np.array([self.prompt_tokens], dtype=np.uint32)),
+                pb_utils.Tensor("token_ids", np.ones((1, self.tokens), dtype=np.int32)),
+            ]
+        )

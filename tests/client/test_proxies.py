@@ -1,0 +1,98 @@
+"""What only servers or proxies before Triton say."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+import pytest
+
+from inflight_client import (
+    AccessDenied,
+    Client,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RetryPolicy,
+    ServerFault,
+    ServerOverloaded,
+    TransportError,
+)
+from tests.client.blocking import Blocking
+
+ONCE = RetryPolicy(attempts=1)
+KINDS = pytest.mark.parametrize("kind", [Client, Blocking])
+
+
+@pytest.fixture
+def grpc_url() -> Iterator[str]:
+    """A gRPC server that is too busy, and says for how long."""
+
+    def refuse(requests: Any, context: grpc.ServicerContext) -> None:
+        context.set_trailing_metadata([("grpc-retry-pushback-ms", "2500")])
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "try later")
+
+    handler = grpc.stream_stream_rpc_method_handler(refuse)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelStreamInfer": handler})]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@KINDS
+def test_pushback_of_grpc(grpc_url: str, kind: Any) -> None:
+    with kind(grpc_url, retry=ONCE) as client, pytest.raises(ServerOverloaded, match="try later") as failure:
+        client.generate("one")
+    assert failure.value.retry_after == 2.5
+
+
+@pytest.fixture
+def http_url() -> Iterator[str]:
+    """An HTTP server whose status is the prompt."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(int(body["text_input"]))
+            self.send_header("retry-after", "7")
+            self.end_headers()
+            self.wfile.write(b"not JSON")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, AccessDenied),
+        (403, AccessDenied),
+        (404, ModelNotReady),
+        (413, InvalidRequest),
+        (429, ServerOverloaded),
+        (500, ServerFault),
+        (502, TransportError),
+        (503, ServerOverloaded),
+    ],
+)
+def test_statuses_of_http(http_url: str, kind: Any, status: int, error: type[InflightError]) -> None:
+    with kind(http_url, retry=ONCE) as client, pytest.raises(error, match="not JSON") as failure:
+        client.generate(str(status))
+    if isinstance(failure.value, ServerOverloaded):
+        assert failure.value.retry_after == 7
