@@ -49,6 +49,14 @@ def test_the_default_model_runs_without_python_and_with_every_kernel(fast: Engin
     ]
 
 
+def test_nothing_is_compiled_while_serving(fast: Engine) -> None:
+    compiled = fast.model.forward.num_compilations
+    assert compiled == 1
+    for count, length, tokens in ((1, 1, 3), (5, 7, 2), (3, 70, 9), (40, 3, 4), (1, 600, 2)):
+        fast.generate([make_prompt(length)] * count, greedy(tokens, ignore_eos=True))
+    assert fast.model.forward.num_compilations == compiled
+
+
 @pytest.mark.parametrize("kind", [kind for kind in SERVED if kind != "deepseek_v3"])  # Its values are too narrow.
 def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(SERVED[kind].config, tmp_path)

@@ -46,6 +46,11 @@ class CapturedForward:
         logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
         return logits
 
+    @property
+    def num_compilations(self) -> int:
+        """How often TorchScript has compiled it: once for each kind of arguments, whatever their shapes."""
+        return len(self._graph.get_debug_state().execution_plans)
+
 
 class _Recorded(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, windows: Sequence[int | None]) -> None:
