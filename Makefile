@@ -9,12 +9,14 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve demo load bench bench-step bench-mixed bench-client bench-peers bench-queue precision experiments test check clean
+.PHONY: help serve gateway demo load bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue \
+	precision experiments test check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve    Triton with the model on 127.0.0.1, in the foreground"
 	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags)"
+	@echo "make gateway  OpenAI's API on 127.0.0.1:9000 for a running server; variables: GRPC_PORT, ARGS (its own flags)"
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS"
 	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
@@ -23,6 +25,7 @@ help:
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
 	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
 	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
+	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
 	@echo "make test     the whole test suite, on a real server"
@@ -38,6 +41,9 @@ $(installed): pyproject.toml client/pyproject.toml
 
 serve: $(installed)
 	@$(bin)/python -m scripts.serve
+
+gateway: $(installed)
+	@$(bin)/inflight-gateway --server 127.0.0.1:$(or $(GRPC_PORT),8001) $(ARGS)
 
 demo: $(installed)
 	@$(bin)/python -m scripts.demo
@@ -59,6 +65,9 @@ precision: $(installed)
 
 bench-client: $(installed)
 	@$(bin)/python -m scripts.bench_client
+
+bench-gateway: $(installed)
+	@$(bin)/python -m scripts.bench_gateway
 
 bench-peers: $(installed)
 	@$(bin)/python -m scripts.bench_peers $(PEERS)

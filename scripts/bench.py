@@ -18,6 +18,7 @@ tokens counted over steps times requests at once. The first token is timed by th
 """
 
 import argparse
+import asyncio
 import contextlib
 import gc
 import json
@@ -27,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
-from inflight_client import Client, InflightError
+from inflight_client import AsyncClient, InflightError, Timeouts
 from load_tests.workload import PROMPT_WORDS, VOCABULARY, Task
 from scripts.bench_report import Measurement, Observed, OtherLoad, Run, as_json, environment, table
 from scripts.default_model import NAME, default_model
@@ -214,32 +214,32 @@ def triton_server(folder: Path, **settings: str) -> Iterator[TritonServer]:
 @contextlib.contextmanager
 def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
     """Serve with a tritonserver and `at_once` clients of it, which stream."""
-    with triton_server(folder, max_num_seqs=str(at_once)) as server, Client(server.grpc_url) as client:
-        yield lambda tasks, advance: _closed_loop(client, at_once, tasks, advance)
+    with triton_server(folder, max_num_seqs=str(at_once)) as server:
+        yield lambda tasks, advance: asyncio.run(_closed_loop(server.grpc_url, at_once, tasks, advance))
 
 
-def _closed_loop(client: Client, clients: int, tasks: Sequence[Task], advance: Advance) -> Observed:
-    first_tokens = []
-    # Each thread takes the next request as soon as its last one is answered.
-    with ThreadPoolExecutor(clients) as pool:
-        for seconds in pool.map(lambda task: _time_to_first_token(client, task), tasks):
-            first_tokens.append(seconds)
+async def _closed_loop(url: str, clients: int, tasks: Sequence[Task], advance: Advance) -> Observed:
+    first_tokens: list[float] = []
+    waiting = iter(tasks)
+
+    async def user(client: AsyncClient) -> None:
+        for task in waiting:
+            first_tokens.append(await _time_to_first_token(client, task))
             advance(1)
+
+    async with AsyncClient(url, timeouts=Timeouts(first_token=ANSWER_SECONDS, total=ANSWER_SECONDS)) as client:
+        await asyncio.gather(*(user(client) for _ in range(clients)))
     return Observed(first_token_seconds=tuple(first_tokens))
 
 
-def _time_to_first_token(client: Client, task: Task) -> float:
+async def _time_to_first_token(client: AsyncClient, task: Task) -> float:
     """Read an answer to its end and return when its first text came."""
     sent = time.perf_counter()
-    with client.stream(
-        task.prompt, timeout=ANSWER_SECONDS, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0
-    ) as stream:
-        chunks = [next(stream)]
+    async with client.stream(task.prompt, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0) as stream:
+        await anext(stream)
         first = time.perf_counter() - sent
-        chunks.extend(stream)
-    # The number of tokens does not come back, but nothing else ends with this reason.
-    if chunks[-1].finish_reason != "length":
-        raise RuntimeError(f"an answer of {task.output_tokens} tokens ended with {chunks[-1].finish_reason!r}")
+        answer = await stream.completion()
+    check_length(task.output_tokens, answer.usage.completion_tokens)
     return first
 
 

@@ -1,0 +1,132 @@
+"""What a load generator saw of a server, request by request."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from load_tests.arrivals import Floats
+from load_tests.result import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One request; times are seconds from the start of the run, by the generator's clock."""
+
+    index: int
+    kind: str
+    """The name of its stream in the workload."""
+    tenant: str
+    priority: int
+    prompt_tokens: int
+    max_tokens: int
+    target_ttft: float | None
+    """Seconds; takes the place of the objective's."""
+    scheduled: float
+    """When it was to be sent. In an open loop that is planned, and all waiting counts from it, so that a slow server or
+    generator hides nothing (Gil Tene's "coordinated omission"); in a closed loop it is when it was sent."""
+    sent: float
+    first_token: float | None
+    """When the first text came; None where none did."""
+    last_token: float | None
+    output_tokens: int
+    gaps: tuple[float, ...]
+    """Seconds between the pieces of the answer, each of which is one token or several that came together."""
+    error: str | None
+    """Name of the exception that ended it."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all of its answer came."""
+        return self.error is None and self.first_token is not None
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean time from a token to the next; 0 for one token."""
+        assert self.first_token is not None
+        assert self.last_token is not None
+        return (self.last_token - self.first_token) / max(1, self.output_tokens - 1)
+
+    def meets(self, slo: Slo) -> bool:
+        """Whether it was answered within an objective."""
+        if not self.done:
+            return False
+        assert self.first_token is not None
+        target = slo.ttft if self.target_ttft is None else self.target_ttft
+        return self.first_token - self.scheduled <= target and self.mean_gap <= slo.itl
+
+
+@dataclass(frozen=True)
+class Run:
+    """All requests of a run, in the order in which they were scheduled."""
+
+    records: Sequence[Record]
+    generator_busy: float
+    """Share of the time in which the generator's own process was computing; near 1 it measures itself."""
+
+    @property
+    def done(self) -> list[Record]:
+        """Those that were answered."""
+        return [record for record in self.records if record.done]
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first request to the last token."""
+        begun = min(record.scheduled for record in self.records)
+        return max((r.last_token for r in self.records if r.last_token is not None), default=begun) - begun
+
+    @property
+    def throughput(self) -> float:
+        """Output tokens per second."""
+        return sum(record.output_tokens for record in self.done) / max(self.duration, 1e-9)
+
+    @property
+    def ttft(self) -> Floats:
+        """Seconds from the scheduled time to the first text, of those that were answered."""
+        return np.array([r.first_token - r.scheduled for r in self.done if r.first_token is not None])
+
+    @property
+    def gaps(self) -> Floats:
+        """Seconds between pieces, of all those that were answered together."""
+        return np.array([gap for record in self.done for gap in record.gaps])
+
+    @property
+    def e2e(self) -> Floats:
+        """Seconds from the scheduled time to the last token, of those that were answered."""
+        return np.array([r.last_token - r.scheduled for r in self.done if r.last_token is not None])
+
+    @property
+    def lateness(self) -> Floats:
+        """Seconds by which the generator sent later than planned."""
+        return np.array([record.sent - record.scheduled for record in self.records])
+
+    def goodput(self, slo: Slo) -> float:
+        """Requests per second that were answered within an objective."""
+        return sum(record.meets(slo) for record in self.records) / max(self.duration, 1e-9)
+
+    def attainment(self, slo: Slo) -> float:
+        """Share of all requests that were answered within an objective."""
+        return sum(record.meets(slo) for record in self.records) / len(self.records)
+
+    def errors(self) -> dict[str, int]:
+        """How many requests ended with which error."""
+        kinds = [record.error for record in self.records if record.error is not None]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def between(self, begin: float, end: float) -> "Run":
+        """The requests that were scheduled in a part of the run, such as what is left after a warm-up."""
+        return Run([record for record in self.records if begin <= record.scheduled < end], self.generator_busy)
+
+
+def write_records(records: Iterable[Record], path: Path) -> None:
+    """Write a line of JSON for each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(asdict(record))}\n" for record in records))
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read what `write_records` wrote."""
+    lines = map(json.loads, path.read_text().splitlines())
+    return [Record(**{**line, "gaps": tuple(line["gaps"])}) for line in lines]
