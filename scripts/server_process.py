@@ -128,6 +128,14 @@ class ServerProcess(ABC):
         error.add_note(self.log_tail())
         return error
 
+    def pause(self) -> None:
+        """Stop the server and all that it started where they are, until `resume`."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        os.killpg(self.pid, signal.SIGCONT)
+
     def wait(self) -> str:
         """Return, once the server has ended by itself, how: 'exited with code 1', 'was ended by SIGSEGV'."""
         code = self._started().wait()
@@ -142,6 +150,8 @@ class ServerProcess(ABC):
         if self._process is None:
             return
         self._process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            self.resume()  # A paused one does not hear that.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self.drain_seconds + _EXIT_MARGIN_SECONDS)
         self.kill()

@@ -21,6 +21,7 @@ class Message(TypedDict):
 class Sampling(TypedDict, total=False):
     """How the text is to be made; what is left out is the model's own default."""
 
+    # -1: as many as there is room for.
     max_tokens: int
     min_tokens: int
     temperature: float

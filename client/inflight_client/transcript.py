@@ -34,7 +34,10 @@ class Transcript:
 
         Raises:
             DeadlineExceeded: the server ended the request because the client's own timeout has passed.
+            ServerFault: the reply is not of as many answers as were asked for.
         """
+        if len(reply.texts) != len(self._chunks):
+            raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._prompt_tokens = reply.num_input_tokens

@@ -91,6 +91,11 @@ def test_what_the_request_leaves_open_is_cut_to_the_context(tiny: Tiny) -> None:
     assert len(alone(tiny.engine(), make_prompt(250), SamplingParams(ignore_eos=True))) == 6
 
 
+def test_as_many_tokens_as_there_is_room_for(tiny: Tiny, engine: Engine) -> None:
+    assert len(alone(tiny.engine(), make_prompt(200), greedy(-1, ignore_eos=True))) == 56
+    assert len(alone(engine, PROMPT, greedy(-1, ignore_eos=True))) == 119
+
+
 def test_an_id_cannot_be_used_twice_at_a_time(engine: Engine) -> None:
     engine.submit(PROMPT, greedy(3), request_id="a")
     with pytest.raises(InvalidRequest, match="request_id 'a' belongs to an unfinished request"):

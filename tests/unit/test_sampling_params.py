@@ -15,7 +15,7 @@ from inflight.sampling_params import MAX_LOGPROBS, MAX_SEED, MAX_STOP_STRINGS
 
 BOUNDS = {
     # Field: values at its bounds, values beyond them, what the message says.
-    "max_tokens": ([1, 10**9], [0, -1], "at least 1"),
+    "max_tokens": ([1, 10**9, -1], [0, -2], "at least 1, or -1, for all that there is room for"),
     "min_tokens": ([0], [-1], "at least 0"),
     "temperature": ([0, 0.0, 100.0], [-0.1], "at least 0"),
     "top_k": ([-1, 0, 1], [-2], "at least -1"),

@@ -20,7 +20,7 @@ from inflight.model.loader import load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
 from inflight.request import ERROR, STOP, Request
-from inflight.sampling_params import SamplingParams
+from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
@@ -266,9 +266,10 @@ class Engine:
                 f"prompt has {prompt_tokens} tokens; it must have at most {self.max_model_len - 1}, "
                 f"as the context is {self.max_model_len}"
             )
-        if params.max_tokens is None:
+        if params.max_tokens in (None, ROOM_FOR_ALL):
             cached = self._runner.num_blocks * self.config.block_size + 1 - prompt_tokens
-            return max(1, min(self.model.defaults.max_tokens, room, cached))
+            most = self.model.defaults.max_tokens if params.max_tokens is None else room
+            return max(1, min(most, room, cached))
         if params.max_tokens > room:
             raise InvalidRequest(
                 f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "

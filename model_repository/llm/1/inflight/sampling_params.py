@@ -13,6 +13,8 @@ MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
 MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
+ROOM_FOR_ALL = -1
+"""As `max_tokens`: as many as context and KV cache have room for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class SamplingParams:
     """
 
     max_tokens: int | None = None
-    """Most tokens to generate; 16 if neither this nor the model says."""
+    """Most tokens to generate, or `ROOM_FOR_ALL`; 16 if neither this nor the model says."""
 
     min_tokens: int = 0
     """Tokens to generate before an end-of-sequence token, a stop token or a stop string may end the request."""
@@ -75,7 +77,8 @@ class SamplingParams:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
-        _within("max_tokens", self.max_tokens, 1, None, whole=True)
+        if self.max_tokens != ROOM_FOR_ALL:
+            _within("max_tokens", self.max_tokens, 1, None, whole=True, besides="-1, for all that there is room for")
         _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
         _within("temperature", self.temperature, 0, None)
         _within("top_k", self.top_k, -1, None, whole=True)
@@ -91,7 +94,7 @@ class SamplingParams:
         _check_bias(self.logit_bias)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; it must be true or false")
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+        if self.max_tokens not in (None, ROOM_FOR_ALL) and self.min_tokens > self.max_tokens:
             raise InvalidRequest(f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}")
 
 
@@ -104,6 +107,7 @@ def _within(
     open_low: bool = False,
     whole: bool = False,
     optional: bool = True,
+    besides: str | None = None,
 ) -> None:
     if value is None and optional:
         return
@@ -117,6 +121,8 @@ def _within(
     bound = f"over {low}" if open_low else f"at least {low}"
     if high is not None:
         bound += f" and at most {high}"
+    if besides is not None:
+        bound += f", or {besides}"
     raise InvalidRequest(f"{name} is {value}; it must be {bound}")
 
 

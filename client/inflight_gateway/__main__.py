@@ -1,0 +1,115 @@
+"""`inflight-gateway`: OpenAI's API for a model on an Inflight server."""
+
+import argparse
+import ipaddress
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from inflight_client.options import parse_url
+from inflight_gateway.app import create_app
+from inflight_gateway.keys import KeyRing
+from inflight_gateway.settings import Settings
+
+# How long streams may go on after SIGTERM.
+_DRAIN_SECONDS = 30
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or Ctrl-C, and return the exit status; where it is 1 a line says why."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = _settings(options)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s")
+    uvicorn.run(
+        create_app(settings),
+        host=options.host,
+        port=options.port,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        server_header=False,
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="inflight-gateway", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--server", default="127.0.0.1:8001", help="the Triton server's gRPC endpoint")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; beyond loopback only with --api-keys"
+    )
+    parser.add_argument("--port", type=_number(int, 1, 65535), default=9000, help="port to listen on")
+    parser.add_argument("--model", default="llm", help="the model's name in Triton")
+    parser.add_argument("--served-model-name", metavar="NAME", help="its name for clients; the one in Triton otherwise")
+    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="TOML file of the keys that may ask")
+    parser.add_argument(
+        "--max-concurrent-requests",
+        type=_number(int, 1, 65536),
+        default=512,
+        metavar="N",
+        help="more are answered with 429",
+    )
+    parser.add_argument(
+        "--max-body-bytes",
+        type=_number(int, 1, 2**30),
+        default=4 * 2**20,
+        metavar="N",
+        help="more are answered with 413",
+    )
+    parser.add_argument(
+        "--request-timeout",
+        type=_number(float, 0.001, 86400),
+        default=600.0,
+        metavar="SECONDS",
+        help="for a whole answer",
+    )
+    return parser
+
+
+def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
+    """A reader of numbers within bounds."""
+
+    def read(text: str) -> float:
+        value = kind(text)  # argparse explains a ValueError.
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"it is {text}; it must be at least {low} and at most {high}")
+        return value
+
+    read.__name__ = "number"
+    return read
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """Raises ValueError, or OSError where a file can't be read."""
+    parse_url(options.server, None)
+    if options.api_keys is None and not _is_loopback(options.host):
+        raise ValueError(f"--host is {options.host}; without --api-keys it must be an address of loopback")
+    return Settings(
+        server=options.server,
+        model=options.model,
+        served_model_name=options.served_model_name or options.model,
+        keys=None if options.api_keys is None else KeyRing.read(options.api_keys),
+        max_concurrent_requests=options.max_concurrent_requests,
+        max_body_bytes=options.max_body_bytes,
+        request_timeout=options.request_timeout,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # Another name, which may stand for any address.
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

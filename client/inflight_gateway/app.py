@@ -1,0 +1,88 @@
+"""The application: its endpoints, and what every request passes on its way to them."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+
+from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
+from inflight_gateway import chat, completions, errors, health, models
+from inflight_gateway.disconnect import CancelOnDisconnect
+from inflight_gateway.keys import RequireKey
+from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
+from inflight_gateway.metrics import Measure, Metrics
+from inflight_gateway.responses import Error
+from inflight_gateway.service import Service
+from inflight_gateway.settings import Settings
+
+_REASONS: dict[int | str, str] = {
+    400: "A field of the request is wrong or not supported; `param` names it",
+    401: "The API key is missing or wrong",
+    404: "There is no such model",
+    408: "The body took too long to arrive",
+    413: "The body is too large",
+    429: "Too many requests; come again after the seconds of Retry-After",
+    500: "The gateway or the server failed",
+    503: "The model is not ready, or the server is not reached",
+    504: "The answer took too long",
+    # Also keeps the framework from describing its own form of errors.
+    "4XX": "Anything else that is wrong with the request",
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": reason} for status, reason in _REASONS.items()
+}
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Make the gateway of one model; it connects when the application starts."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        seconds = settings.request_timeout
+        async with AsyncClient(
+            settings.server,
+            model=settings.model,
+            timeouts=Timeouts(first_token=seconds, total=seconds),
+            # The gateway's clients know how urgent they are, and when they want to try again.
+            retry=RetryPolicy(attempts=1),
+        ) as client:
+            app.state.service = Service(
+                client=client, model_name=settings.served_model_name, created=int(time.time()), metrics=metrics
+            )
+            yield
+
+    app = FastAPI(
+        title="Inflight gateway",
+        description="OpenAI's API for a model on an Inflight server.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        responses=_ERRORS,
+    )
+    # For the OpenAPI page alone; `RequireKey` checks keys before a body is read.
+    key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]
+    app.include_router(completions.router, dependencies=key)
+    app.include_router(chat.router, dependencies=key)
+    app.include_router(models.router, dependencies=key)
+    app.include_router(health.router)
+    _add_middleware(app, settings, metrics)
+    app.add_exception_handler(InflightError, errors.answer_inflight_error)
+    app.add_exception_handler(RequestValidationError, errors.answer_invalid_body)
+    app.add_exception_handler(HTTPException, errors.answer_http_error)
+    app.add_exception_handler(Exception, errors.answer_fault)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+    """The last one added is the first that a request passes."""
+    app.add_middleware(CancelOnDisconnect, request_timeout=settings.request_timeout)
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, request_timeout=settings.request_timeout)
+    app.add_middleware(ConcurrencyLimit, limit=settings.max_concurrent_requests)
+    if settings.keys is not None:
+        app.add_middleware(RequireKey, ring=settings.keys)
+    app.add_middleware(Measure, metrics=metrics)

@@ -1,0 +1,79 @@
+"""POST /v1/completions."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from inflight_client import Choice, Chunk, Sampling
+from inflight_gateway import sse
+from inflight_gateway.logprobs import completion_logprobs, length_of
+from inflight_gateway.responses import Completion, CompletionChoice
+from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
+from inflight_gateway.service import Service, TheService, sampling, total, usage_count
+from inflight_gateway.streaming import Answers, begin
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/completions",
+    response_model=None,
+    responses={200: {"model": Completion, "description": "The answers", "content": sse.DOCUMENTATION}},
+)
+async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
+    """Continue a text."""
+    service.describe(body.model)
+    asked = sampling(body, request.scope)
+    asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+    if body.logprobs is not None:
+        asked["logprobs"] = body.logprobs
+    head = {
+        "id": f"cmpl-{uuid.uuid4().hex}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model,
+    }
+    if body.stream:
+        return await begin(_events(body, service, asked, head), service.metrics)
+    prompts = body.prompts
+    answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
+    choices = [choice for answer in answers for choice in answer.choices]
+    usage = total([answer.usage for answer in answers])
+    service.metrics.count_tokens(usage)
+    whole = [_choice(index, choice, body, 0) for index, choice in enumerate(choices)]
+    return JSONResponse({**head, "choices": whole, "usage": usage_count(usage)})
+
+
+async def _events(
+    body: CompletionRequest, service: Service, asked: Sampling, head: dict[str, Any]
+) -> AsyncGenerator[bytes, None]:
+    answers = Answers(service.client.stream(prompt, **asked) for prompt in body.prompts)
+    if body.wants_usage:
+        head = {**head, "usage": None}
+    offsets: Counter[int] = Counter()
+    async with aclosing(answers.chunks()) as chunks:
+        async for prompt_index, chunk in chunks:
+            if chunk.text or chunk.logprobs or chunk.finish_reason:
+                index = prompt_index * (body.n or 1) + chunk.index
+                yield sse.event({**head, "choices": [_choice(index, chunk, body, offsets[index])]})
+                offsets[index] += length_of(chunk.logprobs)
+    service.metrics.count_tokens(answers.usage)
+    if body.wants_usage:
+        yield sse.event({**head, "choices": [], "usage": usage_count(answers.usage)})
+    yield sse.DONE
+
+
+def _choice(index: int, answer: Choice | Chunk, body: CompletionRequest, offset: int) -> CompletionChoice:
+    """An answer, or what is new of it after `offset` characters."""
+    return {
+        "index": index,
+        "text": answer.text,
+        "logprobs": None if body.logprobs is None else completion_logprobs(answer.logprobs, offset),
+        "finish_reason": answer.finish_reason,
+    }

@@ -1,0 +1,171 @@
+"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from inflight_client import (
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    ServerOverloaded,
+    TransportError,
+)
+from inflight_gateway.schemas import ChatRequest, CompletionRequest
+
+logger = logging.getLogger(__name__)
+
+# When to come again where the server says nothing of it.
+_RETRY_AFTER_SECONDS = 1
+_LONGEST_VALUE = 100
+_FIELDS = CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys()
+
+
+class ApiError(HTTPException):
+    """An error as a client of the gateway sees it.
+
+    Args:
+        status: HTTP's status code.
+        code: what programs tell errors apart by.
+        message: what people read.
+        param: the field of the request that is wrong, such as `messages[0].role`.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+        self.param = param
+
+    def document(self) -> dict[str, object]:
+        """The body of the response, or an event in a stream that has begun."""
+        return {
+            "error": {
+                "message": self.detail,
+                "type": _type_of(self.status_code),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        """The whole response."""
+        # ASCII, as a message may quote text that has no UTF-8.
+        body = json.dumps(self.document())
+        return Response(body, self.status_code, headers=self.headers, media_type="application/json")
+
+
+def _type_of(status: int) -> str:
+    match status:
+        case 401:
+            return "authentication_error"
+        case 429:
+            return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def overloaded(message: str, retry_after: float | None = None) -> ApiError:
+    """429, with the seconds after which to come again."""
+    seconds = math.ceil(retry_after or _RETRY_AFTER_SECONDS)
+    return ApiError(429, "server_overloaded", message, headers={"Retry-After": str(seconds)})
+
+
+def api_error(error: InflightError) -> ApiError:
+    """What a failed request to the server means for the gateway's client."""
+    message = str(error)
+    match error:
+        case InvalidRequest():
+            # The server's messages begin with the field's name, if they are about one.
+            field = message.partition(" ")[0]
+            return ApiError(400, "invalid_value", message, param=field if field.partition("[")[0] in _FIELDS else None)
+        case ServerOverloaded():
+            return overloaded(message, error.retry_after)
+        case ModelNotReady() | RequestCancelled():
+            return ApiError(503, "server_not_ready", f"the model is not ready: {message}")
+        case TransportError():
+            logger.warning("the server is not reached: %s", message)
+            return ApiError(503, "server_not_ready", "the model's server is not reached")
+        case DeadlineExceeded():
+            return ApiError(504, "deadline_exceeded", message)
+    logger.error("the server failed: %s: %s", type(error).__name__, message)
+    return ApiError(500, "server_fault", "the model's server failed; its operator finds the reason in the log")
+
+
+async def answer_inflight_error(_: Request, error: Exception) -> Response:
+    """Handler of `InflightError`."""
+    assert isinstance(error, InflightError)
+    return api_error(error).response()
+
+
+async def answer_http_error(_: Request, error: Exception) -> Response:
+    """Handler of `ApiError` and of what the framework itself refuses: unknown paths, other methods, broken bodies."""
+    assert isinstance(error, HTTPException)
+    if not isinstance(error, ApiError):
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        error = ApiError(error.status_code, code, error.detail, headers=error.headers)
+    return error.response()
+
+
+async def answer_fault(_: Request, error: Exception) -> Response:
+    """Handler of everything that nobody expected; the framework logs it."""
+    return ApiError(500, "internal_error", "the gateway failed; its operator finds the reason in the log").response()
+
+
+async def answer_invalid_body(_: Request, error: Exception) -> Response:
+    """Handler of requests that do not fit their schema: 400, and the first thing that is wrong."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = _field_name(first, error.body)
+    message, code = _explain(first, field)
+    return ApiError(400, code, message, param=field or None).response()
+
+
+def _explain(error: dict[str, Any], field: str) -> tuple[str, str]:
+    match error["type"]:
+        case "json_invalid":
+            return f"the body is not JSON: {error['ctx']['error']}", "invalid_json"
+        case "missing":
+            return f"{field or 'the body'} is missing", "missing_field"
+        case "extra_forbidden" | "none_required":
+            return f"{field} is not supported", "unsupported_field"
+        case "model_attributes_type" if not field:
+            return "the body must be a JSON object, sent with Content-Type: application/json", "invalid_body"
+    value = ascii(error["input"])
+    if len(value) > _LONGEST_VALUE:
+        value = f"{value[:_LONGEST_VALUE]}..."
+    return f"{field} is {value}: {error['msg'].removeprefix('Value error, ')}", "invalid_value"
+
+
+def _field_name(error: Mapping[str, Any], body: Any) -> str:
+    """The path of the field in the body that an error of pydantic's is about, such as `messages[0].role`.
+
+    pydantic's own also has the names of union members in it; those lead nowhere in the body.
+    """
+    path, name, value = error["loc"][1:], "", body
+    for number, step in enumerate(path, start=1):
+        is_missing = error["type"] == "missing" and number == len(path)
+        if isinstance(value, list) and isinstance(step, int):
+            name += f"[{step}]"
+            value = value[step]
+        elif isinstance(value, dict) and (step in value or is_missing):
+            name += f".{step}" if name else step
+            value = value.get(step)
+    return name

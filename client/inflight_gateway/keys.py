@@ -1,0 +1,93 @@
+"""API keys: who may ask, whose share of the server that uses, and how urgent it is at most."""
+
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from inflight_gateway.errors import ApiError
+
+KEY = "inflight_key"
+"""Where a request's scope has its `ApiKey`."""
+
+
+class ApiKey(BaseModel):
+    """An entry of the file, a table `[[keys]]`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Of the key, which the file itself does not hold: `printf %s KEY | sha256sum`."""
+    tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The key's name if not given."""
+    priority: Annotated[int, Field(ge=1)] | None = None
+    """The highest that a request may have, and its own unless it asks for less. Without, it may have any."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    keys: Annotated[list[ApiKey], Field(min_length=1)]
+
+
+class KeyRing:
+    """The keys of one gateway."""
+
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
+        self._keys = tuple(keys)
+
+    @classmethod
+    def read(cls, path: Path) -> "KeyRing":
+        """Read a file. Raises OSError, or ValueError which names the entry that is wrong."""
+        try:
+            keys = _File.model_validate(tomllib.loads(path.read_text())).keys
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except ValueError as error:  # Of TOML's, or no UTF-8.
+            raise ValueError(f"{path}: {error}") from None
+        for field in ("name", "sha256"):
+            values = [getattr(key, field) for key in keys]
+            if repeated := {value for value in values if values.count(value) > 1}:
+                raise ValueError(f"{path}: keys share the {field} {', '.join(sorted(repeated))}")
+        return cls(keys)
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The entry of a key. All are compared, so that time tells nothing about them."""
+        digest = hashlib.sha256(secret.encode()).hexdigest()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(key.sha256, digest):
+                found = key
+        return found
+
+
+class RequireKey:
+    """Lets requests to `/v1/` pass that have a key of the ring; answers 401 to others."""
+
+    def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
+        self._app = app
+        self._ring = ring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+            key = self._ring.find(secret.strip()) if scheme.lower() == "bearer" else None
+            if key is None:
+                await _refusal(bool(scheme)).response()(scope, receive, send)
+                return
+            scope[KEY] = key
+        await self._app(scope, receive, send)
+
+
+def _refusal(given: bool) -> ApiError:
+    message = "the API key is wrong" if given else "there is no API key; send it as Authorization: Bearer KEY"
+    return ApiError(401, "invalid_api_key", message, headers={"WWW-Authenticate": "Bearer"})

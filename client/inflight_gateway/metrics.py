@@ -1,0 +1,91 @@
+"""The gateway's own metrics; those of the model are Triton's."""
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inflight_client import Usage
+
+OUTCOME = "inflight_outcome"
+"""Where a request's scope has the status that it ended with, if not the one that was sent."""
+
+_FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_DURATION_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"})
+_ONE_MODEL = "/v1/models/"
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "inflight_gateway_requests",
+            "Requests that ended; the status of a stream is that of its end, and 499 where the client left before it.",
+            ["endpoint", "status"],
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "inflight_gateway_requests_in_flight", "Requests being answered now.", ["endpoint"], registry=self.registry
+        )
+        self.duration = Histogram(
+            "inflight_gateway_request_duration_seconds",
+            "From the request's head to the end of its answer.",
+            ["endpoint"],
+            buckets=_DURATION_BUCKETS,
+            registry=self.registry,
+        )
+        self.first_token = Histogram(
+            "inflight_gateway_time_to_first_token_seconds",
+            "From sending a streamed request to the model to its first token.",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self.tokens = Counter(
+            "inflight_gateway_tokens", "Tokens of finished answers.", ["kind"], registry=self.registry
+        )
+
+    def count_tokens(self, usage: Usage) -> None:
+        """Add those of a finished answer."""
+        self.tokens.labels("prompt").inc(usage.prompt_tokens)
+        self.tokens.labels("completion").inc(usage.completion_tokens)
+
+
+def endpoint_of(path: str) -> str:
+    """The label of a path; few, whatever clients ask for."""
+    if path in _PATHS:
+        return path
+    return "/v1/models/{model}" if path.startswith(_ONE_MODEL) else "other"
+
+
+class Measure:
+    """Counts and times all requests."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        endpoint = endpoint_of(scope["path"])
+        status = 500  # Where an exception goes past.
+        begun = time.perf_counter()
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        in_flight = self._metrics.in_flight.labels(endpoint)
+        in_flight.inc()
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            in_flight.dec()
+            self._metrics.requests.labels(endpoint, scope.get(OUTCOME, status)).inc()
+            self._metrics.duration.labels(endpoint).observe(time.perf_counter() - begun)

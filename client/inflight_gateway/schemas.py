@@ -1,0 +1,220 @@
+"""Requests, as OpenAI defines them, with some fields of ours; what is not supported is refused by name."""
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from inflight_client import Prompt
+
+MAX_SAMPLES = 16
+MAX_PROMPTS = 64
+DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's own."""
+ALL_TOKENS = -1
+"""The server's word for as many as the context has room for, which is OpenAI's default for a chat."""
+
+_INT32_MAX = 2**31 - 1
+
+
+def _prompt_form(value: Any) -> str:
+    """Which of its forms a prompt has; of lists the first element decides. Without this, a wrong prompt is told of as
+    four errors, one for each form."""
+    if not isinstance(value, list):
+        return "a text"
+    first = value[0] if value else None
+    if isinstance(first, list):
+        return "a list of lists"
+    return "a list of tokens" if isinstance(first, int) and not isinstance(first, bool) else "a list"
+
+
+def _text_or_list(value: Any) -> str:
+    return "a list" if isinstance(value, list) else "a text"
+
+
+def _refuse_true(value: bool) -> bool:
+    if value:
+        raise ValueError("it must be false or absent")
+    return value
+
+
+# Not `Literal[False]`, which takes 0 as well.
+_False = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
+_Text = Annotated[str, Field(min_length=1)]
+_TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
+_TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
+_Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+_Prompt = Annotated[
+    Annotated[_Text, Tag("a text")]
+    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list")]
+    | Annotated[_TokenIds, Tag("a list of tokens")]
+    | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list of lists")],
+    Discriminator(_prompt_form),
+]
+_Stop = Annotated[
+    Annotated[_Text, Tag("a text")] | Annotated[list[_Text], Field(max_length=4), Tag("a list")],
+    Discriminator(_text_or_list),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Strict):
+    """What a stream holds besides the answer."""
+
+    include_usage: bool | None = None
+
+
+class Generation(_Strict):
+    """What both ways to ask have in common."""
+
+    model: _Text
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: _Stop | None = None
+    # OpenAI's is signed, the server's is not.
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = (
+        None
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="Whose share of the server is used, where the gateway has no API keys."
+    )
+
+    # The server's own.
+    top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
+    priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
+
+    # Clients send these, and with these values they change nothing.
+    store: _False | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    @field_validator("stream_options")
+    @classmethod
+    def _only_of_streams(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if value is not None and not info.data.get("stream"):
+            raise ValueError("it must be absent unless stream is true")
+        return value
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with the count of tokens."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class CompletionRequest(Generation):
+    """A body of POST /v1/completions."""
+
+    prompt: _Prompt
+    max_tokens: _Count | None = Field(None, description=f"{DEFAULT_COMPLETION_TOKENS} if not given.")
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: _False | None = None
+    suffix: None = None
+    best_of: int | None = Field(None, description="The same as n.")
+
+    @field_validator("best_of")
+    @classmethod
+    def _same_as_n(cls, value: int | None, info: ValidationInfo) -> int | None:
+        n = info.data.get("n") or 1
+        if value is not None and value != n:
+            raise ValueError(f"it must be n, {n}, or absent")
+        return value
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """A list of them in any case."""
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        return cast(list[Prompt], self.prompt if several else [self.prompt])
+
+
+class TextPart(_Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+_Content = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(min_length=1), Tag("a list")],
+    Discriminator(_text_or_list),
+]
+
+
+class ChatMessage(_Strict):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Content
+
+    # What the gateway's own answers have, and what OpenAI's have besides; none of it can hold anything.
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
+
+    @property
+    def text(self) -> str:
+        """The content, its parts put together."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ResponseFormat(_Strict):
+    """The form of the answer: plain text, there is no other."""
+
+    type: Literal["text"]
+
+
+class ChatRequest(Generation):
+    """A body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: _Count | None = Field(None, description="As many as the context has room for if not given.")
+    max_completion_tokens: _Count | None = Field(None, description="The same as max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: None = None
+    tool_choice: None = None
+    functions: None = None
+    function_call: None = None
+    parallel_tool_calls: bool | None = None
+
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _only_one_of_both(cls, value: int | None, info: ValidationInfo) -> int | None:
+        other = info.data.get("max_tokens")
+        if value is not None and other not in (None, value):
+            raise ValueError(f"it must be max_tokens, {other}, or absent: both are names of one field")
+        return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _only_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and not info.data.get("logprobs"):
+            raise ValueError("it must be absent unless logprobs is true")
+        return value

@@ -1,0 +1,9 @@
+# Built with `client/` as its context, see compose.yaml.
+FROM python:3.12-slim
+
+COPY . /opt/inflight-client
+RUN pip install --no-cache-dir '/opt/inflight-client[gateway]'
+
+USER nobody
+EXPOSE 9000
+ENTRYPOINT ["inflight-gateway"]

@@ -1,0 +1,42 @@
+"""A gateway in front of a real tritonserver over the model that echoes."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from openai import OpenAI
+
+from scripts.triton_server import TritonServer
+from tests.client.conftest import ECHO
+from tests.gateway.gateway_process import GatewayProcess
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    repository = tmp_path_factory.mktemp("models")
+    (repository / "llm").symlink_to(ECHO)
+    with TritonServer(repository, drain_seconds=2) as server:
+        server.wait_ready(60, ["llm"])
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(server.grpc_url) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway
+
+
+@pytest.fixture
+def client(gateway: GatewayProcess) -> Iterator[OpenAI]:
+    with gateway.openai() as client:
+        yield client
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

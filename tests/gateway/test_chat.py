@@ -1,0 +1,101 @@
+"""POST /v1/chat/completions, by OpenAI's own client."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.gateway.gateway_process import GatewayProcess
+
+
+def arrived(client: OpenAI, messages: list[Any], **fields: Any) -> tuple[Any, dict[str, Any]]:
+    """The messages and the sampling parameters that the server got."""
+    answer = client.chat.completions.create(model="llm", messages=messages, **fields)
+    request = json.loads(answer.choices[0].message.content or "")
+    return json.loads(request["messages"]), json.loads(request["sampling_parameters"])
+
+
+def test_answer(client: OpenAI) -> None:
+    answer = client.chat.completions.create(model="llm", messages=[{"role": "user", "content": "one two"}])
+    assert answer.object == "chat.completion"
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "one two ", "stop")
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 2)
+
+
+def test_stream_begins_with_the_role(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one two"}]
+    options: Any = {"include_usage": True}
+    with client.chat.completions.create(model="llm", messages=messages, stream=True, stream_options=options) as stream:
+        *chunks, last = list(stream)
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert [(delta.role, delta.content) for delta in deltas] == [
+        ("assistant", ""),
+        (None, "one "),
+        (None, "two "),
+        (None, None),
+    ]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, None, "stop"]
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.total_tokens == 4
+
+
+def test_asynchronous_client(gateway: GatewayProcess) -> None:
+    async def text() -> str:
+        async with gateway.async_openai() as client:
+            messages: list[Any] = [{"role": "user", "content": "one two"}]
+            stream = await client.chat.completions.create(model="llm", messages=messages, stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    assert asyncio.run(text()) == "one two "
+
+
+def test_roles_and_parts(client: OpenAI) -> None:
+    parts = [{"type": "text", "text": "!req"}, {"type": "text", "text": "uest"}]
+    messages, _ = arrived(
+        client,
+        [
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": "hi", "refusal": None},
+            {"role": "user", "content": parts},
+        ],
+    )
+    assert messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": "!request"},
+    ]
+
+
+def test_answer_can_be_sent_back(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one"}]
+    messages.append(client.chat.completions.create(model="llm", messages=messages).choices[0].message)
+    echoed, _ = arrived(client, [*messages, {"role": "user", "content": "!request"}])
+    assert echoed[1] == {"role": "assistant", "content": "one "}
+    # All fields, with their nulls, as some programs store them.
+    stored = messages[1].model_dump()
+    assert arrived(client, [stored, {"role": "user", "content": "!request"}])[0][0]["content"] == "one "
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"max_tokens": -1, "temperature": 1}),
+        ({"max_tokens": 5}, {"max_tokens": 5}),
+        ({"max_completion_tokens": 6}, {"max_tokens": 6}),
+        ({"max_completion_tokens": 6, "max_tokens": 6}, {"max_tokens": 6}),
+        ({"logprobs": True}, {"logprobs": 0}),
+        ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
+        ({"stop": ["a", "b"], "seed": 1, "response_format": {"type": "text"}}, {"stop": ["a", "b"], "seed": 1}),
+        ({"parallel_tool_calls": False, "store": False}, {}),
+    ],
+)
+def test_fields_reach_the_server(client: OpenAI, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    _, parameters = arrived(client, [{"role": "user", "content": "!request"}], **fields)
+    assert {name: parameters[name] for name in expected} == expected

@@ -1,0 +1,133 @@
+"""POST /v1/completions, by OpenAI's own client."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.gateway.gateway_process import GatewayProcess
+
+
+def arrived(client: OpenAI, **fields: Any) -> dict[str, Any]:
+    """The sampling parameters that the server got."""
+    request = json.loads(client.completions.create(model="llm", prompt="!request", **fields).choices[0].text)
+    parameters: dict[str, Any] = json.loads(request["sampling_parameters"])
+    return parameters
+
+
+def test_answer_of_one_prompt(client: OpenAI) -> None:
+    answer = client.completions.create(model="llm", prompt="one two three")
+    assert answer.object == "text_completion"
+    assert answer.model == "llm"
+    (choice,) = answer.choices
+    assert (choice.index, choice.text, choice.finish_reason, choice.logprobs) == (0, "one two three ", "stop", None)
+    usage = answer.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 3, 6)
+
+
+def test_max_tokens_ends_with_length(client: OpenAI) -> None:
+    (choice,) = client.completions.create(model="llm", prompt="one two three", max_tokens=2).choices
+    assert (choice.text, choice.finish_reason) == ("one two ", "length")
+
+
+def test_prompts_are_answered_in_their_order(client: OpenAI) -> None:
+    answer = client.completions.create(model="llm", prompt=["!gap 100 one two", "three"])
+    assert [(choice.index, choice.text) for choice in answer.choices] == [(0, "one two "), (1, "three ")]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("prompt", [[5, 6], [[5, 6], [7]]])
+def test_token_ids(client: OpenAI, prompt: Any) -> None:
+    # The model takes a list of them for a prompt's words.
+    texts = [choice.text.replace(" ", "") for choice in client.completions.create(model="llm", prompt=prompt).choices]
+    assert texts == (["[5,6]"] if prompt == [5, 6] else ["[5,6]", "[7]"])
+
+
+def test_stream(client: OpenAI) -> None:
+    with client.completions.create(model="llm", prompt="one two", stream=True) as stream:
+        chunks = list(stream)
+    assert [chunk.choices[0].text for chunk in chunks] == ["one ", "two ", ""]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "stop"]
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_stream_ends_with_usage_where_asked_for(gateway: GatewayProcess) -> None:
+    body = {"model": "llm", "prompt": "one two", "stream": True, "stream_options": {"include_usage": True}}
+    response = httpx.post(f"{gateway.url}/v1/completions", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *events, done = response.text.strip().split("\n\n")
+    *pieces, last = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert done == "data: [DONE]"
+    assert [piece["usage"] for piece in pieces] == [None, None, None]
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+
+
+def test_prompts_stream_side_by_side(client: OpenAI) -> None:
+    prompts = ["!gap 200 one two", "three", "four five"]
+    with client.completions.create(model="llm", prompt=prompts, stream=True) as stream:
+        chunks = [chunk.choices[0] for chunk in stream]
+    texts = ["".join(chunk.text for chunk in chunks if chunk.index == index) for index in range(3)]
+    assert texts == ["one two ", "three ", "four five "]
+    # The slow one does not hold up the others.
+    assert [chunk.index for chunk in chunks if chunk.finish_reason][-1] == 0
+
+
+def test_32_streams_at_once(gateway: GatewayProcess) -> None:
+    async def text(number: int) -> str:
+        stream = await client.completions.create(model="llm", prompt=f"!gap 5 a b c {number}", stream=True)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    async def texts() -> list[str]:
+        async with client:
+            return await asyncio.gather(*map(text, range(32)))
+
+    client = gateway.async_openai()
+    assert asyncio.run(texts()) == [f"a b c {number} " for number in range(32)]
+
+
+def test_defaults_are_openai_s(client: OpenAI) -> None:
+    parameters = arrived(client)
+    assert parameters["temperature"] == 1
+    assert parameters["max_tokens"] == 16
+    assert not {"top_p", "stop", "seed", "logit_bias", "tenant", "priority", "logprobs"} & parameters.keys()
+
+
+def test_fields_reach_the_server(client: OpenAI) -> None:
+    fields = {
+        "n": 1,
+        "max_tokens": 7,
+        "temperature": 0,
+        "top_p": 0.5,
+        "seed": 3,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "logprobs": 2,
+    }
+    ours = {
+        "top_k": 4,
+        "min_p": 0.1,
+        "repetition_penalty": 1.5,
+        "min_tokens": 1,
+        "ignore_eos": True,
+        "stop_token_ids": [9],
+        "priority": 2,
+    }
+    parameters = arrived(client, stop="end", logit_bias={"5": -3}, user="ann", best_of=1, extra_body=ours, **fields)
+    expected = {**fields, **ours, "stop": ["end"], "logit_bias": {"5": -3.0}, "tenant": "ann"}
+    assert {name: parameters[name] for name in expected} == expected
+
+
+def test_negative_seed_is_one_of_the_server_s(client: OpenAI) -> None:
+    assert arrived(client, seed=-1)["seed"] == 2**64 - 1
+
+
+def test_fields_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
+    harmless = {"store": False, "metadata": {"a": "b"}, "service_tier": "auto"}
+    assert client.completions.create(model="llm", prompt="one", echo=False, extra_body=harmless).choices[0].text

@@ -1,0 +1,80 @@
+"""A request that nobody waits for any more ends in the engine, alone."""
+
+import socket
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from inflight_client.metrics import parse_metrics
+from tests.gateway.conftest import eventually
+from tests.gateway.gateway_process import GatewayProcess
+
+FOREVER = "!gap 10 !forever"
+
+
+def cancelled(client: OpenAI) -> int:
+    """How many requests the server has seen cancelled so far."""
+    return int(client.completions.create(model="llm", prompt="!cancelled").choices[0].text)
+
+
+def test_leaving_a_stream_cancels_it_and_no_other(client: OpenAI) -> None:
+    before = cancelled(client)
+    with client.completions.create(model="llm", prompt=FOREVER, max_tokens=10_000, stream=True) as kept:
+        next(kept)
+        with client.completions.create(model="llm", prompt=FOREVER, max_tokens=10_000, stream=True) as left:
+            next(left)
+        assert eventually(lambda: cancelled(client) == before + 1)
+        assert [next(kept).choices[0].text for _ in range(20)] == ["tick "] * 20
+        assert cancelled(client) == before + 1
+    assert eventually(lambda: cancelled(client) == before + 2)
+
+
+@pytest.mark.parametrize("prompt", [FOREVER, [FOREVER, FOREVER]])
+def test_all_prompts_of_a_stream_are_cancelled(client: OpenAI, prompt: str | list[str]) -> None:
+    before = cancelled(client)
+    with client.completions.create(model="llm", prompt=prompt, max_tokens=10_000, stream=True) as stream:
+        next(stream)
+    expected = before + (1 if isinstance(prompt, str) else 2)
+    assert eventually(lambda: cancelled(client) == expected)
+
+
+@pytest.mark.parametrize("prompt", [FOREVER, [FOREVER, FOREVER]])
+def test_leaving_before_a_whole_answer_cancels_it(client: OpenAI, prompt: str | list[str]) -> None:
+    before = cancelled(client)
+    with pytest.raises(openai.APITimeoutError):
+        client.completions.create(model="llm", prompt=prompt, max_tokens=10_000, timeout=0.3)
+    expected = before + (1 if isinstance(prompt, str) else 2)
+    assert eventually(lambda: cancelled(client) == expected)
+
+
+def test_leaving_before_the_first_token_cancels(client: OpenAI) -> None:
+    before = cancelled(client)
+    with pytest.raises(openai.APITimeoutError):
+        # The model looks for cancellation when it has the next word.
+        client.chat.completions.create(
+            model="llm", messages=[{"role": "user", "content": "!gap 600 one"}], stream=True, timeout=0.2
+        )
+    assert eventually(lambda: cancelled(client) == before + 1)
+
+
+def test_leaving_in_the_middle_of_a_body(gateway: GatewayProcess) -> None:
+    def in_flight() -> float:
+        metrics = parse_metrics(httpx.get(f"{gateway.url}/metrics").text)
+        return metrics.value("inflight_gateway_requests_in_flight", endpoint="/v1/chat/completions")
+
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.http_port)) as connection:
+        connection.sendall(head + b'{"model": "llm"')
+        assert eventually(lambda: in_flight() == 1)
+    assert eventually(lambda: in_flight() == 0)
+
+
+def test_finished_answers_are_not_cancelled(client: OpenAI) -> None:
+    before = cancelled(client)
+    for stream in (False, True):
+        answer = client.completions.create(model="llm", prompt="one two", stream=stream)
+        if stream:
+            list(answer)  # type: ignore[arg-type]
+    assert cancelled(client) == before

@@ -1,0 +1,114 @@
+"""What is too much is refused, and says when to come again."""
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from inflight_client.metrics import parse_metrics
+from scripts.triton_server import TritonServer
+from tests.gateway.conftest import eventually
+from tests.gateway.gateway_process import GatewayProcess
+
+
+@pytest.fixture(scope="module")
+def narrow(server: TritonServer) -> Iterator[GatewayProcess]:
+    limits = ["--max-concurrent-requests=2", "--max-body-bytes=1000", "--request-timeout=1"]
+    with GatewayProcess(server.grpc_url, *limits) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway
+
+
+@pytest.fixture
+def client(narrow: GatewayProcess) -> Iterator[OpenAI]:
+    with narrow.openai() as client:
+        yield client
+
+
+def test_more_requests_than_may_run_at_once(narrow: GatewayProcess, client: OpenAI) -> None:
+    forever: dict[str, Any] = {"model": "llm", "prompt": "!gap 10 !forever", "max_tokens": 10_000, "stream": True}
+    with client.completions.create(**forever) as one, client.completions.create(**forever) as other:
+        next(one), next(other)
+        with pytest.raises(openai.RateLimitError, match="2 requests are running; at most 2 may") as caught:
+            client.completions.create(model="llm", prompt="one")
+        assert caught.value.response.headers["retry-after"] == "1"
+        assert httpx.get(f"{narrow.url}/health").status_code == 200
+        assert client.models.list().data
+    # Their places are free as soon as the gateway knows that they have left; until then a client tries again.
+    assert client.with_options(max_retries=5).completions.create(model="llm", prompt="one").choices[0].text == "one "
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_body_that_is_too_large(narrow: GatewayProcess, chunked: bool) -> None:
+    body = b'{"model": "llm", "prompt": "%b"}' % (b"a" * 1000)
+    content = iter([body[:500], body[500:]]) if chunked else body
+    response = httpx.post(f"{narrow.url}/v1/completions", content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+    assert "at most 1000" in response.json()["error"]["message"]
+
+
+def test_largest_body(narrow: GatewayProcess) -> None:
+    shell = '{"model": "llm", "prompt": "%s"}'
+    body = shell % ("a" * (1000 - len(shell) + 2))
+    assert len(body) == 1000
+    response = httpx.post(f"{narrow.url}/v1/completions", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 200
+
+
+def test_answer_that_takes_too_long(client: OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.completions.create(model="llm", prompt="!gap 10 !forever", max_tokens=10_000)
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+
+
+def test_stream_that_takes_too_long_ends_with_an_event(client: OpenAI) -> None:
+    with client.completions.create(model="llm", prompt="!gap 10 !forever", max_tokens=10_000, stream=True) as stream:
+        assert next(stream).choices[0].text == "tick "
+        with pytest.raises(openai.APIError) as caught:
+            list(stream)
+    assert caught.value.code == "deadline_exceeded"
+
+
+def test_body_that_does_not_arrive(narrow: GatewayProcess) -> None:
+    connection = HTTPConnection("127.0.0.1", narrow.http_port, timeout=10)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("Content-Length", "10")
+    connection.endheaders(b"{")
+    response = connection.getresponse()
+    assert response.status == 408
+    assert json.load(response)["error"]["code"] == "slow_body"
+    connection.close()
+
+
+def test_client_that_does_not_read(narrow: GatewayProcess) -> None:
+    # More than the buffers of both ends hold.
+    body = b'{"model": "llm", "prompt": "!gap 1 !forever", "max_tokens": 1000000, "stream": true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", narrow.http_port))
+        connection.sendall(head % len(body) + body)
+        assert eventually(lambda: in_flight(narrow) == 1)
+        assert eventually(lambda: in_flight(narrow) == 0, seconds=15)
+
+
+def in_flight(gateway: GatewayProcess) -> float:
+    metrics = parse_metrics(httpx.get(f"{gateway.url}/metrics").text)
+    return metrics.value("inflight_gateway_requests_in_flight", endpoint="/v1/completions")
+
+
+def test_places_of_requests_that_failed_are_free(narrow: GatewayProcess, client: OpenAI) -> None:
+    for _ in range(3):
+        for body in ({}, {"model": "x", "prompt": "a"}, {"model": "llm", "prompt": "!error INTERNAL"}):
+            assert httpx.post(f"{narrow.url}/v1/completions", json=body).status_code in (400, 404, 500)
+        with socket.create_connection(("127.0.0.1", narrow.http_port)) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
+    answer = client.with_options(max_retries=5).completions.create(model="llm", prompt="one")
+    assert answer.choices[0].text == "one "

@@ -1,0 +1,73 @@
+"""The gateway's metrics count what was asked, by few labels."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from scripts.triton_server import TritonServer
+from tests.gateway.conftest import eventually
+from tests.gateway.gateway_process import GatewayProcess
+
+
+@pytest.fixture
+def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
+    """One that nobody else asks."""
+    with GatewayProcess(server.grpc_url) as gateway:
+        gateway.wait_for(["/v1/models"], 30)
+        yield gateway
+
+
+def metrics(gateway: GatewayProcess) -> MetricsSnapshot:
+    return parse_metrics(httpx.get(f"{gateway.url}/metrics").text)
+
+
+def count(gateway: GatewayProcess, endpoint: str, status: int) -> float:
+    name = "inflight_gateway_requests_total"
+    return sum(sample.value for sample in metrics(gateway).select(name, endpoint=endpoint, status=str(status)))
+
+
+def test_requests_tokens_and_times(gateway: GatewayProcess, client: OpenAI) -> None:
+    client.completions.create(model="llm", prompt="one two three")
+    list(client.completions.create(model="llm", prompt="one two", stream=True))
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="llm", prompt="")
+    with pytest.raises(openai.APIError):
+        list(client.completions.create(model="llm", prompt="one !error INTERNAL", stream=True))
+    now = metrics(gateway)
+    endpoint: dict[str, Any] = {"endpoint": "/v1/completions"}
+    for status, expected in ((200, 2), (400, 1), (500, 1)):
+        assert now.value("inflight_gateway_requests_total", status=str(status), **endpoint) == expected
+    assert now.value("inflight_gateway_tokens_total", kind="prompt") == 5
+    assert now.value("inflight_gateway_tokens_total", kind="completion") == 5
+    assert now.value("inflight_gateway_time_to_first_token_seconds_count") == 2
+    assert now.value("inflight_gateway_request_duration_seconds_count", **endpoint) == 4
+
+
+def test_requests_in_flight_and_clients_that_leave(gateway: GatewayProcess, client: OpenAI) -> None:
+    path = "/v1/chat/completions"
+
+    def in_flight() -> float:
+        return metrics(gateway).value("inflight_gateway_requests_in_flight", endpoint=path)
+
+    messages: Any = [{"role": "user", "content": "!gap 10 !forever"}]
+    with client.chat.completions.create(model="llm", messages=messages, stream=True) as stream:
+        next(stream)
+        assert in_flight() == 1
+    assert eventually(lambda: count(gateway, path, 499) == 1)
+    assert in_flight() == 0
+    assert count(gateway, path, 200) == 0
+
+
+def test_paths_of_clients_do_not_become_labels(gateway: GatewayProcess) -> None:
+    for number in range(20):
+        httpx.get(f"{gateway.url}/{number}")
+        httpx.get(f"{gateway.url}/v1/models/{number}")
+    assert count(gateway, "other", 404) == 20
+    assert count(gateway, "/v1/models/{model}", 404) == 20
+    endpoints = {sample.labels["endpoint"] for sample in metrics(gateway).select("inflight_gateway_requests_total")}
+    assert endpoints == {"/v1/models", "/v1/models/{model}", "/metrics", "other"}

@@ -1,0 +1,55 @@
+"""The gateway does what its OpenAPI page says, whatever is sent."""
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from inflight_gateway.app import create_app
+from inflight_gateway.settings import Settings
+from tests.gateway.gateway_process import GatewayProcess
+
+APP = create_app(
+    Settings(
+        server="127.0.0.1:8001",
+        model="llm",
+        served_model_name="llm",
+        keys=None,
+        max_concurrent_requests=512,
+        max_body_bytes=2**22,
+        request_timeout=60,
+    )
+)
+PAGE = APP.openapi()
+for request in ("CompletionRequest", "ChatRequest"):
+    fields = PAGE["components"]["schemas"][request]["properties"]
+    # Nearly all requests would end at the model's name otherwise.
+    fields["model"] = {"const": "llm"}
+    # The model that echoes has one answer, whatever it is asked for.
+    del fields["n"]
+schema = schemathesis.openapi.from_dict(PAGE)
+
+
+@schema.parametrize()
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_documented(case: schemathesis.Case, gateway: GatewayProcess) -> None:
+    # The page cannot say which fields go together, such as logprobs and top_logprobs.
+    case.call_and_validate(base_url=gateway.url, excluded_checks=[positive_data_acceptance])
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_errors_are_documented(gateway: GatewayProcess, path: str) -> None:
+    responses = httpx.get(f"{gateway.url}/openapi.json").json()["paths"][path]["post"]["responses"]
+    assert {"400", "401", "404", "413", "429", "500", "503", "504"} <= responses.keys()
+    assert "422" not in responses
+    for status, response in responses.items():
+        if status != "200":
+            assert response["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+    assert responses["200"]["content"].keys() == {"application/json", "text/event-stream"}

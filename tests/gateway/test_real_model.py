@@ -1,0 +1,181 @@
+"""What the model that echoes does not know, on the default model: samples, seeds, log-probabilities, stops, biases."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from transformers import AutoTokenizer
+
+from scripts.default_model import default_model
+from scripts.model_repository import render_repository
+from scripts.triton_server import TritonServer
+from tests.gateway.gateway_process import GatewayProcess
+
+COUNT = "One, two, three, four,"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    repository = render_repository(
+        tmp_path_factory.mktemp("repository") / "models",
+        parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
+    )
+    with TritonServer(repository, drain_seconds=5) as server:
+        server.wait_ready(120, ["llm"])
+        with GatewayProcess(server.grpc_url) as gateway, gateway.openai() as client:
+            gateway.wait_for(["/health"], 30)
+            yield client
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(default_model())
+
+
+def complete(client: OpenAI, **fields: Any) -> Any:
+    return client.completions.create(**{"model": "llm", "prompt": COUNT, "temperature": 0, "max_tokens": 8, **fields})
+
+
+def chat(client: OpenAI, **fields: Any) -> Any:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    defaults = {"model": "llm", "messages": messages, "temperature": 0, "max_tokens": 8}
+    return client.chat.completions.create(**{**defaults, **fields})
+
+
+def streamed_texts(stream: Any, count: int) -> list[str]:
+    texts = [""] * count
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    return texts
+
+
+def test_greedy_text_and_usage(client: OpenAI, tokenizer: Any) -> None:
+    answer = complete(client)
+    assert answer.choices[0].text.startswith(" five, six,")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.prompt_tokens == len(tokenizer(COUNT)["input_ids"])
+    assert answer.usage.completion_tokens == 8
+    assert streamed_texts(complete(client, stream=True), 1) == [answer.choices[0].text]
+
+
+def test_token_ids_are_the_same_prompt(client: OpenAI, tokenizer: Any) -> None:
+    ids = tokenizer(COUNT)["input_ids"]
+    texts = [choice.text for choice in complete(client, prompt=[ids, ids]).choices]
+    assert texts == [complete(client).choices[0].text] * 2
+
+
+def test_samples_of_several_prompts(client: OpenAI) -> None:
+    fields = {"prompt": [COUNT, "The sky is"], "n": 3, "temperature": 1, "seed": 11}
+    answer = complete(client, **fields)
+    assert [choice.index for choice in answer.choices] == list(range(6))
+    texts = [choice.text for choice in answer.choices]
+    assert len(set(texts)) > 2
+    assert answer.usage.completion_tokens <= 6 * 8
+    # The prompt's samples stand together, streamed or not.
+    assert streamed_texts(complete(client, **fields, stream=True), 6) == texts
+    assert [choice.text for choice in complete(client, **{**fields, "prompt": "The sky is"}).choices] == texts[3:]
+
+
+def test_samples_of_a_chat(client: OpenAI) -> None:
+    fields = {"n": 3, "temperature": 1, "seed": 5}
+    texts = [choice.message.content for choice in chat(client, **fields).choices]
+    assert len(texts) == 3
+    streamed = ["", "", ""]
+    roles = []
+    for chunk in chat(client, **fields, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+            roles += [choice.index] if choice.delta.role else []
+    assert streamed == texts
+    assert sorted(roles) == [0, 1, 2]
+
+
+def test_seed_repeats_an_answer(client: OpenAI) -> None:
+    def text(seed: int) -> str:
+        return str(complete(client, prompt="Once", temperature=1, seed=seed).choices[0].text)
+
+    texts = [text(seed) for seed in (1, 1, -1, -1)]
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+
+
+def test_stop_string_ends_the_text(client: OpenAI) -> None:
+    for stop in (" six", ["zzz", " six"]):
+        (choice,) = complete(client, stop=stop).choices
+        assert (choice.text, choice.finish_reason) == (" five,", "stop")
+
+
+def test_bias_forbids_a_token(client: OpenAI, tokenizer: Any) -> None:
+    (five,) = tokenizer(" five", add_special_tokens=False)["input_ids"]
+    assert not complete(client, logit_bias={str(five): -100}).choices[0].text.startswith(" five")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_a_completion(client: OpenAI, stream: bool) -> None:
+    answer = complete(client, logprobs=2, stream=stream)
+    parts = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    text = "".join(part.text for part in parts)
+    tokens, values, likeliest, offsets = (
+        [item for part in parts for item in getattr(part.logprobs, name)]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    )
+    assert "".join(tokens) == text
+    assert len(tokens) == len(values) == len(likeliest) == len(offsets) == 8
+    for token, value, top, offset in zip(tokens, values, likeliest, offsets, strict=True):
+        assert text[offset : offset + len(token)] == token
+        assert len(top) == 2
+        # Greedy takes the likeliest.
+        assert top[token] == value == max(top.values())
+        assert value <= 0
+
+
+def test_logprobs_of_a_completion_without_others(client: OpenAI) -> None:
+    logprobs = complete(client, logprobs=0).choices[0].logprobs
+    assert logprobs.top_logprobs == [
+        {token: value} for token, value in zip(logprobs.tokens, logprobs.token_logprobs, strict=True)
+    ]
+    assert complete(client).choices[0].logprobs is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_of_a_chat(client: OpenAI, stream: bool) -> None:
+    # One more token would be the end of the text, which has a log-probability, too, but no characters.
+    answer = chat(client, logprobs=True, top_logprobs=3, max_tokens=7, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    content = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content]
+    texts = [choice.delta.content or "" for choice in choices] if stream else [choices[0].message.content]
+    assert len(content) == 7
+    assert "".join(entry.token for entry in content) == "".join(texts)
+    for entry in content:
+        assert bytes(entry.bytes).decode() == entry.token
+        assert len(entry.top_logprobs) == 3
+        assert (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob) == (entry.token, entry.logprob)
+        assert sum(math.exp(token.logprob) for token in entry.top_logprobs) <= 1.0001
+
+
+def test_logprobs_of_a_chat_without_others(client: OpenAI) -> None:
+    (entry, *_) = chat(client, logprobs=True).choices[0].logprobs.content
+    assert entry.top_logprobs == []
+    assert entry.logprob <= 0
+
+
+def test_tokens_that_are_no_whole_characters(client: OpenAI) -> None:
+    # A character of several tokens: its text comes when it is whole, its tokens have no bytes to tell.
+    messages = [{"role": "user", "content": "Repeat: \U0001f9ed\U0001f9ed\U0001f9ed\U0001f9ed"}]
+    choice = chat(client, messages=messages, logprobs=True, max_tokens=24).choices[0]
+    assert all((entry.bytes is None) == ("\ufffd" in entry.token) for entry in choice.logprobs.content)
+
+
+def test_prompt_and_answer_beyond_the_context(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"max_tokens is 100000; .* as the context is") as caught:
+        complete(client, max_tokens=100_000)
+    assert caught.value.param == "max_tokens"
+
+
+def test_token_beyond_the_vocabulary(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="prompt holds token 2000000") as caught:
+        complete(client, prompt=[2_000_000])
+    assert caught.value.param == "prompt"
