@@ -28,7 +28,8 @@ class Client:
     """Client of one model on one server.
 
     Any number of threads may use one client at once; their requests share its connection and each can be cancelled
-    alone. Nothing is sent before the first call.
+    alone. Nothing is sent before the first call. A program that goes on after Ctrl-C is better off with `AsyncClient`:
+    a KeyboardInterrupt in the thread that reads from gRPC can leave a lock of gRPC's held, for which later calls wait.
 
     >>> with Client("127.0.0.1:8001") as client:
     ...     client.generate("The capital of France is", max_tokens=2, temperature=0).text
@@ -187,7 +188,7 @@ class Client:
         try:
             response = httpx.get(self._metrics_url, timeout=self._timeouts.connect, trust_env=False)
             response.raise_for_status()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
         return parse_metrics(response.text)
 

@@ -88,7 +88,7 @@ def make_request(
 
     Raises:
         TypeError: a sampling key that does not exist, or not exactly one of `prompt` and `messages`.
-        InvalidRequest: a value that JSON cannot hold.
+        InvalidRequest: a value that JSON cannot hold, or half a character in the prompt.
     """
     if (prompt is None) == (messages is None):
         raise TypeError("give either a prompt or messages")
@@ -99,6 +99,10 @@ def make_request(
     try:
         json.dumps(parameters, allow_nan=False)
         written = None if messages is None else json.dumps(messages, allow_nan=False)
+        if isinstance(prompt, str):
+            prompt.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"the prompt is no text of whole characters: {error}") from None
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
     if written is not None:

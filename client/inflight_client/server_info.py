@@ -28,6 +28,8 @@ class ModelInfo:
 
     name: str
     versions: tuple[str, ...]
+    decoupled: bool
+    """Whether a request may have several responses, or none."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     parameters: Mapping[str, str]

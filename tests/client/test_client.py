@@ -125,7 +125,7 @@ def test_the_server_tells_of_itself_and_its_model(client: Client) -> None:
     server, model = client.server_info(), client.model_info()
     assert (server.name, server.version) == ("triton", "2.51.0")
     assert "generate" in server.extensions or "model_configuration" in server.extensions
-    assert (model.name, model.versions) == ("llm", ("1",))
+    assert (model.name, model.versions, model.decoupled) == ("llm", ("1",), True)
     assert "text_input" in {tensor.name for tensor in model.inputs}
     assert {tensor.name: (tensor.datatype, tensor.shape) for tensor in model.outputs}["token_ids"] == (
         "INT32",

@@ -70,13 +70,19 @@ def test_no_server(url: str, kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Client, Blocking])
 def test_no_metrics(kind: Any) -> None:
-    with kind(metrics_url="http://127.0.0.1:1/metrics") as client, pytest.raises(TransportError, match="no metrics at"):
-        client.metrics()
+    for url in ("http://127.0.0.1:1/metrics", "http://[::1"):
+        with kind(metrics_url=url) as client, pytest.raises(TransportError, match="no metrics at"):
+            client.metrics()
 
 
 def test_value_that_json_cannot_hold(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="JSON"):
         client.generate("one", temperature=float("nan"))
+
+
+def test_half_a_character(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="whole characters"):
+        client.generate("one \ud800")
 
 
 @pytest.mark.parametrize("url", ["ftp://host:1", "http://host:1/v2", "", "http://"])

@@ -29,13 +29,14 @@ class GrpcConnection:
             credentials = grpc_wire.credentials(options.tls)
             self._channel = grpc.secure_channel(options.address, credentials, options=settings)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._infer = grpc_wire.one_request_stream(self._channel)
         self._metadata = grpc_wire.metadata(options)
         self._watchdog = Watchdog()
 
     def start(self, request: Request, *, first: float, total: float) -> "GrpcCall":
         """See `Connection`."""
         message = grpc_wire.encode(request, total)
-        call = self._stub.ModelStreamInfer(iter([message]), timeout=total, metadata=self._metadata)
+        call = self._infer(message, timeout=total, metadata=self._metadata)
         return GrpcCall(call, self, request.model, self._watchdog, first)
 
     def is_ready(self, model: str, timeout: float) -> bool:

@@ -42,6 +42,20 @@ def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
     ]
 
 
+def one_request_stream(channel: Any) -> Any:
+    """The call that sends a request and reads its responses, on a channel for threads or for asyncio.
+
+    The protocol has a stream of requests, of which ours is the only one; on the wire that is a single request. It
+    spares a thread or a task for each call, and grpc.aio mistakes a server that refuses at once for an internal error
+    where it still writes from an iterator.
+    """
+    return channel.unary_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+        response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+    )
+
+
 def credentials(tls: TLS) -> Any:
     """gRPC's form of them. Raises OSError where a file can't be read."""
     files = (tls.root_certificates, tls.private_key, tls.certificate_chain)
@@ -159,6 +173,7 @@ def model_info(message: service_pb2.ModelMetadataResponse, config: service_pb2.M
     return ModelInfo(
         message.name,
         tuple(message.versions),
+        config.config.model_transaction_policy.decoupled,
         _tensors(message.inputs),
         _tensors(message.outputs),
         {name: value.string_value for name, value in config.config.parameters.items()},

@@ -145,6 +145,7 @@ def model_info(metadata: dict[str, Any], config: dict[str, Any]) -> ModelInfo:
     return ModelInfo(
         metadata["name"],
         tuple(metadata.get("versions", ())),
+        config.get("model_transaction_policy", {}).get("decoupled", False),
         _tensors(metadata["inputs"]),
         _tensors(metadata["outputs"]),
         {name: value["string_value"] for name, value in config.get("parameters", {}).items()},

@@ -1,0 +1,53 @@
+"""`inflight COMMAND`: parse the command line, run the command, and turn what goes wrong into an exit status."""
+
+import argparse
+import os
+import sys
+
+from inflight_cli import batch, chat, doctor, generate, top
+from inflight_cli.errors import CommandError
+from inflight_cli.options import add_connection_options, connection_settings
+from inflight_client import InflightError
+
+COMMANDS = (generate, chat, batch, top, doctor)
+INTERRUPTED = 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; what it parses has the command's function as `run`."""
+    parser = argparse.ArgumentParser(prog="inflight", description="Talk to an Inflight server, and watch it.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        name = command.__name__.rpartition(".")[2]
+        of_command = commands.add_parser(name, help=command.HELP, description=command.__doc__)
+        add_connection_options(of_command)
+        command.add_options(of_command)
+        of_command.set_defaults(run=command.run)
+    return parser
+
+
+def main() -> int:
+    """Run a command and return the exit status: 1 after an error, 2 for bad arguments, 130 after Ctrl-C."""
+    parser = make_parser()
+    options = parser.parse_args()
+    try:
+        options.connection = connection_settings(options)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (CommandError, InflightError, OSError) as error:
+        print("error:", *str(error).split(), file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

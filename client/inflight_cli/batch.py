@@ -1,0 +1,147 @@
+"""Answer a file of prompts, many at once.
+
+Each line of IN is a JSON object with `prompt` or `messages`, an `id` if wanted, and any sampling parameters, which win
+over the options here. Line i of OUT answers line i of IN, with text or an error. A batch that was ended in any way goes
+on where it was when it is started again with the same arguments.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from inflight_cli.batch_input import InputLine, parse_object, parse_request, read_lines, take_id
+from inflight_cli.batch_output import answered, encode, error_of, failures, open_alone
+from inflight_cli.generate import usage_json
+from inflight_cli.options import add_sampling_options, positive, readable_file, sampling_parameters
+from inflight_client import AsyncClient, DeadlineExceeded, InvalidRequest, RetryPolicy, Sampling, ServerFault
+
+HELP = "answer a file of prompts"
+
+# A batch has more patience than a person: about 10 s until a server that is away or full ends it.
+RETRY = RetryPolicy(attempts=6)
+# What ends one request. All else would end the next one, too, and ends the batch.
+OF_ONE_LINE = (InvalidRequest, DeadlineExceeded, ServerFault)
+# So many answers for each request at once may be kept in memory until the one before them is there.
+WINDOW = 8
+MOST_FAILURES_SHOWN = 20
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("input", type=readable_file, metavar="IN.jsonl")
+    parser.add_argument("output", type=Path, metavar="OUT.jsonl")
+    parser.add_argument(
+        "--concurrency", type=positive, default=32, metavar="N", help="most requests at once (%(default)s)"
+    )
+    parser.add_argument("--retry-failed", action="store_true", help="ask again for the lines of OUT that have an error")
+    add_sampling_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Complete the output, and return 0, or 1 if any of its lines has an error.
+
+    Raises:
+        CommandError: the output belongs to something else.
+        InflightError: the server is away, or can't answer anybody.
+    """
+    output = options.output.resolve()
+    if options.retry_failed:
+        # Resumed like any other, and in the place of the old one only when it is whole.
+        retried = output.with_name(output.name + ".retry")
+        with open_alone(output):
+            asyncio.run(_complete(options, retried, previous=output))
+            os.replace(retried, output)
+    else:
+        asyncio.run(_complete(options, output, previous=None))
+    return _report_failures(output)
+
+
+async def _complete(options: argparse.Namespace, output: Path, previous: Path | None) -> None:
+    """Write what `output` lacks; the good answers of `previous` are taken over."""
+    sampling = sampling_parameters(options)
+
+    def lines() -> Iterator[InputLine]:
+        return read_lines(options.input, options.model, sampling)
+
+    total = sum(1 for _ in lines())
+    with open_alone(output) as file:
+        done, size = 0, 0
+        for answer in answered(output, lines()):
+            done, size = done + 1, size + len(answer)
+        file.truncate(size)
+
+        def write(answer: bytes) -> None:
+            file.write(answer)
+            file.flush()
+
+        old = () if previous is None else answered(previous, lines())
+        jobs = itertools.islice(itertools.zip_longest(lines(), old), done, None)
+        async with AsyncClient(**options.connection, retry=RETRY) as client:
+            with tqdm(total=total, initial=done, unit="request", disable=None) as bar:
+                await _answer_in_order(client, jobs, sampling, options.concurrency, write, bar.update)
+        os.fsync(file.fileno())
+
+
+async def _answer_in_order(
+    client: AsyncClient,
+    jobs: Iterator[tuple[InputLine, bytes | None]],
+    sampling: Sampling,
+    concurrency: int,
+    write: Callable[[bytes], object],
+    advance: Callable[[], object],
+) -> None:
+    """Answer all lines, a limited number at once, and write the answers in order; a job has an old answer or None."""
+    places = asyncio.Semaphore(concurrency)
+    pending: deque[asyncio.Task[bytes]] = deque()
+
+    async def answer(line: InputLine, old: bytes | None) -> bytes:
+        if old is None or error_of(old) is not None:
+            async with places:
+                old = await _answer(client, line, sampling)
+        advance()
+        return old
+
+    try:
+        for line, old in jobs:
+            if len(pending) == concurrency * WINDOW:
+                write(await pending.popleft())
+            pending.append(asyncio.create_task(answer(line, old)))
+        while pending:
+            write(await pending.popleft())
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def _answer(client: AsyncClient, line: InputLine, defaults: Sampling) -> bytes:
+    """The output line; raises an `InflightError` that concerns more than this one."""
+    identifier = None
+    try:
+        document = parse_object(line.text)
+        identifier = take_id(document)
+        prompt, messages, sampling = parse_request(document, defaults)
+        completion = await client.generate(prompt, messages=messages, **sampling)
+    except OF_ONE_LINE as error:
+        return encode(line, {"id": identifier, "error": {"type": type(error).__name__, "message": str(error)}})
+    answer = {"text": completion.text, "finish_reason": completion.finish_reason, "usage": usage_json(completion.usage)}
+    return encode(line, {"id": identifier, **answer})
+
+
+def _report_failures(output: Path) -> int:
+    count = 0
+    for count, failure in enumerate(failures(output), start=1):
+        if count <= MOST_FAILURES_SHOWN:
+            print(failure, file=sys.stderr)
+    if count > MOST_FAILURES_SHOWN:
+        print(f"and {count - MOST_FAILURES_SHOWN} more", file=sys.stderr)
+    if count:
+        print(f"error: {count} of the lines failed; --retry-failed asks for them again", file=sys.stderr)
+    return 1 if count else 0

@@ -1,0 +1,90 @@
+"""Talk to the model line by line; it knows all that was said before.
+
+/reset begins anew, /exit or the end of input leaves. Ctrl-C ends an answer, and at the prompt the chat.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from inflight_cli.generate import print_stream
+from inflight_cli.options import add_sampling_options, sampling_parameters
+from inflight_client import AsyncClient, AsyncTextStream, InflightError, Message
+
+HELP = "talk to the model"
+# The model's own default is made for completions; an answer is longer.
+MAX_TOKENS = 512
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--system", metavar="TEXT", help="tell the model first how it is to answer")
+    add_sampling_options(parser, max_tokens=MAX_TOKENS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer lines of standard input until one ends the chat, and return 0.
+
+    Raises:
+        InflightError: an answer failed, and nobody sits there to ask again.
+    """
+    beginning: list[Message] = [] if options.system is None else [{"role": "system", "content": options.system}]
+    conversation = beginning.copy()
+    with asyncio.Runner() as runner:
+        for line in _lines():
+            match line.strip():
+                case "":
+                    continue
+                case "/exit":
+                    break
+                case "/reset":
+                    conversation = beginning.copy()
+                case _:
+                    _answer(runner, options, conversation, line)
+    return 0
+
+
+def _lines() -> Iterator[str]:
+    terminal = sys.stdin.isatty()
+    if terminal:
+        import readline  # noqa: F401  # Gives `input` its line editing; on a pipe it would print to standard output.
+    while True:
+        try:
+            yield input("> " if terminal else "")
+        except EOFError:
+            return
+
+
+def _answer(runner: asyncio.Runner, options: argparse.Namespace, conversation: list[Message], question: str) -> None:
+    """Print the answer and add both to the conversation: as much as was seen of it, and neither if that is nothing."""
+    pieces: list[str] = []
+    asked: list[Message] = [*conversation, {"role": "user", "content": question}]
+    try:
+        # Ctrl-C cancels this task and no more.
+        runner.run(_stream(options, asked, pieces))
+    except KeyboardInterrupt:
+        print("(cancelled)", file=sys.stderr)
+    except InflightError as error:
+        if not sys.stdin.isatty():
+            raise
+        print(f"error: {error}", file=sys.stderr)
+    if pieces:
+        conversation[:] = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+
+async def _stream(options: argparse.Namespace, messages: list[Message], pieces: list[str]) -> None:
+    async with (
+        AsyncClient(**options.connection) as client,
+        client.stream(messages=messages, **sampling_parameters(options)) as stream,
+    ):
+        await print_stream(stream, pieces)
+        _print_speed(stream)
+
+
+def _print_speed(stream: AsyncTextStream) -> None:
+    tokens, times = stream.usage.completion_tokens, stream.timings
+    speed = f"{tokens} tokens, {tokens / times.total:.1f} tokens/s, the first after {times.first_token:.2f} s"
+    Console(stderr=True, highlight=False, soft_wrap=True).print(speed, style="dim")

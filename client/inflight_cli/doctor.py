@@ -1,0 +1,157 @@
+"""Check a server and this client, and say what to do where something is wrong."""
+
+import argparse
+import enum
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from inflight_cli.options import add_metrics_option
+from inflight_client import Client, InflightError, ModelInfo, RetryPolicy, TransportError
+
+HELP = "check a server"
+
+PACKAGES = ("tritonclient", "grpcio", "httpx", "protobuf")
+OLDEST_TRITON = (2, 51)  # Release 24.10.
+SHARED_MEMORY = Path("/dev/shm")
+LEAST_SHARED_MEMORY = 64 * 2**20
+ANSWER_SECONDS = 60.0
+# What the client sends, and what it reads.
+INPUTS = {
+    "text_input": "BYTES",
+    "messages": "BYTES",
+    "input_ids": "INT32",
+    "stream": "BOOL",
+    "exclude_input_in_output": "BOOL",
+    "sampling_parameters": "BYTES",
+}
+OUTPUTS = {"text_output": "BYTES", "finish_reason": "BYTES", "token_ids": "INT32", "num_input_tokens": "UINT32"}
+
+
+class Level(enum.Enum):
+    """How bad it is, with the style in which it is shown."""
+
+    OK = "green"
+    WARNING = "yellow"
+    PROBLEM = "red"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found."""
+
+    level: Level
+    subject: str
+    text: str
+    """With what to do where it is not well."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    add_metrics_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line for each check and return 0, or 1 if there is a problem."""
+    console = Console(highlight=False, soft_wrap=True)
+    level_width = max(len(level.name) for level in Level)
+    healthy = True
+    with Client(**options.connection, metrics_url=options.metrics_url, retry=RetryPolicy(attempts=1)) as client:
+        for finding in check(client, options.url, options.model):
+            level = finding.level.name.lower().ljust(level_width)
+            console.print(Text.assemble((level, finding.level.value), f" {finding.subject}: {finding.text}"))
+            healthy = healthy and finding.level is not Level.PROBLEM
+    return 0 if healthy else 1
+
+
+def check(client: Client, url: str, model: str) -> Iterator[Finding]:
+    """All findings, as they come; what needs a server or a model that is not there is left out."""
+    yield Finding(Level.OK, "client", ", ".join(f"{package} {version(package)}" for package in PACKAGES))
+    if _is_local(url) and SHARED_MEMORY.is_dir():
+        yield _check_shared_memory()
+    try:
+        server = client.server_info()
+    except InflightError as error:
+        yield Finding(Level.PROBLEM, "server", f"{url} does not answer ({error}); start one, or give another --url")
+        return
+    yield Finding(Level.OK, "server", f"{url} answers")
+    yield check_version(server.version)
+    yield from _check_model(client, model)
+    yield _check_metrics(client, model)
+
+
+def _check_model(client: Client, model: str) -> Iterator[Finding]:
+    if not client.is_ready():
+        text = f"{model} is not ready; load it (the server's log says why it failed), or give another --model"
+        yield Finding(Level.PROBLEM, "model", text)
+        return
+    yield Finding(Level.OK, "model", f"{model} is ready")
+    contract = check_contract(client.model_info())
+    yield contract
+    if contract.level is Level.OK:
+        yield _check_answer(client)
+
+
+def _is_local(url: str) -> bool:
+    host = url.rpartition("://")[2].rpartition(":")[0]
+    return host in ("localhost", "[::1]") or host.startswith("127.")
+
+
+def _check_shared_memory() -> Finding:
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    text = f"{free // 2**20} MB free in {SHARED_MEMORY}"
+    if free < LEAST_SHARED_MEMORY:
+        text += f"; models in Python need {LEAST_SHARED_MEMORY // 2**20}: give the container a larger --shm-size"
+        return Finding(Level.WARNING, "shared memory", text)
+    return Finding(Level.OK, "shared memory", text)
+
+
+def check_version(text: str) -> Finding:
+    """Whether this version of Triton, such as "2.51.0", is one that the model is made for."""
+    oldest = ".".join(map(str, OLDEST_TRITON))
+    numbers = text.split(".")[:2]
+    if not all(number.isdecimal() for number in numbers):
+        return Finding(Level.WARNING, "version", f"Triton calls its version {text!r}; {oldest} or later is needed")
+    if tuple(map(int, numbers)) < OLDEST_TRITON:
+        return Finding(Level.PROBLEM, "version", f"Triton {text} is too old; take {oldest} (release 24.10) or later")
+    return Finding(Level.OK, "version", f"Triton {text}")
+
+
+def check_contract(info: ModelInfo) -> Finding:
+    """Whether a model has the inputs and outputs that this client uses."""
+    missing = []
+    for kind, wanted, tensors in (("input", INPUTS, info.inputs), ("output", OUTPUTS, info.outputs)):
+        types = {tensor.name: tensor.datatype for tensor in tensors}
+        missing += [f"{kind} {name} ({datatype})" for name, datatype in wanted.items() if types.get(name) != datatype]
+    if not info.decoupled:
+        missing.append("the decoupled transaction policy")
+    if missing:
+        text = f"{info.name} lacks {', '.join(missing)}; it is no model of Inflight, or an old one"
+        return Finding(Level.PROBLEM, "contract", text)
+    return Finding(Level.OK, "contract", f"{info.name} has the inputs and outputs of Inflight")
+
+
+def _check_answer(client: Client) -> Finding:
+    try:
+        completion = client.generate("Hello", max_tokens=1, timeout=ANSWER_SECONDS)
+    except InflightError as error:
+        text = f"a request of 1 token failed with {type(error).__name__}: {error}; look into the server's log"
+        return Finding(Level.PROBLEM, "answer", text)
+    return Finding(Level.OK, "answer", f"a request of 1 token took {completion.timings.total:.2f} s")
+
+
+def _check_metrics(client: Client, model: str) -> Finding:
+    try:
+        metrics = client.metrics()
+    except TransportError as error:
+        return Finding(Level.WARNING, "metrics", f"{error}; give --metrics-url")
+    count = len({sample.name for sample in metrics.samples if sample.name.startswith("inflight:")})
+    if not count:
+        text = f"none of Inflight's are there; is {model} loaded, and one of its models?"
+        return Finding(Level.WARNING, "metrics", text)
+    return Finding(Level.OK, "metrics", f"{count} of Inflight's are there")

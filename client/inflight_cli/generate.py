@@ -1,0 +1,77 @@
+"""Answer one prompt and stream the text to standard output."""
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+
+from inflight_cli.errors import CommandError
+from inflight_cli.options import add_sampling_options, sampling_parameters
+from inflight_client import AsyncClient, AsyncTextStream, Completion, Usage
+
+HELP = "answer one prompt"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument(
+        "prompt", nargs="?", default="-", metavar="PROMPT", help="the prompt; standard input when absent or -"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the whole answer as one JSON object, with its tokens and times"
+    )
+    add_sampling_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answer and return 0; raises what `AsyncClient.stream` raises."""
+    prompt = _read_prompt() if options.prompt == "-" else options.prompt
+    # Not `Client`: Ctrl-C in a thread that waits for gRPC can leave one of its locks held for ever. So it cancels a
+    # task.
+    asyncio.run(_generate(options, prompt))
+    return 0
+
+
+async def _generate(options: argparse.Namespace, prompt: str) -> None:
+    sampling = sampling_parameters(options)
+    async with AsyncClient(**options.connection) as client:
+        if options.json:
+            print(json.dumps(_as_json(await client.generate(prompt, **sampling))))
+        else:
+            async with client.stream(prompt, **sampling) as stream:
+                await print_stream(stream, [])
+
+
+async def print_stream(stream: AsyncTextStream, pieces: list[str]) -> None:
+    """Print an answer as it comes, and add it to `pieces`, so that it is there whatever ends it."""
+    try:
+        async for chunk in stream:
+            pieces.append(chunk.text)
+            print(chunk.text, end="", flush=True)
+    finally:
+        if pieces:
+            print(flush=True)
+
+
+def usage_json(usage: Usage) -> dict[str, int]:
+    """Numbers of tokens under OpenAI's names."""
+    return {**asdict(usage), "total_tokens": usage.total_tokens}
+
+
+def _as_json(completion: Completion) -> dict[str, object]:
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "token_ids": completion.token_ids,
+        "usage": usage_json(completion.usage),
+        "timings": asdict(completion.timings),
+    }
+
+
+def _read_prompt() -> str:
+    try:
+        # The newline that ends the last line is a file's, not the prompt's.
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"standard input is not UTF-8: {error}") from None

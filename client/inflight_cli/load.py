@@ -1,0 +1,109 @@
+"""What a server is doing, worked out from two readings of its metrics."""
+
+from dataclasses import dataclass
+
+from inflight_cli.histogram import buckets, gained, increase, quantile
+from inflight_client import MetricsSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A model's metrics at a moment."""
+
+    seconds: float
+    """Of a clock that never goes back."""
+    metrics: MetricsSnapshot
+    model: str
+
+    def value(self, name: str, **labels: str) -> float:
+        """A number of the model's own. Raises KeyError where there is none."""
+        return self.metrics.value(name, model=self.model, **labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Quantiles in seconds; None where nothing was measured."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The state at the later reading, and rates and latencies between the two."""
+
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks: int
+    """Of the KV cache."""
+    preemptions: int
+    """Since the model was loaded."""
+    prompt_tokens_per_second: float
+    generated_tokens_per_second: float
+    finished_per_second: float
+    refused_per_second: float
+    prefix_hit_rate: float | None
+    """Share of the prompt tokens that were in the prefix cache; None where there were none."""
+    step_fill: float | None
+    """Share of the steps' token budget that was used; None where there were no steps."""
+    first_token: Latency
+    inter_token: Latency
+    queue: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Turnover:
+    """How the running batch changed from one reading to the next; numbers of requests."""
+
+    running: int
+    joined: int
+    left: int
+    """Ended or preempted."""
+
+
+def load(before: Reading, after: Reading) -> Load:
+    """What happened from one reading to a later one. Raises KeyError where a metric is missing."""
+    seconds = after.seconds - before.seconds
+
+    def gain(name: str) -> float:
+        return increase(before.value(name), after.value(name))
+
+    def latency(name: str) -> Latency:
+        old, new = (buckets(reading.metrics, name, model=reading.model) for reading in (before, after))
+        counts = gained(old, new)
+        return Latency(*(quantile(share, counts) for share in (0.5, 0.95, 0.99)))
+
+    def share(part: str, whole: str) -> float | None:
+        of = gain(whole)
+        return gain(part) / of if of else None
+
+    return Load(
+        running=round(after.value("inflight:num_requests_running")),
+        waiting=round(after.value("inflight:num_requests_waiting")),
+        blocks_used=round(after.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")),
+        blocks=round(after.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")),
+        preemptions=round(after.value("inflight:num_preemptions_total")),
+        prompt_tokens_per_second=gain("inflight:prompt_tokens_total") / seconds,
+        generated_tokens_per_second=gain("inflight:generation_tokens_total") / seconds,
+        finished_per_second=gain("inflight:request_success_total") / seconds,
+        refused_per_second=gain("inflight:request_refused_total") / seconds,
+        prefix_hit_rate=share("inflight:prefix_cache_hits_total", "inflight:prefix_cache_queries_total"),
+        step_fill=share("inflight:computed_tokens_total", "inflight:step_budget_tokens_total"),
+        first_token=latency("inflight:time_to_first_token_seconds"),
+        inter_token=latency("inflight:inter_token_latency_seconds"),
+        queue=latency("inflight:request_queue_time_seconds"),
+    )
+
+
+def turnover(before: Reading, after: Reading) -> Turnover:
+    """Who joined and left the batch between two readings. Raises KeyError where a metric is missing.
+
+    Whoever came and went between them is in both numbers.
+    """
+    counters = ("inflight:request_success_total", "inflight:num_preemptions_total")
+    left = sum(increase(before.value(name), after.value(name)) for name in counters)
+    running = after.value("inflight:num_requests_running")
+    joined = running - before.value("inflight:num_requests_running") + left
+    return Turnover(round(running), max(0, round(joined)), round(left))

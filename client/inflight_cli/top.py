@@ -1,0 +1,84 @@
+"""Watch a server: requests, tokens, latencies, and who joins and leaves the running batch.
+
+Rates and latencies are those of the last 10 seconds; Ctrl-C leaves.
+"""
+
+import argparse
+import time
+from collections import deque
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from inflight_cli.errors import CommandError
+from inflight_cli.load import Reading, Turnover, load, turnover
+from inflight_cli.options import add_metrics_option
+from inflight_cli.screen import plain, screen
+from inflight_client import Client, TransportError
+
+HELP = "watch a server"
+
+REFRESH_SECONDS = 1.0
+WINDOW_SECONDS = 10.0
+# More than fit on any screen.
+MOST_TURNOVERS = 500
+# The engine's own, for a config.pbtxt that does not say.
+DEFAULT_MAX_NUM_SEQS = 64
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--once", action="store_true", help="print the figures of one second as text and leave")
+    add_metrics_option(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the load until interrupted, or once and return 0.
+
+    Raises:
+        CommandError: the model has no such metrics, or the view has no terminal.
+        InflightError: the server does not answer.
+    """
+    console = Console()
+    if not options.once and not console.is_terminal:
+        raise CommandError("standard output is no terminal; --once prints the figures as text")
+    with Client(**options.connection, metrics_url=options.metrics_url) as client:
+        max_num_seqs = int(client.model_info().parameters.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS))
+        try:
+            if options.once:
+                _print_once(client, options.model, max_num_seqs)
+            else:
+                _watch(client, options.model, max_num_seqs, console)
+        except KeyError as error:
+            raise CommandError(f"{error.args[0]}; is it a model of Inflight?") from None
+    return 0
+
+
+def _read(client: Client, model: str) -> Reading:
+    return Reading(time.monotonic(), client.metrics(), model)
+
+
+def _print_once(client: Client, model: str, max_num_seqs: int) -> None:
+    before = _read(client, model)
+    time.sleep(REFRESH_SECONDS)
+    print(plain(load(before, _read(client, model)), max_num_seqs))
+
+
+def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> None:
+    readings = deque([_read(client, model)])
+    turnovers: deque[Turnover] = deque(maxlen=MOST_TURNOVERS)
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            time.sleep(REFRESH_SECONDS)
+            try:
+                readings.append(_read(client, model))
+            except TransportError as error:
+                live.update(Text(f"{error}; trying again", style="red"), refresh=True)
+                continue
+            turnovers.append(turnover(readings[-2], readings[-1]))
+            # Two stay, however long the server was away.
+            while len(readings) > 2 and readings[-1].seconds - readings[0].seconds > WINDOW_SECONDS:
+                readings.popleft()
+            shown = screen(load(readings[0], readings[-1]), list(turnovers), max_num_seqs, console.size)
+            live.update(shown, refresh=True)

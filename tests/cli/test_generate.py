@@ -1,0 +1,110 @@
+"""`inflight generate` streams to standard output, and what goes wrong ends with one line and a status."""
+
+import json
+import subprocess
+
+import pytest
+
+from inflight_client import Client
+from tests.cli.program import SECONDS, Program, interrupt
+from tests.client.test_cancellation import cancelled, eventually
+
+
+def test_text_comes_while_it_is_written_and_ctrl_c_cancels_it(program: Program, client: Client) -> None:
+    before = cancelled(client)
+    process = program.start("generate", "!gap 10 !forever")
+    assert process.stdout is not None
+    assert process.stdout.read(15) == "tick tick tick "
+    output, errors = interrupt(process)
+    assert output.endswith("\n")
+    assert (process.returncode, errors) == (130, "")
+    assert eventually(lambda: cancelled(client) == before + 1)
+
+
+def test_a_reader_that_leaves_ends_it(program: Program, client: Client) -> None:
+    before = cancelled(client)
+    process = program.start("generate", "!gap 10 !forever")
+    assert process.stdout is not None
+    assert process.stdout.read(5) == "tick "
+    process.stdout.close()
+    assert process.wait(SECONDS) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert eventually(lambda: cancelled(client) == before + 1)
+
+
+@pytest.mark.parametrize("arguments", [("generate",), ("generate", "-")])
+def test_prompt_from_standard_input(program: Program, arguments: tuple[str, ...]) -> None:
+    done = program.run(*arguments, text="Zwölf Bären\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Zwölf Bären \n", "")
+    output = program.run(*arguments, text="!request two lines\nand no third\n").stdout
+    request, _ = json.JSONDecoder().raw_decode(output)
+    assert request["text_input"] == "!request two lines\nand no third"
+
+
+def test_whole_answer_as_json(program: Program) -> None:
+    answer = json.loads(program.run("generate", "--json", "--max-tokens", "2", "one three five").stdout)
+    assert 0 < answer["timings"].pop("first_token") <= answer["timings"].pop("total")
+    assert answer == {
+        "text": "one three ",
+        "finish_reason": "length",
+        "token_ids": [4, 6],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        "timings": {},
+    }
+
+
+def test_sampling_options_reach_the_model(program: Program) -> None:
+    given = ["--temperature", "0.5", "--top-p", "0.9", "--top-k", "7", "--seed", "3", "--stop", "a", "--stop", "b c"]
+    request = json.loads(program.run("generate", "!request", "--max-tokens", "9", *given).stdout)
+    sampling = json.loads(request["sampling_parameters"])
+    wanted = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "seed": 3, "stop": ["a", "b c"]}
+    assert wanted.items() <= sampling.items()
+    # What was not given is left to the model.
+    request = json.loads(program.run("generate", "!request").stdout)
+    assert not wanted.keys() & json.loads(request["sampling_parameters"]).keys()
+
+
+def test_error_of_the_server(program: Program) -> None:
+    done = program.run("generate", "one two !error INTERNAL")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "one two \n", "error: failed with INTERNAL\n")
+
+
+def test_no_server(program: Program) -> None:
+    done = program.run("generate", "one", "--url", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_model_of_another_name(program: Program) -> None:
+    done = program.run("generate", "one", "--model", "nothing")
+    assert done.returncode == 1
+    assert "nothing" in done.stderr
+
+
+def test_standard_input_that_is_no_text(program: Program) -> None:
+    process = program.start("generate", errors="surrogateescape")
+    output, errors = process.communicate("\udcff", timeout=SECONDS)
+    assert (process.returncode, output) == (1, "")
+    assert errors.startswith("error: standard input is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["generate", "x", "--max-tokens", "many"], "--max-tokens"),
+        (["generate", "x", "--url", "ftp://host:1"], "ftp"),
+        (["generate", "x", "--url", "http://host:1", "--ca", __file__], "not encrypted"),
+        (["generate", "x", "--ca", "absent.pem"], "absent.pem"),
+        (["generate", "x", "--header", "no value"], "NAME=VALUE"),
+        (["batch", "absent.jsonl", "out.jsonl"], "absent.jsonl"),
+        (["batch", __file__, "out.jsonl", "--concurrency", "0"], "over 0"),
+        (["dance"], "dance"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], said: str) -> None:
+    done: subprocess.CompletedProcess[str] = Program("127.0.0.1:1").run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
