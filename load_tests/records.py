@@ -10,6 +10,11 @@ import numpy as np
 from load_tests.arrivals import Floats
 from load_tests.result import Slo
 
+UNFINISHED = "Unfinished"
+"""Error of a request that was cancelled because the run was over."""
+WRONG_LENGTH = "WrongLength"
+"""Error of a request whose answer has another number of tokens than was asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -29,13 +34,13 @@ class Record:
     generator hides nothing (Gil Tene's "coordinated omission"); in a closed loop it is when it was sent."""
     sent: float
     first_token: float | None
-    """When the first text came; None where none did."""
+    """When the first piece came; None where none did."""
     last_token: float | None
     output_tokens: int
     gaps: tuple[float, ...]
     """Seconds between the pieces of the answer, each of which is one token or several that came together."""
     error: str | None
-    """Name of the exception that ended it."""
+    """Name of the exception that ended it, or one of those above."""
 
     @property
     def done(self) -> bool:
@@ -64,7 +69,7 @@ class Run:
 
     records: Sequence[Record]
     generator_busy: float
-    """Share of the time in which the generator's own process was computing; near 1 it measures itself."""
+    """Processor time of the generator's own process to time passed; near 1, which is one core, it measures itself."""
 
     @property
     def done(self) -> list[Record]:

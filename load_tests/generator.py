@@ -1,0 +1,165 @@
+"""Sends requests and writes down what comes of them: at planned times (open loop), or from users who wait (closed)."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+
+from load_tests.endpoints import Endpoint
+from load_tests.failures import RequestFailed
+from load_tests.prompts import PlannedRequest
+from load_tests.records import UNFINISHED, WRONG_LENGTH, Record, Run
+
+DRAIN_SECONDS = 60.0
+"""How long a run waits, after its last request was sent, for answers; then it cancels them."""
+PAUSE_AFTER_FAILURE = 1.0
+"""Seconds. A refused user who asked again at once would be refused most of the time."""
+
+
+def _nothing() -> None:
+    pass
+
+
+async def open_loop(
+    endpoint: Endpoint,
+    requests: Sequence[PlannedRequest],
+    *,
+    advance: Callable[[], object] = _nothing,
+    drain: float = DRAIN_SECONDS,
+) -> Run:
+    """Send each request at its time, however busy the server is; `advance` is called when one has ended.
+
+    `requests` are in the order of their times. Those that are not answered `drain` seconds after the last was due are
+    cancelled and recorded as `UNFINISHED`.
+    """
+    observer = _Observer(endpoint, advance)
+    end = max((request.at for request in requests), default=0.0) + drain
+    async with _until(end) as group:
+        for request in requests:
+            # Written before its time, not at it.
+            prompt = request.prompt()
+            await asyncio.sleep(request.at - observer.now())
+            group.create_task(observer.ask(request, prompt, request.at))
+    return observer.run()
+
+
+async def closed_loop(
+    endpoint: Endpoint,
+    users: int,
+    requests: Iterator[PlannedRequest],
+    *,
+    seconds: float | None = None,
+    count: int | None = None,
+    advance: Callable[[], object] = _nothing,
+    drain: float = DRAIN_SECONDS,
+) -> Run:
+    """Let users send one request after another, in the order of `requests`, whose times are not heeded.
+
+    A user whose request failed pauses for `PAUSE_AFTER_FAILURE`. `advance` is called when a request has ended.
+
+    It ends after `seconds`, or `count` requests, or what comes first; a request that runs then has `drain` seconds
+    more, and is cancelled and recorded as `UNFINISHED` after that.
+
+    Raises:
+        ValueError: neither `seconds` nor `count` is given.
+    """
+    if seconds is None and count is None:
+        raise ValueError("closed_loop needs seconds, count or both")
+    observer = _Observer(endpoint, advance)
+    waiting = islice(requests, count)
+
+    async def user() -> None:
+        while seconds is None or observer.now() < seconds:
+            if (request := next(waiting, None)) is None:
+                break
+            prompt = request.prompt()
+            if not await observer.ask(request, prompt, None):
+                await asyncio.sleep(PAUSE_AFTER_FAILURE)
+
+    async with _until(None if seconds is None else seconds + drain) as group:
+        for _ in range(users):
+            group.create_task(user())
+    return observer.run()
+
+
+@contextlib.asynccontextmanager
+async def _until(seconds: float | None) -> AsyncIterator[asyncio.TaskGroup]:
+    """Tasks that are cancelled after so long, unless they end before; an error in one ends all and is raised."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            yield group
+
+
+@dataclass
+class _Observation:
+    """What is seen of one request so far."""
+
+    request: PlannedRequest
+    scheduled: float
+    sent: float
+    times: list[float] = field(default_factory=list)
+    """Of each piece."""
+    tokens: int = 0
+    error: str | None = UNFINISHED
+
+    def record(self, index: int) -> Record:
+        return Record(
+            index=index,
+            kind=self.request.kind,
+            tenant=self.request.tenant,
+            priority=self.request.priority,
+            prompt_tokens=self.request.prompt_tokens,
+            max_tokens=self.request.output_tokens,
+            target_ttft=self.request.target_ttft,
+            scheduled=self.scheduled,
+            sent=self.sent,
+            first_token=self.times[0] if self.times else None,
+            last_token=self.times[-1] if self.times else None,
+            output_tokens=self.tokens,
+            gaps=tuple(later - earlier for earlier, later in pairwise(self.times)),
+            error=self.error,
+        )
+
+
+class _Observer:
+    """Asks one endpoint during one run."""
+
+    def __init__(self, endpoint: Endpoint, advance: Callable[[], object]) -> None:
+        self._endpoint = endpoint
+        self._advance = advance
+        self._observations: list[_Observation] = []
+        self._origin, self._computed = time.perf_counter(), time.process_time()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._origin
+
+    async def ask(self, request: PlannedRequest, prompt: Sequence[int], scheduled: float | None) -> bool:
+        """Send a request, read its answer and return whether all of it came."""
+        sent = self.now()
+        seen = _Observation(request, sent if scheduled is None else scheduled, sent)
+        self._observations.append(seen)
+        pieces = self._endpoint.ask(
+            prompt,
+            request.output_tokens,
+            tenant=request.tenant,
+            priority=request.priority,
+            target_ttft=request.target_ttft,
+        )
+        try:
+            async for tokens in pieces:
+                seen.times.append(self.now())
+                seen.tokens += tokens
+            seen.error = None if seen.tokens == request.output_tokens else WRONG_LENGTH
+        except RequestFailed as failure:
+            seen.error = failure.kind
+        self._advance()
+        return seen.error is None
+
+    def run(self) -> Run:
+        """All that was seen, once everything has ended."""
+        busy = (time.process_time() - self._computed) / self.now()
+        ordered = sorted(self._observations, key=lambda seen: seen.scheduled)
+        return Run([seen.record(index) for index, seen in enumerate(ordered)], busy)

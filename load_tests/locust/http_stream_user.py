@@ -1,0 +1,33 @@
+"""What users have in common whose answers come as lines of an HTTP response."""
+
+from collections.abc import Iterator
+
+import httpx
+
+from load_tests.endpoints import ANSWER_SECONDS
+from load_tests.failures import failing
+from load_tests.locust.load_user import LoadUser
+from load_tests.openai_stream import refusal
+
+
+class HttpStreamUser(LoadUser):
+    """Has a connection of its own to `host`, a URL."""
+
+    abstract = True
+
+    def on_start(self) -> None:
+        """Connect."""
+        super().on_start()
+        assert self.host is not None
+        self.client = httpx.Client(base_url=self.host, timeout=ANSWER_SECONDS, trust_env=False)
+
+    def on_stop(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+    def lines(self, path: str, body: dict[str, object]) -> Iterator[str]:
+        """Post a body and yield the lines of the answer as they come. Raises RequestFailed."""
+        with failing(httpx.HTTPError), self.client.stream("POST", path, json=body) as response:
+            if response.is_error:
+                raise refusal(response.status_code, response.read().decode(errors="replace"))
+            yield from response.iter_lines()

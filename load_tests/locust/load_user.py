@@ -1,0 +1,127 @@
+"""What all kinds of Locust's users have in common: the requests, the rows of the report, the file of gaps.
+
+Each user is a closed loop over the requests of a workload file (`--workload`), which all users of a process share and
+whose prompts no other process has. Rows, in milliseconds: `ttft` until the first piece of an answer, `itl` from a token
+to the next (the mean of each request), `e2e` until the end. The row `tokens` has the length of answers in the columns
+for times. Errors are counted under `e2e`, by their names. `--gaps` names a file that gets a line of JSON for each
+answer, with all of its gaps in seconds.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+import gevent
+from locust import User, events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.runners import WorkerRunner
+
+from load_tests.failures import RequestFailed
+from load_tests.prompts import PlannedRequest
+from load_tests.records import WRONG_LENGTH
+from load_tests.workload_file import WORKLOADS, WorkloadError, read_workload
+
+PAUSE_AFTER_FAILURE = 1.0
+"""Seconds. A refused user who asked again at once would be refused most of the time."""
+
+
+def _workload_path(text: str) -> str:
+    try:
+        read_workload(Path(text))
+    except (OSError, WorkloadError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def add_options(parser: LocustArgumentParser) -> None:
+    """Add ours to Locust's own."""
+    parser.add_argument(
+        "--workload",
+        type=_workload_path,
+        default=str(WORKLOADS / "small.yaml"),
+        metavar="FILE",
+        help="what the users ask; see load_tests/workloads",
+    )
+    parser.add_argument(
+        "--gaps",
+        default="",
+        env_var="LOCUST_GAPS",
+        metavar="FILE",
+        help="append the gaps between tokens, as JSON lines",
+    )
+
+
+events.init_command_line_parser.add_listener(add_options)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _requests(workload: str, seed: int) -> Iterator[PlannedRequest]:
+    return read_workload(Path(workload)).requests(seed)
+
+
+class LoadUser(User):
+    """Sends a request, reads its answer to the end, and sends the next."""
+
+    abstract = True
+    kind: ClassVar[str]
+    """Locust's "type" of the rows."""
+
+    def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
+        """Send a request and yield the number of new tokens in each piece of its answer. Raises RequestFailed."""
+        raise NotImplementedError
+
+    def on_start(self) -> None:
+        """Find the requests of this process."""
+        runner = self.environment.runner
+        seed = runner.worker_index if isinstance(runner, WorkerRunner) else 0
+        self._planned = _requests(self.environment.parsed_options.workload, seed)
+
+    @task
+    def ask(self) -> None:
+        """Send one request and report it."""
+        request = next(self._planned)
+        prompt = request.prompt()
+        times, tokens = [time.perf_counter()], 0
+        try:
+            for new in self.answer(request, prompt):
+                times.append(time.perf_counter())
+                tokens += new
+            if tokens != request.output_tokens:
+                raise RequestFailed(WRONG_LENGTH, f"{tokens} tokens came instead of {request.output_tokens}")
+        except RequestFailed as failure:
+            self._fire("e2e", 1000 * (time.perf_counter() - times[0]), exception=failure.kind)
+            gevent.sleep(PAUSE_AFTER_FAILURE)
+            return
+        self._report(times, tokens)
+
+    def _report(self, times: list[float], tokens: int) -> None:
+        """The rows of an answer that was sent for at the first of these times, and came in pieces at the others."""
+        sent, first, last = times[0], times[1], times[-1]
+        # All at once: there is no telling when the first token was made.
+        if len(times) > 2 or tokens == 1:
+            self._fire("ttft", 1000 * (first - sent))
+        if len(times) > 2:
+            self._fire("itl", 1000 * (last - first) / (tokens - 1))
+        self._fire("e2e", 1000 * (last - sent), length=tokens)
+        self._fire("tokens", tokens, length=tokens)
+        if path := self.environment.parsed_options.gaps:
+            gaps = [later - earlier for earlier, later in pairwise(times[1:])]
+            line = json.dumps({"type": self.kind, "tokens": tokens, "gaps": gaps})
+            # One unbuffered write, so that lines of several processes don't mix.
+            with Path(path).open("ab", buffering=0) as file:
+                file.write(f"{line}\n".encode())
+
+    def _fire(self, name: str, value: float, *, length: int = 0, exception: str | None = None) -> None:
+        self.environment.events.request.fire(
+            request_type=self.kind,
+            name=name,
+            response_time=value,
+            response_length=length,
+            exception=exception,
+            context={},
+        )

@@ -1,0 +1,149 @@
+"""Lengths and arrivals as a workload file spells them."""
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from load_tests.arrivals import Arrivals, Gamma, OnOff, Staircase
+from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
+
+
+class Strict(BaseModel):
+    """A mapping whose keys are all known and whose values have the types that they say."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class FixedLength(Strict):
+    """Always the same length."""
+
+    distribution: Literal["fixed"]
+    tokens: PositiveInt
+
+    def lengths(self, part: int) -> Lengths:
+        """The distribution; `part` is 0 for prompts and 1 for outputs, which only Azure's tell apart."""
+        return fixed(self.tokens)
+
+
+class UniformLength(Strict):
+    """From `low` to `high`, both included."""
+
+    distribution: Literal["uniform"]
+    low: PositiveInt
+    high: PositiveInt
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}; it must be at most high, {self.high}")
+        return self
+
+    def lengths(self, part: int) -> Lengths:
+        """As `FixedLength.lengths`."""
+        return Uniform(self.low, self.high)
+
+
+class LogNormalLength(Strict):
+    """Many short and a few very long ones, cut to between `least` and `most`."""
+
+    distribution: Literal["lognormal"]
+    median: PositiveFloat
+    sigma: PositiveFloat
+    least: PositiveInt = 1
+    most: PositiveInt
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least is {self.least}; it must be at most most, {self.most}")
+        return self
+
+    def lengths(self, part: int) -> Lengths:
+        """As `FixedLength.lengths`."""
+        return LogNormal(self.median, self.sigma, self.least, self.most)
+
+
+class ExponentialLength(Strict):
+    """Memoryless lengths up to `most`; `mean` is that before the longest are cut."""
+
+    distribution: Literal["exponential"]
+    mean: PositiveFloat
+    most: PositiveInt
+
+    def lengths(self, part: int) -> Lengths:
+        """As `FixedLength.lengths`."""
+        return Exponential(self.mean, self.most)
+
+
+class AzureLength(Strict):
+    """Log-normal lengths fitted to one of Azure's public traces, `scale` times as long and cut to `most`."""
+
+    distribution: Literal["azure_chat", "azure_code"]
+    scale: PositiveFloat = 1.0
+    most: PositiveInt | None = None
+
+    def lengths(self, part: int) -> Lengths:
+        """As `FixedLength.lengths`."""
+        trace = AZURE_CHAT if self.distribution == "azure_chat" else AZURE_CODE
+        found = trace[part].scaled(self.scale)
+        most = found.most if self.most is None else min(found.most, self.most)
+        return LogNormal(found.median, found.sigma, min(found.least, most), most)
+
+
+LengthField: TypeAlias = Annotated[
+    FixedLength | UniformLength | LogNormalLength | ExponentialLength | AzureLength,
+    Field(discriminator="distribution"),
+]
+
+
+class PoissonArrivals(Strict):
+    """Requests that know nothing of each other."""
+
+    process: Literal["poisson"]
+
+    def arrivals(self, rate: float) -> Arrivals:
+        """The process with so many requests per second on average."""
+        return Gamma(rate)
+
+
+class GammaArrivals(Strict):
+    """Independent gaps with a coefficient of variation: over 1 arrivals cluster, below they are more even."""
+
+    process: Literal["gamma"]
+    cv: PositiveFloat
+
+    def arrivals(self, rate: float) -> Arrivals:
+        """As `PoissonArrivals.arrivals`."""
+        return Gamma(rate, self.cv)
+
+
+class OnOffArrivals(Strict):
+    """Poisson arrivals for a while, none for a while, and so on."""
+
+    process: Literal["on_off"]
+    on_seconds: PositiveFloat
+    off_seconds: PositiveFloat
+
+    def arrivals(self, rate: float) -> Arrivals:
+        """As `PoissonArrivals.arrivals`."""
+        return OnOff(rate * (self.on_seconds + self.off_seconds) / self.on_seconds, self.on_seconds, self.off_seconds)
+
+
+class StaircaseArrivals(Strict):
+    """Poisson arrivals whose rate changes in steps; the last one stays."""
+
+    process: Literal["staircase"]
+    levels: Annotated[list[PositiveFloat], Field(min_length=1)]
+    """The rates of the steps, to each other."""
+    seconds: PositiveFloat
+    """How long a step takes."""
+
+    def arrivals(self, rate: float) -> Arrivals:
+        """As `PoissonArrivals.arrivals`; the average is that over the steps."""
+        mean = sum(self.levels) / len(self.levels)
+        return Staircase(tuple(rate * level / mean for level in self.levels), self.seconds)
+
+
+ArrivalField: TypeAlias = Annotated[
+    PoissonArrivals | GammaArrivals | OnOffArrivals | StaircaseArrivals, Field(discriminator="process")
+]

@@ -1,0 +1,144 @@
+"""The streams of a workload file, and the requests that they stand for."""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    model_validator,
+)
+
+from load_tests.traffic import Arrival, Stream, replay
+from load_tests.workload_fields import ArrivalField, LengthField, PoissonArrivals, Strict
+
+
+class Prefixes(Strict):
+    """Beginnings that prompts share, such as system prompts; they come before the prompts' own tokens."""
+
+    count: PositiveInt
+    tokens: PositiveInt
+
+
+class Chats(Strict):
+    """Conversations: each turn's prompt is all that was said before and a new message, whose length is the stream's.
+
+    When a turn comes does not depend on the answer to the one before, as the loop is open.
+    """
+
+    turns: LengthField
+    """How many there are, at most."""
+    think_seconds: NonNegativeFloat
+    """From one message of a user to the next, on average (exponential); it holds the time to read the answer."""
+    most_tokens: PositiveInt
+    """Of prompt and answer together; a turn that would have more ends the chat before it."""
+
+
+class StreamField(Strict):
+    """What all streams have."""
+
+    rate: PositiveFloat
+    """Requests per second."""
+    priority: NonNegativeInt = 0
+    """1 is the highest; 0: none is sent."""
+    target_ttft: PositiveFloat | None = None
+    """Seconds."""
+
+
+class DrawnStream(StreamField):
+    """Requests drawn from distributions."""
+
+    arrivals: ArrivalField = PoissonArrivals(process="poisson")
+    prompts: LengthField
+    outputs: LengthField
+    tenants: dict[str, PositiveFloat] = Field({"": 1.0}, min_length=1)
+    """Their shares of the requests."""
+    prefixes: Prefixes | None = None
+    chats: Chats | None = None
+
+    @model_validator(mode="after")
+    def _prefixes_or_chats(self) -> Self:
+        if self.prefixes is not None and self.chats is not None:
+            raise ValueError("prefixes and chats are both given; it must be one of them at most")
+        return self
+
+    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
+        """The requests of that time, at so many per second instead of the stream's own rate."""
+        turns = 1.0 if self.chats is None else self.chats.turns.lengths(0).mean
+        stream = Stream(
+            self.arrivals.arrivals(rate / turns),
+            self.prompts.lengths(0),
+            self.outputs.lengths(1),
+            tenants=self.tenants,
+            priority=self.priority,
+            target_ttft=self.target_ttft,
+            prefixes=1 if self.prefixes is None else self.prefixes.count,
+            prefix_tokens=0 if self.prefixes is None else self.prefixes.tokens,
+        )
+        first = _covering(lambda count: stream.make(count, seed), rate, seconds)
+        return first if self.chats is None else self._turns(self.chats, first, seconds, seed)
+
+    def _turns(self, chats: Chats, first: Sequence[Arrival], seconds: float, seed: int) -> list[Arrival]:
+        """All turns of the chats that begin so, in the order of arrival."""
+        chance = np.random.default_rng([seed, 1])
+        prompts, outputs = self.prompts.lengths(0), self.outputs.lengths(1)
+        found = []
+        for begin, turns in zip(first, chats.turns.lengths(0).draw(len(first), chance).tolist(), strict=True):
+            chat, at, said = int(chance.integers(2**62)), begin.at, 0
+            messages, answers = prompts.draw(turns, chance).tolist(), outputs.draw(turns, chance).tolist()
+            for message, answer in zip(messages, answers, strict=True):
+                said += message
+                if at >= seconds or said + answer > chats.most_tokens:
+                    break
+                # All of a prompt is prefix, so that the next turn of this chat begins with it.
+                lengths = {"prompt_tokens": said, "prefix_tokens": said, "output_tokens": answer, "max_tokens": answer}
+                found.append(replace(begin, at=at, prefix=chat, **lengths))
+                said += answer
+                at += chance.exponential(chats.think_seconds)
+        return sorted(found, key=lambda arrival: arrival.at)
+
+
+def _beside(value: object, info: ValidationInfo) -> object:
+    """A path that begins at the folder of the file that names it."""
+    return Path(info.context, value) if isinstance(value, str) and isinstance(info.context, Path) else value
+
+
+class ReplayedStream(StreamField):
+    """A recorded trace, as fast as the rate says, and from its start again after its end."""
+
+    replay: Annotated[Path, BeforeValidator(_beside)]
+    """A file as `load_tests.traffic.replay` reads it; a relative path begins at the folder of the workload file."""
+
+    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
+        """As `DrawnStream.draw`. Raises ValueError where the file holds no trace."""
+        recorded = replay(self.replay, sys.maxsize)
+        if len(recorded) < 2:
+            raise ValueError(f"{self.replay} has {len(recorded)} requests; it must have at least 2")
+        # One gap more, from the last to the first again.
+        period = recorded[-1].at * len(recorded) / (len(recorded) - 1)
+        speed = rate * period / len(recorded)
+        laps = range(math.ceil(seconds * speed / period))
+        return [
+            replace(one, at=at, priority=self.priority, target_ttft=self.target_ttft)
+            for lap in laps
+            for one in recorded
+            if (at := (one.at + lap * period) / speed) < seconds
+        ]
+
+
+def _covering(make: Callable[[int], list[Arrival]], rate: float, seconds: float) -> list[Arrival]:
+    """The arrivals of some seconds; `make` returns as many as it is asked for."""
+    count = math.ceil(rate * seconds) + 16
+    while (arrivals := make(count))[-1].at < seconds:
+        count *= 2
+    return [arrival for arrival in arrivals if arrival.at < seconds]

@@ -1,0 +1,224 @@
+"""Locust's users of each kind, as `locust` runs them, on real servers."""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from scripts.server_process import ADDRESS, fill_ports
+from scripts.triton_server import TritonServer
+from tests.gateway.gateway_process import GatewayProcess
+from tests.load.servers import echo_server, metronome_server
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+FIRST_MS, GAP_MS = 200, 20
+WORKLOAD = """
+about: Short answers of few lengths.
+seed: 1
+slo: {ttft: 1.0, itl: 0.1}
+streams:
+  short:
+    rate: 1.0
+    tenants: {ann: 1}
+    prompts: {distribution: fixed, tokens: 20}
+    outputs: {distribution: uniform, low: 4, high: 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    with echo_server(tmp_path_factory.mktemp("echo")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(echo: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(echo.grpc_url) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def metronome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    with metronome_server(tmp_path_factory.mktemp("metronome"), first_ms=FIRST_MS, gap_ms=GAP_MS) as server:
+        yield server
+
+
+def command(folder: Path, locustfile: str, host: str, *more: str) -> list[str]:
+    """Four users who go on until they are stopped, and whose files go to a folder."""
+    workload = folder / "workload.yaml"
+    workload.write_text(WORKLOAD)
+    return [
+        *(sys.executable, "-m", "locust", "-f", locustfile, "--host", host, "--workload", str(workload)),
+        *("--users", "4", "--spawn-rate", "4", "--run-time", f"{SECONDS}s", "--csv", str(folder / "run")),
+        *("--gaps", str(folder / "gaps.jsonl"), *more),
+    ]
+
+
+class Ended(NamedTuple):
+    code: int
+    said: str
+
+
+def locust(folder: Path, locustfile: str, host: str, *more: str) -> Ended:
+    """Run it without its web page until its report has four requests."""
+    arguments = [*command(folder, locustfile, host, *more), "--headless", "--only-summary"]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            while process.poll() is None and reported_requests(folder) < 4:
+                time.sleep(0.1)
+            process.terminate()
+            said, _ = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    return Ended(process.returncode, said)
+
+
+def reported_requests(folder: Path) -> int:
+    """Those in the report so far, which may be half written."""
+    report = folder / "run_stats.csv"
+    fields = [line.split(",") for line in report.read_text().splitlines()] if report.exists() else []
+    return max((int(line[2]) for line in fields if line[1:2] == ["e2e"] and len(line) > 3), default=0)
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    """Those of the report, by name."""
+    with (folder / "run_stats.csv").open(newline="") as file:
+        return {row["Name"]: row for row in csv.DictReader(file)}
+
+
+def gaps(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "gaps.jsonl").read_text().splitlines()]
+
+
+def check_rows(folder: Path, names: Sequence[str]) -> None:
+    """Every answer has each of the rows, and a length from 4 to 8 tokens."""
+    found = rows(folder)
+    assert set(found) == {*names, "Aggregated"}
+    count = int(found["e2e"]["Request Count"])
+    assert count >= 4
+    assert {int(found[name]["Request Count"]) for name in names} == {count}
+    assert int(found["Aggregated"]["Failure Count"]) == 0
+    assert 4 <= float(found["tokens"]["Min Response Time"]) <= float(found["tokens"]["Max Response Time"]) <= 8
+    # Locust writes its rows every second, and the last part of one not any more.
+    assert len(gaps(folder)) >= count
+
+
+STREAMED = ("ttft", "itl", "e2e", "tokens")
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+def test_users_of_triton_stream(tmp_path: Path, metronome: TritonServer, kind: str) -> None:
+    locustfile, host = {
+        "grpc": ("load_tests/locustfile.py", metronome.grpc_url),
+        "http": ("load_tests/locust/http_user.py", f"http://{metronome.http_url}"),
+    }[kind]
+    run = locust(tmp_path, locustfile, host)
+    assert run.code == 0, run.said
+    check_rows(tmp_path, STREAMED)
+    found = rows(tmp_path)
+    assert {found[name]["Type"] for name in STREAMED} == {kind}
+    assert float(found["ttft"]["Min Response Time"]) >= FIRST_MS
+    assert float(found["itl"]["Average Response Time"]) == pytest.approx(GAP_MS, rel=0.5)
+    # A gap less than tokens, as the metronome sends each alone.
+    assert all(len(line["gaps"]) == line["tokens"] - 1 for line in gaps(tmp_path))
+
+
+def test_users_of_infer_get_whole_answers(tmp_path: Path, echo: TritonServer) -> None:
+    run = locust(tmp_path, "load_tests/locust/infer_user.py", echo.http_url)
+    assert run.code == 0, run.said
+    check_rows(tmp_path, ("e2e", "tokens"))
+
+
+def test_users_of_openai_stream_from_the_gateway(tmp_path: Path, gateway: GatewayProcess) -> None:
+    run = locust(tmp_path, "load_tests/locust/openai_user.py", gateway.url, "--model", "llm")
+    assert run.code == 0, run.said
+    check_rows(tmp_path, STREAMED)
+
+
+def nowhere() -> str:
+    """An address at which nobody listens."""
+    return f"{ADDRESS}:{fill_ports(None)[0]}"
+
+
+@pytest.mark.parametrize(
+    ("locustfile", "scheme", "error"),
+    [
+        ("load_tests/locustfile.py", "", "TransportError"),
+        ("load_tests/locust/http_user.py", "http://", "ConnectError"),
+        ("load_tests/locust/infer_user.py", "", "ConnectionRefusedError"),
+        ("load_tests/locust/openai_user.py", "http://", "ConnectError"),
+    ],
+)
+def test_errors_are_counted_by_their_names(tmp_path: Path, locustfile: str, scheme: str, error: str) -> None:
+    run = locust(tmp_path, locustfile, f"{scheme}{nowhere()}")
+    assert run.code == 1, run.said
+    with (tmp_path / "run_failures.csv").open(newline="") as file:
+        failures = list(csv.DictReader(file))
+    assert [(row["Name"], row["Error"]) for row in failures] == [("e2e", error)]
+    assert int(failures[0]["Occurrences"]) == int(rows(tmp_path)["e2e"]["Request Count"]) >= 4
+
+
+def test_a_model_that_the_gateway_does_not_have_is_an_error(tmp_path: Path, gateway: GatewayProcess) -> None:
+    run = locust(tmp_path, "load_tests/locust/openai_user.py", gateway.url, "--model", "other")
+    assert run.code == 1, run.said
+    assert "Status404" in (tmp_path / "run_failures.csv").read_text()
+
+
+def test_a_workload_that_makes_no_sense_is_refused_before_the_run(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(WORKLOAD.replace("rate: 1.0", "rate: 0"))
+    run = locust(tmp_path, "load_tests/locustfile.py", nowhere(), "--workload", str(wrong))
+    assert run.code == 2
+    assert "streams.short.rate is 0: Input should be greater than 0" in run.said
+
+
+def test_a_master_sums_up_what_its_worker_does(tmp_path: Path, metronome: TritonServer) -> None:
+    (port,) = fill_ports(None)
+    there = ("--master-bind-host", ADDRESS, "--master-bind-port", str(port))
+    worker = [sys.executable, "-m", "locust", "-f", "load_tests/locustfile.py", "--worker", "--master-port", str(port)]
+    with subprocess.Popen(worker, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            master = ("--master", *there, "--expect-workers", "1")
+            run = locust(tmp_path, "load_tests/locustfile.py", metronome.grpc_url, *master)
+            said, _ = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert run.code == 0, run.said
+    assert process.returncode == 0, said
+    check_rows(tmp_path, STREAMED)
+
+
+def test_the_web_page_shows_the_rows_while_it_runs(tmp_path: Path, metronome: TritonServer) -> None:
+    (port,) = fill_ports(None)
+    page = ("--autostart", "--web-host", ADDRESS, "--web-port", str(port))
+    arguments = command(tmp_path, "load_tests/locustfile.py", metronome.grpc_url, *page)
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            shown = wait_for_rows(f"http://{ADDRESS}:{port}/stats/requests")
+            process.terminate()
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+    assert shown >= set(STREAMED)
+
+
+def wait_for_rows(url: str) -> set[str]:
+    """The rows' names, once there are any; the latest after a while."""
+    names: set[str] = set()
+    deadline = time.monotonic() + SECONDS
+    while not names >= set(STREAMED) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        try:
+            names = {row["name"] for row in httpx.get(url, trust_env=False).json()["stats"]}
+        except httpx.TransportError:  # It has not started yet.
+            continue
+    return names

@@ -1,0 +1,76 @@
+"""Tokens are counted as exactly as a server lets one count them; the lines are those that servers send."""
+
+import json
+
+import pytest
+
+from load_tests.failures import RequestFailed
+from load_tests.openai_stream import TokenCounts, completion_body, refusal
+
+
+def piece(text: str, finish_reason: str | None = None, **more: object) -> str:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'object': 'text_completion', 'choices': [choice], **more})}\n"
+
+
+def usage(tokens: int) -> dict[str, object]:
+    return {"usage": {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}}
+
+
+def final(tokens: int) -> list[str]:
+    return [f"data: {json.dumps({'choices': [], **usage(tokens)})}\n", "\n", "data: [DONE]\n"]
+
+
+STREAMS = {
+    "gateway": (
+        [piece("a", usage=None), piece("b", usage=None), piece("c", "length", usage=None), *final(3)],
+        [1, 1, 1],
+    ),
+    "llama.cpp, whose last piece is empty": ([piece("a"), piece("b"), piece("", "length"), *final(2)], [1, 1]),
+    "tokens without text of their own": ([piece("a"), "\n", piece("bc", "length"), *final(5)], [1, 4]),
+    "vllm with continuous_usage_stats": (
+        [piece("a", **usage(1)), piece("bcd", **usage(4)), piece("e", "length", **usage(5)), *final(5)],
+        [1, 3, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "counts"), STREAMS.values(), ids=STREAMS)
+def test_tokens_are_counted(lines: list[str], counts: list[int]) -> None:
+    seen = TokenCounts()
+    assert [new for line in lines if (new := seen.read(line))] == counts
+    seen.check_end()
+
+
+BROKEN = {
+    "nothing": [],
+    "no end": [piece("a")],
+    "no count": [piece("a", "length")],
+    "a count so far": [piece("a", **usage(1))],
+}
+
+
+@pytest.mark.parametrize("lines", BROKEN.values(), ids=BROKEN)
+def test_a_stream_that_breaks_off_is_a_failure(lines: list[str]) -> None:
+    seen = TokenCounts()
+    for line in lines:
+        seen.read(line)
+    with pytest.raises(RequestFailed) as caught:
+        seen.check_end()
+    assert caught.value.kind == "CutStream"
+
+
+def test_an_error_in_the_stream_is_a_failure() -> None:
+    with pytest.raises(RequestFailed, match="no room") as caught:
+        TokenCounts().read('data: {"error": {"message": "no room", "code": 503}}\n')
+    assert caught.value.kind == "ErrorEvent"
+
+
+def test_a_refusal_is_told_by_its_status() -> None:
+    assert refusal(429, "too many").kind == "Status429"
+    assert "too many" in str(refusal(429, "too many"))
+
+
+def test_who_asks_is_sent_where_it_is_known() -> None:
+    assert {"user", "priority"}.isdisjoint(completion_body("llm", [1], 1, "", 0))
+    assert completion_body("llm", [1], 1, "ann", 2).items() >= {("user", "ann"), ("priority", 2)}
