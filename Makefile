@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve gateway demo load compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue \
 	precision experiments test check clean
 .DEFAULT_GOAL := help
 
@@ -19,6 +19,7 @@ help:
 	@echo "make gateway  OpenAI's API on 127.0.0.1:9000 for a running server; variables: GRPC_PORT, ARGS (its own flags)"
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
+	@echo "make sweep    how much a server carries and where its knee is: a report in results/, in 15 minutes; variable: SWEEP"
 	@echo "make compare  settings and servers beside each other under one workload; variable: COMPARE, see its --help"
 	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
 	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster brings"
@@ -51,6 +52,9 @@ demo: $(installed)
 
 load: $(installed)
 	$(bin)/locust --headless -f load_tests/locustfile.py $(LOAD_ARGS)
+
+sweep: $(installed)
+	@$(bin)/python -m load_tests.capacity $(SWEEP)
 
 compare: $(installed)
 	@$(bin)/python -m load_tests.compare $(COMPARE)

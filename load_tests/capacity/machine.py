@@ -1,0 +1,23 @@
+"""What the figures of a sweep depend on besides the server's settings."""
+
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from inflight_client import ServerInfo
+from scripts.bench import DEVICE, DTYPE
+from scripts.bench_report import environment
+from scripts.default_model import NAME
+
+
+def about_server(info: ServerInfo, url: str, *, own: bool) -> Mapping[str, str]:
+    """The server, the machine of the load generator, and versions; only for a server of our own all is known."""
+    here = environment(DTYPE, DEVICE)
+    machine = f"{here['cpu']}, {here['cores']} cores"
+    served = {"model": f"{NAME}, {here['dtype']}", "versions": f"Inflight {version('inflight')}, {here['versions']}"}
+    return {
+        "server": f"{info.name} {info.version} at {url}",
+        **(served if own else {}),
+        "machine": f"{machine}, for the server and the load generator" if own else f"load generator: {machine}",
+        "when": time.strftime("%Y-%m-%d %H:%M %Z"),
+    }

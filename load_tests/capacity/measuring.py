@@ -1,0 +1,146 @@
+"""Measures one load after another, within a given time."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tqdm import tqdm
+
+from inflight_client import AsyncClient
+from load_tests.capacity.level import Level, Repeat
+from load_tests.capacity.result import LoadKind
+from load_tests.capacity.server_metrics import ServerSample, has_engine_metrics, sampled
+from load_tests.endpoints import Endpoint
+from load_tests.generator import closed_loop, open_loop
+from load_tests.records import Run
+from load_tests.workload_file import Workload
+
+WARM_UP_SHARE = 0.3
+"""Of a run; what is sent before its end does not count."""
+# A rise of eight levels and a search of four, which is what it takes from 1 user to the capacity between 64 and 128.
+_LEVELS_EXPECTED = 12
+# Answers that still run when a run's time is up get this share of it, by estimate.
+_DRAIN_SHARE = 0.3
+# A run takes at least so many times as long as an answer: one that does not count, and some that do.
+_ANSWERS = 3.0
+# Expected to count in a run of an open loop, where a few more or less come by chance.
+_FEWEST_REQUESTS = 8
+_REFRESH_SECONDS = 0.5
+
+
+class NothingMeasured(RuntimeError):
+    """A run saw too little to tell anything."""
+
+
+@dataclass
+class Measuring:
+    """Puts loads on a server until the time is up."""
+
+    endpoint: Endpoint
+    client: AsyncClient
+    """Reads the server's metrics."""
+    model: str
+    workload: Workload
+    kind: LoadKind
+    repeats: int
+    seconds: float
+    """For all levels together."""
+    bar: tqdm
+    begun: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self._run_seconds = self.seconds / (_LEVELS_EXPECTED * self.repeats * (1 + _DRAIN_SHARE))
+        # An answer takes longer with more load, at most in proportion to it.
+        self._latency_per_load = 0.0
+        self._seed = 0
+        self._ours = False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.begun
+
+    async def warm_up(self) -> None:
+        """Let the server answer one user for a while and see whether it has our metrics. Raises NothingMeasured."""
+        self.bar.set_description_str("warm-up")
+        self._ours = has_engine_metrics(await self.client.metrics(), self.model)
+        requests = self.workload.requests(self._next_seed())
+        run = await closed_loop(self.endpoint, 1, requests, seconds=self._run_seconds * WARM_UP_SHARE)
+        if not run.done:
+            raise NothingMeasured(f"the server answered none of the first requests: {run.errors()}")
+
+    async def level(self, load: float) -> Level | None:
+        """Measure a load, several times; None where the time is too short to see enough of it.
+
+        Raises NothingMeasured where it is too short even for the first.
+        """
+        seconds = self._seconds_for(load)
+        if self.elapsed + seconds * (1 + _DRAIN_SHARE) * self.repeats > self.seconds:
+            return None
+        repeats = []
+        for number in range(1, self.repeats + 1):
+            self.bar.set_description_str(f"{self.kind.text(load)}, {number}/{self.repeats}")
+            repeats.append(await self._repeat(load, seconds))
+        if not all(repeat.counted.done for repeat in repeats):
+            if self._latency_per_load:
+                return None
+            raise NothingMeasured(
+                f"of what was sent in {seconds:.1f} s at {self.kind.text(load)} nothing was answered that counts "
+                f"(errors: {repeats[-1].run.errors()}); take more --minutes or another --start"
+            )
+        level = Level(load, repeats)
+        self._latency_per_load = level.latency / load
+        return level
+
+    def _seconds_for(self, load: float) -> float:
+        """How long a run must be."""
+        for_answers = _ANSWERS * self._latency_per_load * load
+        for_requests = 0.0 if self.kind.closed else _FEWEST_REQUESTS / load / (1 - WARM_UP_SHARE)
+        return max(self._run_seconds, for_answers, for_requests)
+
+    async def _repeat(self, load: float, seconds: float) -> Repeat:
+        started = self.elapsed
+        async with self._server_samples() as samples:
+            run = await put_load(self.endpoint, self.workload, self.kind, load, seconds, self._next_seed())
+        return Repeat(run, started, seconds * WARM_UP_SHARE, seconds, samples)
+
+    @contextlib.asynccontextmanager
+    async def _server_samples(self) -> AsyncIterator[list[ServerSample]]:
+        if not self._ours:
+            yield []
+            return
+        async with sampled(self.client, self.model) as samples:
+            yield samples
+
+    def _next_seed(self) -> int:
+        """Prompts that the server has not seen, so that it finds none in its prefix cache."""
+        self._seed += 1
+        return self._seed
+
+
+async def put_load(
+    endpoint: Endpoint, workload: Workload, kind: LoadKind, load: float, seconds: float, seed: int
+) -> Run:
+    """Send requests for some seconds and wait for their answers."""
+    if kind.closed:
+        return await closed_loop(endpoint, int(load), workload.requests(seed), seconds=seconds)
+    return await open_loop(endpoint, workload.arrivals(rate=load, seconds=seconds, seed=seed))
+
+
+@contextlib.asynccontextmanager
+async def ticking(measuring: Measuring) -> AsyncIterator[None]:
+    """Keep the progress bar at the time that has passed."""
+
+    async def tick() -> None:
+        while True:
+            measuring.bar.n = min(measuring.elapsed, measuring.seconds)
+            measuring.bar.refresh()
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+    task = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,89 @@
+"""What an operator should set, and may expect of it, in a sentence."""
+
+from load_tests.capacity.level import Level, itl_p99, ttft_p95
+from load_tests.capacity.result import Sweep, recommended
+from load_tests.capacity.server_metrics import ServerUse
+
+# Sequences come in such groups in the settings that people write.
+_GROUP = 8
+BUSY_GENERATOR = 0.7
+"""Above this share the generator may have measured itself."""
+BUSY_MACHINE = 0.1
+"""Above this share other processes took part in what was measured."""
+
+
+def recommendation(sweep: Sweep) -> str:
+    """Settings, load, and the latencies at it."""
+    level = recommended(sweep.found)
+    load = sweep.kind.text(level.load)
+    seen = f"a p95 TTFT of {_seconds(level.middle(ttft_p95))} and a p99 ITL of {_seconds(level.middle(itl_p99))}"
+    objective = f"{_seconds(sweep.slo.ttft)} and {_seconds(sweep.slo.itl)}"
+    if sweep.capacity is None:
+        return (
+            f"Already {load}, the lowest load tried, broke the objective of {objective}: expect {seen}, and take a "
+            "faster machine, a smaller model, shorter prompts or a wider objective."
+        )
+    at_least = "" if sweep.found.broken else "at least "
+    expect = f"expect {at_least}{load} at {level.throughput:.0f} output tokens/s with {seen} (objective: {objective})"
+    settings = _settings(sweep, level)
+    return f"{settings}; {expect}." if settings else f"{expect[0].upper()}{expect[1:]}."
+
+
+def _settings(sweep: Sweep, level: Level) -> str:
+    """The tightest settings that would have changed nothing at this load; empty where the server is none of ours.
+
+    With these, more load waits in the queue instead of making everybody slow.
+    """
+    uses = [repeat.use for repeat in level.repeats]
+    known = [use for use in uses if use is not None]
+    configured = {name: sweep.settings.get(name) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    if not known or None in configured.values():
+        return ""
+    most, budget = (int(value) for value in configured.values() if value is not None)
+    sequences = min(most, needed_sequences(known))
+    tokens = min(budget, max(sequences, int(min(budget, max(use.largest_step_tokens for use in known)))))
+    return f"Set max_num_seqs to {sequences} (now {most}) and max_num_batched_tokens to {tokens} (now {budget})"
+
+
+def needed_sequences(uses: list[ServerUse]) -> int:
+    """The most that ever ran at once, rounded up to a group."""
+    most = max(use.most_running for use in uses)
+    return max(_GROUP, -(-int(most) // _GROUP) * _GROUP)
+
+
+def warnings(sweep: Sweep) -> list[str]:
+    """What a reader should know before trusting the figures."""
+    found = []
+    if sweep.busiest_generator > BUSY_GENERATOR:
+        found.append(
+            f"The load generator was busy {sweep.busiest_generator:.0%} of the time at the busiest level; near 100% it "
+            "measures itself. Run it on another machine."
+        )
+    if sweep.others is not None and sweep.others > BUSY_MACHINE:
+        found.append(
+            f"Other processes used {sweep.others:.0%} of the processors meanwhile, so the figures are too low and "
+            "vary. Run the sweep on a quiet machine."
+        )
+    if below := _bad_below_capacity(sweep):
+        found.append(
+            f"{', '.join(map(sweep.kind.text, below))} broke the objective although a higher load kept it: noise, or "
+            "runs too short for a percentile."
+        )
+    if sweep.capacity is not None and sweep.found.broken is None:
+        found.append("No load broke the objective, so the highest one tried is a lower bound.")
+    if sweep.knee is None:
+        found.append("Throughput had no knee among the loads tried.")
+    failed = max(level.middle(lambda repeat: repeat.failed) for level in sweep.levels)
+    if failed > 0:
+        found.append(f"Up to {failed:.1%} of a level's requests failed; raw/ has their errors.")
+    return found
+
+
+def _bad_below_capacity(sweep: Sweep) -> list[float]:
+    if sweep.capacity is None:
+        return []
+    return [level.load for level in sweep.levels if level.load < sweep.capacity.load and not level.keeps(sweep.slo)]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"

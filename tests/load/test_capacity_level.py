@@ -1,0 +1,86 @@
+"""Measures of a level, on requests that one can count by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inflight_client.metrics import parse_metrics
+from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
+from load_tests.capacity.server_metrics import has_engine_metrics, server_use
+from load_tests.records import Run
+from load_tests.result import Slo
+from tests.load.synthetic_sweeps import OUTPUT_TOKENS, record, sample
+
+
+def repeat(*sent: float, begin: float = 2.0, end: float = 10.0, ttft: float = 0.5, gap: float = 0.1) -> Repeat:
+    return Repeat(Run([record(i, at, ttft, gap) for i, at in enumerate(sent)], 0.0), 0.0, begin, end, [])
+
+
+def test_tokens_count_when_they_come_and_requests_when_they_are_sent() -> None:
+    # The first sends its tokens from 1.5 s on, a tenth of a second apart: 14 of 20 come before 2.95 s.
+    one = repeat(1.0, 3.0, begin=2.95, end=100.0)
+    assert one.throughput * one.seconds == pytest.approx(OUTPUT_TOKENS - 15 + OUTPUT_TOKENS)
+    assert one.request_rate * one.seconds == 1
+
+
+def test_a_failure_is_an_endless_wait() -> None:
+    good = repeat(*np.linspace(3, 4, 20).tolist())
+    one_in_ten = Run([replace(r, error="ServerOverloaded") if r.index < 2 else r for r in good.run.records], 0.0)
+    failing = replace(good, run=one_in_ten)
+    assert (good.failed, failing.failed) == (0, pytest.approx(0.1))
+    assert ttft_p95(good) == pytest.approx(0.5)
+    assert ttft_p95(failing) == float("inf")
+
+
+@pytest.mark.parametrize(("slo", "kept"), [(Slo(0.6, 0.2), True), (Slo(0.4, 0.2), False), (Slo(0.6, 0.05), False)])
+def test_a_level_keeps_an_objective_if_every_repeat_does(slo: Slo, kept: bool) -> None:
+    fast, slow = repeat(3.0, ttft=0.1, gap=0.01), repeat(3.0)
+    assert Level(1, [fast, fast]).keeps(Slo(0.4, 0.05))
+    assert Level(1, [fast, slow]).keeps(slo) == kept
+
+
+def test_goodput_counts_requests_within_the_objective() -> None:
+    assert repeat(3.0, 4.0).goodput(Slo(1.0, 1.0)) == 2 / 8
+    assert repeat(3.0, 4.0).goodput(Slo(0.1, 1.0)) == 0
+
+
+def test_middle_and_spread_are_those_of_the_repeats() -> None:
+    level = Level(1, [repeat(3.0, ttft=ttft) for ttft in (0.3, 0.1, 0.2)])
+    assert level.middle(ttft_p95) == pytest.approx(0.2)
+    assert level.spread(ttft_p95) == (pytest.approx(0.1), pytest.approx(0.3))
+
+
+def test_nothing_is_within_no_objective_and_has_no_gaps() -> None:
+    assert np.isnan(percentile(np.array([]), 95))
+    assert not Level(1, [repeat()]).keeps(Slo(1e9, 1e9))
+    assert itl_p99(repeat()) == 0
+
+
+def test_static_batches_fill_their_places_as_far_as_answers_are_equally_long() -> None:
+    lengths = [10, 2, 5, 5, 9]
+    records = [replace(record(i, 3.0, 0.1, 0.1), output_tokens=tokens) for i, tokens in enumerate(lengths)]
+    one = replace(repeat(), run=Run(records, 0.0))
+    assert static_efficiency(one, 1) == 1
+    # The fifth makes no batch of two.
+    assert static_efficiency(one, 2) == (10 + 2 + 5 + 5) / (2 * 10 + 2 * 5)
+    assert np.isnan(static_efficiency(one, 6))
+
+
+def test_the_use_of_a_server_is_what_its_counters_grew_by() -> None:
+    first, last = sample(1.0, 8, 10.0), replace(sample(3.0, 8, 10.0), padding_tokens=480.0)
+    use = server_use([first, last])
+    assert use is not None
+    assert use.throughput == 10 * 8
+    assert (use.batch_size, use.prefill_to_decode, use.most_running) == (8, 2, 8)
+    # 20 steps of 24 tokens under a budget of 512, and as many tokens of padding.
+    assert use.batch_utilisation == pytest.approx(24 / 512)
+    assert use.batch_efficiency == pytest.approx(0.5)
+    assert use.largest_step_tokens == 128
+    assert server_use([first]) is None
+    assert server_use([]) is None
+
+
+def test_a_server_that_is_none_of_ours_is_known_by_its_metrics() -> None:
+    assert not has_engine_metrics(parse_metrics('vllm:num_requests_running{model="llm"} 1\n'), "llm")
+    assert has_engine_metrics(parse_metrics('inflight:num_requests_running{model="llm"} 1\n'), "llm")
