@@ -26,15 +26,19 @@ class FixedBudget:
 class AdaptiveBudget(FixedBudget):
     """At most what the step-time model says keeps the step within a target, so that decodes come at its pace.
 
-    Without a target, a step's time is divided as the requests are: prompts get three quarters of what the decodes take
-    alone, and more where more requests wait for their first token than that share of those that decode. So gaps stay
-    under twice the undisturbed ones in steady traffic, and a rush is not made to queue for them. Without decodes nobody
-    waits for the step, and the fixed budget holds.
+    Without a target, a step's time is divided by who waits for it: prompts get three quarters of what the decodes take
+    alone, and more in a rush, where a request that waits for its first token counts as two that decode. So the gaps of
+    many users stay under twice the undisturbed ones in steady traffic. Few decodes take so little time that their share
+    would cut prompts into crumbs, hence a least chunk. Without decodes nobody waits for the step, and the fixed budget
+    holds.
     """
 
     # However slow the steps are, prompts have to get on.
     _LEAST = 16
     _SHARE = 0.75
+    _WEIGHT_OF_WAITING = 2
+    # Matrix products of fewer rows take hardly less time.
+    _LEAST_CHUNK = 64
 
     def __init__(self, max_num_batched_tokens: int, target_seconds: float | None, times: StepTimeModel) -> None:
         super().__init__(max_num_batched_tokens)
@@ -46,10 +50,11 @@ class AdaptiveBudget(FixedBudget):
         most = super().for_prompts(decodes, cached, waiting)
         if not decodes:
             return most
-        target = self._target
+        target, least = self._target, self._LEAST
         if target is None:
-            target = self._times.predict(decodes, cached) * (1 + max(self._SHARE, waiting / decodes))
+            share = max(self._SHARE, self._WEIGHT_OF_WAITING * waiting / decodes)
+            target, least = self._times.predict(decodes, cached) * (1 + share), self._LEAST_CHUNK
         within = self._times.tokens_within(target, cached)
         if within is None or within - decodes >= most.tokens:
             return most
-        return PromptBudget(min(most.tokens, max(self._LEAST, within - decodes)), "target_itl_ms")
+        return PromptBudget(min(most.tokens, max(least, within - decodes)), "target_itl_ms")
