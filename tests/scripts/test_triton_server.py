@@ -79,7 +79,7 @@ def test_a_stop_lets_a_running_request_finish(repository: Path) -> None:
         server.wait_ready(READY_SECONDS, ["llm"])
         client = threading.Thread(target=lambda: answers.append(ask(server, "1.5")))
         client.start()
-        assert taken_up.wait(timeout=10)
+        assert taken_up.wait(timeout=READY_SECONDS)
     client.join(timeout=10)
     assert answers == ["1.5"]
 
@@ -103,7 +103,7 @@ def test_a_request_that_does_not_finish_is_cut_off(repository: Path) -> None:
         server.wait_ready(READY_SECONDS, ["llm"])
         client = threading.Thread(target=give_up)
         client.start()
-        assert taken_up.wait(timeout=10)
+        assert taken_up.wait(timeout=READY_SECONDS)
         group = server.pid
         started = time.monotonic()
     assert time.monotonic() - started < 15
