@@ -55,6 +55,8 @@ async def _events(
     begun: set[int] = set()
     async with aclosing(answers.chunks()) as chunks:
         async for _, chunk in chunks:
+            if body.wants_running_usage:
+                head["usage"] = usage_count(answers.usage)
             if chunk.index not in begun:
                 begun.add(chunk.index)
                 yield sse.event({**head, "choices": [_delta(chunk.index, {"role": "assistant", "content": ""})]})

@@ -59,6 +59,8 @@ async def _events(
     offsets: Counter[int] = Counter()
     async with aclosing(answers.chunks()) as chunks:
         async for prompt_index, chunk in chunks:
+            if body.wants_running_usage:
+                head["usage"] = usage_count(answers.usage)
             if chunk.text or chunk.logprobs or chunk.finish_reason:
                 index = prompt_index * (body.n or 1) + chunk.index
                 yield sse.event({**head, "choices": [_choice(index, chunk, body, offsets[index])]})

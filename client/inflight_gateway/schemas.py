@@ -76,6 +76,7 @@ class StreamOptions(_Strict):
     """What a stream holds besides the answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(None, description="vLLM's: every piece has the count so far.")
 
 
 class Generation(_Strict):
@@ -119,6 +120,11 @@ class Generation(_Strict):
         if value is not None and not info.data.get("stream"):
             raise ValueError("it must be absent unless stream is true")
         return value
+
+    @property
+    def wants_running_usage(self) -> bool:
+        """Whether each piece of the stream comes with the count of tokens so far."""
+        return self.wants_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def wants_usage(self) -> bool:
