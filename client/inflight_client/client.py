@@ -10,7 +10,7 @@ import httpx
 
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
-from inflight_client.options import TLS, Options, Timeouts, metrics_url_of, parse_url, within
+from inflight_client.options import TLS, Options, Timeouts, connection_options, metrics_url_of, within
 from inflight_client.progress import progress_bar
 from inflight_client.request import Message, Prompt, Sampling, make_request
 from inflight_client.response import Completion
@@ -62,13 +62,12 @@ class Client:
             ValueError: the URL is none of these.
             OSError: a certificate can't be read.
         """
-        scheme, address, tls = parse_url(url, tls)
         self._model = model
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
-        self._metrics_url = metrics_url or metrics_url_of(address)
-        options = Options(address=address, tls=tls, headers=dict(headers or {}), connect_timeout=self._timeouts.connect)
-        self._connection = _TRANSPORTS[scheme](options)
+        transport, options = connection_options(url, tls, headers, self._timeouts)
+        self._metrics_url = metrics_url or metrics_url_of(options.address)
+        self._connection = _TRANSPORTS[transport](options)
 
     def generate(
         self,

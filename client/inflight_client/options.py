@@ -41,7 +41,7 @@ class TLS:
             raise ValueError("private_key and certificate_chain go together")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Options:
     """All that a connection needs to know."""
 
@@ -69,6 +69,14 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
     if tls is not None and not encrypted:
         raise ValueError(f"the URL {url!r} is not encrypted, but tls is given; it must begin with {scheme}s://")
     return scheme.removesuffix("s"), address.rstrip("/"), (tls or TLS()) if encrypted else None
+
+
+def connection_options(
+    url: str, tls: TLS | None, headers: Mapping[str, str] | None, timeouts: Timeouts
+) -> tuple[str, Options]:
+    """Transport, and all else that a client's arguments say of its connection; raises what `parse_url` raises."""
+    transport, address, tls = parse_url(url, tls)
+    return transport, Options(address, tls, dict(headers or {}), timeouts.connect)
 
 
 def metrics_url_of(address: str) -> str:

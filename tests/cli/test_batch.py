@@ -12,7 +12,8 @@ from inflight_client import Client
 from scripts.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, interrupt
 from tests.client.conftest import ECHO
-from tests.client.test_cancellation import cancelled, eventually
+from tests.client.test_cancellation import cancelled
+from tests.eventually import eventually
 
 
 class Files:

@@ -4,7 +4,8 @@ import json
 
 from inflight_client import Client
 from tests.cli.program import SECONDS, Program, Terminal, interrupt
-from tests.client.test_cancellation import cancelled, eventually
+from tests.client.test_cancellation import cancelled
+from tests.eventually import eventually
 
 ASK = "!request"
 

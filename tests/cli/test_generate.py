@@ -7,7 +7,8 @@ import pytest
 
 from inflight_client import Client
 from tests.cli.program import SECONDS, Program, interrupt
-from tests.client.test_cancellation import cancelled, eventually
+from tests.client.test_cancellation import cancelled
+from tests.eventually import eventually
 
 
 def test_text_comes_while_it_is_written_and_ctrl_c_cancels_it(program: Program, client: Client) -> None:

@@ -1,22 +1,12 @@
 """A stream that nobody reads any more ends on the server, alone, and leaves nothing behind."""
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from inflight_client import Client, RequestCancelled
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+from tests.eventually import eventually
 
 
 def our_threads() -> set[threading.Thread]:

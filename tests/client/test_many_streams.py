@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from inflight_client import AsyncClient, Client, RequestCancelled
 from scripts.triton_server import TritonServer
-from tests.client.test_cancellation import cancelled, eventually, our_threads
+from tests.client.test_cancellation import cancelled, our_threads
+from tests.eventually import eventually
 
 STREAMS = 500
 PROMPT = "!gap 400 !forever"

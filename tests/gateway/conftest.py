@@ -1,7 +1,6 @@
 """A gateway in front of a real tritonserver over the model that echoes."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from openai import OpenAI
@@ -31,12 +30,3 @@ def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
 def client(gateway: GatewayProcess) -> Iterator[OpenAI]:
     with gateway.openai() as client:
         yield client
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from inflight_client.metrics import parse_metrics
-from tests.gateway.conftest import eventually
+from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 
 FOREVER = "!gap 10 !forever"

@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from inflight_client.metrics import parse_metrics
 from scripts.triton_server import TritonServer
-from tests.gateway.conftest import eventually
+from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 
 

@@ -1,4 +1,6 @@
-"""What the tests of the simulator share."""
+"""What the tests of load generators and of the simulator share."""
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -7,6 +9,22 @@ from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
 from load_tests.step_cost import StepCost
 from load_tests.traffic import Arrival, Stream
+from scripts.triton_server import TritonServer
+from tests.gateway.gateway_process import GatewayProcess
+from tests.load.servers import echo_server
+
+
+@pytest.fixture(scope="session")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    with echo_server(tmp_path_factory.mktemp("echo")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gateway(echo: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(echo.grpc_url) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway
 
 
 @pytest.fixture

@@ -18,23 +18,10 @@ from load_tests.records import UNFINISHED, WRONG_LENGTH, Run
 from scripts.server_process import fill_ports
 from scripts.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
-from tests.load.servers import echo_server, metronome_server, sent_times
+from tests.load.servers import metronome_server, sent_times
 
 FIRST_SECONDS, GAP_SECONDS = 1.0, 0.02
 PAUSE_SECONDS = 2.0
-
-
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    with echo_server(tmp_path_factory.mktemp("echo")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(echo: TritonServer) -> Iterator[GatewayProcess]:
-    with GatewayProcess(echo.grpc_url) as gateway:
-        gateway.wait_for(["/health"], 30)
-        yield gateway
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from scripts.server_process import ADDRESS, fill_ports
 from scripts.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
-from tests.load.servers import echo_server, metronome_server
+from tests.load.servers import metronome_server
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -31,19 +31,6 @@ streams:
     prompts: {distribution: fixed, tokens: 20}
     outputs: {distribution: uniform, low: 4, high: 8}
 """
-
-
-@pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    with echo_server(tmp_path_factory.mktemp("echo")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(echo: TritonServer) -> Iterator[GatewayProcess]:
-    with GatewayProcess(echo.grpc_url) as gateway:
-        gateway.wait_for(["/health"], 30)
-        yield gateway
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 import asyncio
 import queue
-import time
-from collections.abc import Callable
 from typing import Any
 
 import tritonclient.grpc as grpcclient
 
 from scripts.triton_server import TritonServer
+from tests.eventually import eventually
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import Answer, ask, one, tensors, together
 
@@ -66,20 +65,13 @@ def leave_completion(server: TritonServer, inputs: list[Any], count: int) -> lis
         calls = [
             client.async_infer("completion", inputs, lambda result, error: outcomes.put(error)) for _ in range(count)
         ]
-        eventually(lambda: scrape(server).get("num_requests_running") == count)
+        assert eventually(lambda: scrape(server).get("num_requests_running") == count, seconds=20)
         for call in calls:
             call.cancel()
         errors = [outcomes.get(timeout=10) for _ in calls]
     found = scrape_when(server, at_rest)
     assert num_cancelled(found) == before + count
     return [error.message() for error in errors]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_client_that_leaves_completion_frees_the_engine(server: TritonServer) -> None:

@@ -12,7 +12,7 @@ from inflight_cli.screen import screen
 from inflight_client import Client, TextStream, Timeouts
 from scripts.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal
-from tests.client.test_cancellation import eventually
+from tests.eventually import eventually
 from tests.triton.prometheus import at_rest, scrape, scrape_when
 
 REQUESTS = 6
