@@ -30,7 +30,7 @@ INPUTS = {
     "exclude_input_in_output": "BOOL",
     "sampling_parameters": "BYTES",
 }
-OUTPUTS = {"text_output": "BYTES", "finish_reason": "BYTES", "token_ids": "INT32", "num_input_tokens": "UINT32"}
+OUTPUTS = {"text_output": "BYTES", "finish_reason": "BYTES", "token_ids": "INT32", "usage": "UINT32"}
 
 
 class Level(enum.Enum):

@@ -77,7 +77,7 @@ class Request:
         """All parameters as JSON, with the `seconds` that are left for the answer as its deadline unless it has one."""
         given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
         return json.dumps(
-            {**given, "return_token_ids": True, "return_num_input_tokens": True, "return_logprobs": "logprobs" in given}
+            {**given, "return_token_ids": True, "return_usage": True, "return_logprobs": "logprobs" in given}
         )
 
 

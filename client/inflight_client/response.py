@@ -113,7 +113,8 @@ class Reply:
     """Padded with -1."""
     logprobs: Sequence[str]
     """JSON, as vllm_backend has it; empty where none were asked for."""
-    num_input_tokens: int
+    prompt_tokens: int | None
+    """How many; the first response says so, and the last."""
 
 
 def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:

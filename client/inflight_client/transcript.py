@@ -40,7 +40,7 @@ class Transcript:
             raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
         self._last = time.perf_counter()
         self._first = self._first or self._last
-        self._prompt_tokens = reply.num_input_tokens
+        self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
         chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
         for chunk in chunks:
             self._chunks[chunk.index].append(chunk)

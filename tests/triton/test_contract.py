@@ -63,6 +63,13 @@ def test_token_ids_are_those_of_the_text(server: TritonServer, tokenizer: Any, g
         assert tokenizer.decode([token for token in row if token >= 0]).startswith(text.removeprefix(PROMPT))
 
 
+def test_usage_comes_with_the_first_and_the_last_response(server: TritonServer, tokenizer: Any) -> None:
+    events = stream(server, text_input=PROMPT, max_tokens=6, return_usage=True)
+    prompt = len(tokenizer(PROMPT)["input_ids"])
+    assert [event.get("usage") for event in events] == [[prompt, 1], *[None] * (len(events) - 2), [prompt, 6]]
+    assert generate(server, text_input=PROMPT, n=2, max_tokens=3, return_usage=True)["usage"] == [prompt, 6]
+
+
 def as_list(value: Any) -> list[Any]:
     """Triton writes one element as it is."""
     return value if isinstance(value, list) else [value]

@@ -114,7 +114,7 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
             finish_reasons=_strings(outputs["finish_reason"][1]),
             token_ids=_rows(array.array("i", ids), shape[-2]),
             logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
-            num_input_tokens=int.from_bytes(outputs["num_input_tokens"][1], "little"),
+            prompt_tokens=int.from_bytes(outputs["usage"][1][:4], "little") if "usage" in outputs else None,
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None

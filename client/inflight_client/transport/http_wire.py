@@ -89,7 +89,7 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
             finish_reasons=_as_list(outputs["finish_reason"]),
             token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)],
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
-            num_input_tokens=outputs["num_input_tokens"],
+            prompt_tokens=outputs["usage"][0] if "usage" in outputs else None,
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None

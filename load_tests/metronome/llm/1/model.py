@@ -68,7 +68,8 @@ class Answer:
         sampling = json.loads(inputs["sampling_parameters"])
         self.sender = request.get_response_sender()
         self.prompt_tokens = len(inputs["text_input"].split())
-        self.gap, self.left = sampling.get("gap_ms", 0) / 1000, sampling["max_tokens"]
+        self.gap, self.wanted = sampling.get("gap_ms", 0) / 1000, sampling["max_tokens"]
+        self.left = self.wanted
         # One response for each token, or one for all.
         self.tokens = 1 if inputs.get("stream") else self.left
         self.next_time = time.monotonic() + self.gap * self.tokens
@@ -86,11 +87,12 @@ class Answer:
 
     def response(self) -> Any:
         reason = "None" if self.left else "length"
-        return pb_utils.InferenceResponse(
-            [
-                pb_utils.Tensor("text_output", np.array([b"tick " * self.tokens], dtype=np.object_)),
-                pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
-                pb_utils.Tensor("num_input_tokens", np.array([self.prompt_tokens], dtype=np.uint32)),
-                pb_utils.Tensor("token_ids", np.ones((1, self.tokens), dtype=np.int32)),
-            ]
-        )
+        tensors = [
+            pb_utils.Tensor("text_output", np.array([b"tick " * self.tokens], dtype=np.object_)),
+            pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
+            pb_utils.Tensor("token_ids", np.ones((1, self.tokens), dtype=np.int32)),
+        ]
+        sent = self.wanted - self.left
+        if sent == self.tokens or not self.left:
+            tensors.append(pb_utils.Tensor("usage", np.array([self.prompt_tokens, sent], dtype=np.uint32)))
+        return pb_utils.InferenceResponse(tensors)

@@ -69,6 +69,7 @@ OTHERS: dict[str, Field] = {
     **_spelled(values.truth, "return_num_input_tokens"),
     **_spelled(values.truth, "return_num_output_tokens"),
     **_spelled(values.truth, "return_token_ids"),
+    **_spelled(values.truth, "return_usage"),
 }
 
 _ALL = SAMPLING | OTHERS

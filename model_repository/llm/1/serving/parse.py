@@ -114,6 +114,7 @@ def _wanted(fields: Mapping[str, Any]) -> Wanted:
         num_input_tokens=fields.get("return_num_input_tokens", False),
         num_output_tokens=fields.get("return_num_output_tokens", False),
         token_ids=fields.get("return_token_ids", False),
+        usage=fields.get("return_usage", False),
     )
 
 

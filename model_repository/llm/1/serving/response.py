@@ -23,6 +23,7 @@ class Wanted:
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     token_ids: bool = False
+    usage: bool = False
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Sample:
     text: list[str] = field(default_factory=list)
     logprobs: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    num_tokens: int = 0
+    """Of its output so far, with what was sent."""
     prompt_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
@@ -46,11 +49,12 @@ class Sample:
         if output.logprobs is not None and count:
             self.logprobs += zip(output.token_ids[-count:], output.logprobs[-count:], strict=True)
             self.cumulative_logprob += sum(entry.chosen for entry in output.logprobs[-count:])
+        self.num_tokens = len(output.token_ids)
         self.prompt_ids = output.prompt_ids
         self.finish_reason = output.finish_reason
 
     def clear(self) -> None:
-        """Forget what was sent; the total log-probability stays."""
+        """Forget what was sent; the totals stay."""
         self.text.clear()
         self.logprobs.clear()
         self.token_ids.clear()
@@ -68,8 +72,8 @@ class ResponseFormat:
         self._decode = decode
         self._batched = batched
 
-    def response(self, samples: Sequence[Sample], wanted: Wanted) -> Any:
-        """A response with an element per sample in each output."""
+    def response(self, samples: Sequence[Sample], wanted: Wanted, *, outermost: bool) -> Any:
+        """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
         if wanted.finish_reason:
             # vllm_backend says "None" until the last response.
@@ -88,6 +92,9 @@ class ResponseFormat:
             tensors.append(self._numbers("num_output_tokens", [len(s.token_ids) for s in samples], np.uint32))
         if wanted.token_ids:
             tensors.append(self._tensor("token_ids", _padded([s.token_ids for s in samples], np.int32, -1)))
+        if wanted.usage and outermost:
+            counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
+            tensors.append(self._numbers("usage", counts, np.uint32))
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def _texts(self, name: str, texts: Sequence[str]) -> Any:

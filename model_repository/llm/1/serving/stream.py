@@ -62,8 +62,9 @@ class ResponseStream:
         samples = list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples)):
+            outermost = final or not self._begun
             self._begun = True
-            self._sender.send(self._form.response(samples, self._wanted), final=final)
+            self._sender.send(self._form.response(samples, self._wanted, outermost=outermost), final=final)
             for sample in samples:
                 sample.clear()
         return final

@@ -122,6 +122,5 @@ def response(pieces: list[str], finish_reason: str, request: dict[str, Any]) -> 
     if json.loads(request.get("sampling_parameters", "{}")).get("return_token_ids"):
         ids = [[len(piece) for piece in pieces] or [-1]]
         tensors.append(pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int32)))
-        count = np.array([len(prompt(request).split())], dtype=np.uint32)
-        tensors.append(pb_utils.Tensor("num_input_tokens", count))
+        tensors.append(pb_utils.Tensor("usage", np.array([len(prompt(request).split()), len(pieces)], dtype=np.uint32)))
     return pb_utils.InferenceResponse(tensors)
