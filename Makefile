@@ -21,7 +21,7 @@ help:
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
 	@echo "make sweep    how much a server carries and where its knee is: a report in results/, in 15 minutes; variable: SWEEP"
 	@echo "make compare  settings and servers beside each other under one workload; variable: COMPARE, see its --help"
-	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers; in minutes"
+	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers, beside the committed ratios; in minutes"
 	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster brings"
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
@@ -60,7 +60,7 @@ compare: $(installed)
 	@$(bin)/python -m load_tests.compare $(COMPARE)
 
 bench: $(installed)
-	@$(bin)/python -m scripts.bench --json results/bench.json
+	@$(bin)/python -m scripts.bench --json results/bench.json $(BENCH)
 
 bench-step: $(installed)
 	@$(bin)/python -m scripts.bench_step
@@ -87,7 +87,7 @@ experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all
 
 test: $(installed)
-	$(bin)/python -m pytest --numprocesses 2 --dist loadfile
+	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(installed)
 	$(bin)/ruff check .

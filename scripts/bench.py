@@ -12,6 +12,9 @@ for a request that is already done is lost.
     Inflight behind Triton                   that many clients, each sending its next request when the last is done;
                                              they stream over gRPC and share the cores with the server
 
+Then the regression guard: ratios of this run beside the committed ones, and exit status 1 where one fell by more than
+the noise. To them belongs how much of a step its matrix products alone take, which no step can be faster than.
+
 One system runs at a time, loaded anew and warmed up with other prompts, and all take turns, twice. A step is one pass
 of the model: its time is that of `generate` over the passes, and what the engine itself counts. Batch use is output
 tokens counted over steps times requests at once. The first token is timed by the client, from sending on.
@@ -38,10 +41,11 @@ from tqdm import tqdm
 
 from inflight_client import AsyncClient, InflightError, Timeouts
 from load_tests.workload import PROMPT_WORDS, VOCABULARY, Task
+from scripts.bench_ratios import COMMITTED, Ratios, comparison, ratios_of, worse
 from scripts.bench_report import Measurement, Observed, OtherLoad, Run, as_json, environment, table
 from scripts.default_model import NAME, default_model
 from scripts.errors import LauncherError
-from scripts.model_repository import render_repository
+from scripts.model_repository import model_parameters, render_repository
 from scripts.triton_runtime import triton_runtime
 from scripts.triton_server import TritonServer
 
@@ -185,7 +189,17 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
     """Serve with this project's engine in this process, with its CPU kernels where there are any, or without."""
     from inflight import Engine, EngineConfig, SamplingParams
 
-    config = EngineConfig(str(folder), dtype=DTYPE, device=DEVICE, max_num_seqs=at_once, enable_cpu_kernels=kernels)
+    served = model_parameters()
+    config = EngineConfig(
+        str(folder),
+        dtype=DTYPE,
+        device=DEVICE,
+        max_num_seqs=at_once,
+        enable_cpu_kernels=kernels,
+        # As behind Triton: what a step may take decides how fast it is.
+        max_num_batched_tokens=int(served["max_num_batched_tokens"]),
+        token_budget=served["token_budget"],
+    )
     engine = Engine(config)
 
     def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
@@ -296,8 +310,8 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def report(options: argparse.Namespace) -> None:
-    """Measure, print the table and write the file asked for."""
+def report(options: argparse.Namespace) -> int:
+    """Measure, print the tables, write the files asked for and return the exit status: 1 after a regression."""
     folder = default_model()
     # Downloaded now rather than in the middle of the run.
     triton_runtime()
@@ -308,6 +322,7 @@ def report(options: argparse.Namespace) -> None:
         f"outputs of {OUTPUT_TOKENS[0]} to {OUTPUT_TOKENS[1]} tokens, seed {SEED}, {ROUNDS} rounds"
     )
     others = OtherLoad()
+    shares_of_floor = _shares_of_floor(folder)
     results = bench(folder, workload(options.requests))
     about["processors used by others meanwhile"] = f"{others.share():.0%}"
     print(table(results))
@@ -315,6 +330,18 @@ def report(options: argparse.Namespace) -> None:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(as_json(results, about), indent=2) + "\n")
+    now = ratios_of(f"{about['cpu']}, {about['cores']} cores", results, shares_of_floor)
+    if options.accept:
+        now.write(COMMITTED)
+    committed = Ratios.read(COMMITTED)
+    print(f"\n{comparison(now, committed)}")
+    return 1 if worse(now, committed) else 0
+
+
+def _shares_of_floor(folder: Path) -> dict[str, float]:
+    from scripts.bench_step import shares_of_floor
+
+    return shares_of_floor(folder)
 
 
 def main() -> int:
@@ -322,16 +349,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=_at_least_one, default=REQUESTS, help="how many (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument("--accept", action="store_true", help=f"make these ratios the ones in {COMMITTED.name}")
     # As Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        report(parser.parse_args())
+        return report(parser.parse_args())
     except KeyboardInterrupt:
         return 130
     except (LauncherError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

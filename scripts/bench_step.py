@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ DECODES = (1, 8, 32, 64)
 PROMPTS = (32, 128, 512)
 CONTEXTS = (128, 192)
 BLOCK_SIZE = 16
+SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
 ROUNDS = 15
 PROFILED = 5
 LINEAR, ATTENTION = ("inflight::linear", "aten::addmm", "aten::mm"), ("inflight::paged_attention",)
@@ -159,6 +161,18 @@ def parts_table(model: LoadedModel) -> Iterator[str]:
         )
 
 
+def shares_of_floor(folder: Path) -> dict[str, float]:
+    """How much of each step the floor takes; nothing where the CPU kernels do not serve."""
+    model = load_model(EngineConfig(str(folder), **SETTINGS))
+    if not isinstance(model.forward, CapturedForward):
+        return {}
+    shares = {}
+    for work in works():
+        whole, floor = in_turns([step_of(model, model.forward, work), floor_of(model, work)])
+        shares[work.name] = floor / whole
+    return shares
+
+
 def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
     """Lines of the table of what each way to be faster brings."""
     windows = [layer.window for layer in model.layers]
@@ -184,13 +198,12 @@ def main() -> int:
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    settings: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
-    model = load_model(EngineConfig(str(folder), **settings))
+    model = load_model(EngineConfig(str(folder), **SETTINGS))
     if not isinstance(model.forward, CapturedForward):
         print("error: the CPU kernels do not serve on this machine; the log says why", file=sys.stderr)
         return 1
     lines = [*parts_table(model), ""]
-    portable = load_model(EngineConfig(str(folder), **settings, enable_cpu_kernels=False))
+    portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_cpu_kernels=False))
     lines += [*gains_table(model, portable), ""]
     lines.append("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
     print("\n".join(lines))

@@ -45,6 +45,12 @@ def render_repository(
     return destination
 
 
+def model_parameters(model: str = "llm") -> dict[str, str]:
+    """What config.pbtxt of a model sets."""
+    config = text_format.Parse((MODEL_REPOSITORY / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    return {name: value.string_value for name, value in config.parameters.items()}
+
+
 def _copy_config(source: Path, target: Path, parameters: Mapping[str, str]) -> None:
     try:
         config = text_format.Parse(source.read_text(), model_config_pb2.ModelConfig())

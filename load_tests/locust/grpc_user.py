@@ -23,7 +23,7 @@ class GrpcUser(LoadUser):
     def on_start(self) -> None:
         """Connect."""
         super().on_start()
-        self.client = Client(self.host, retry=RetryPolicy(attempts=1))
+        self.client = Client(self.address, retry=RetryPolicy(attempts=1))
 
     def on_stop(self) -> None:
         """Close the connection."""

@@ -25,7 +25,7 @@ class InferUser(LoadUser):
     def on_start(self) -> None:
         """Connect."""
         super().on_start()
-        self.client = InferenceServerClient(self.host, network_timeout=ANSWER_SECONDS)
+        self.client = InferenceServerClient(self.address, network_timeout=ANSWER_SECONDS)
 
     def on_stop(self) -> None:
         """Close the connection."""

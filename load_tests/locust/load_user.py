@@ -75,6 +75,11 @@ class LoadUser(User):
         """Send a request and yield the number of new tokens in each piece of its answer. Raises RequestFailed."""
         raise NotImplementedError
 
+    @property
+    def address(self) -> str:
+        """`host` without the scheme that Locust's users, and its web page, are used to put before it."""
+        return str(self.host).removeprefix("http://")
+
     def on_start(self) -> None:
         """Find the requests of this process."""
         runner = self.environment.runner

@@ -55,12 +55,12 @@ class Ended(NamedTuple):
     said: str
 
 
-def locust(folder: Path, locustfile: str, host: str, *more: str) -> Ended:
-    """Run it without its web page until its report has four requests."""
+def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1, least: int = 4) -> Ended:
+    """Run it without its web page until its report has so many requests of each kind of user."""
     arguments = [*command(folder, locustfile, host, *more), "--headless", "--only-summary"]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            while process.poll() is None and reported_requests(folder) < 4:
+            while process.poll() is None and not has_reported(folder, kinds, least):
                 time.sleep(0.1)
             process.terminate()
             said, _ = process.communicate(timeout=SECONDS)
@@ -69,11 +69,12 @@ def locust(folder: Path, locustfile: str, host: str, *more: str) -> Ended:
     return Ended(process.returncode, said)
 
 
-def reported_requests(folder: Path) -> int:
-    """Those in the report so far, which may be half written."""
+def has_reported(folder: Path, kinds: int, least: int) -> bool:
+    """Whether the report, which may be half written, has enough requests."""
     report = folder / "run_stats.csv"
     fields = [line.split(",") for line in report.read_text().splitlines()] if report.exists() else []
-    return max((int(line[2]) for line in fields if line[1:2] == ["e2e"] and len(line) > 3), default=0)
+    counts = [int(line[2]) for line in fields if line[1:2] == ["e2e"] and len(line) > 3]
+    return len(counts) == kinds and min(counts) >= least
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
@@ -136,22 +137,22 @@ def nowhere() -> str:
     return f"{ADDRESS}:{fill_ports(None)[0]}"
 
 
-@pytest.mark.parametrize(
-    ("locustfile", "scheme", "error"),
-    [
-        ("load_tests/locustfile.py", "", "TransportError"),
-        ("load_tests/locust/http_user.py", "http://", "ConnectError"),
-        ("load_tests/locust/infer_user.py", "", "ConnectionRefusedError"),
-        ("load_tests/locust/openai_user.py", "http://", "ConnectError"),
-    ],
-)
-def test_errors_are_counted_by_their_names(tmp_path: Path, locustfile: str, scheme: str, error: str) -> None:
-    run = locust(tmp_path, locustfile, f"{scheme}{nowhere()}")
+def test_errors_of_all_kinds_of_users_are_counted_by_their_names(tmp_path: Path) -> None:
+    errors = {
+        "grpc": "TransportError",
+        "http": "ConnectError",
+        "infer": "ConnectionRefusedError",
+        "openai": "ConnectError",
+    }
+    files = ",".join(f"load_tests/locust/{kind}_user.py" for kind in errors)
+    run = locust(tmp_path, files, f"http://{nowhere()}", kinds=len(errors), least=1)
     assert run.code == 1, run.said
     with (tmp_path / "run_failures.csv").open(newline="") as file:
         failures = list(csv.DictReader(file))
-    assert [(row["Name"], row["Error"]) for row in failures] == [("e2e", error)]
-    assert int(failures[0]["Occurrences"]) == int(rows(tmp_path)["e2e"]["Request Count"]) >= 4
+    assert {(row["Method"], row["Name"]): row["Error"] for row in failures} == {
+        (kind, "e2e"): error for kind, error in errors.items()
+    }
+    assert len(failures) == len(errors)
 
 
 def test_a_model_that_the_gateway_does_not_have_is_an_error(tmp_path: Path, gateway: GatewayProcess) -> None:

@@ -72,7 +72,7 @@ def test_sixty_four_at_once_each_as_if_alone(server: TritonServer, greedy: Greed
     rng = random.Random(7)
     plain, asked = [], []
     for index in range(64):
-        prompt, length = made_up_prompt(index, rng.randint(3, 60)), rng.randint(1, 20)
+        prompt, length = made_up_prompt(index, rng.randint(3, 40)), rng.randint(1, 12)
         fields: dict[str, Any] = {"text_input": prompt, "stream": index % 2 == 0, "max_tokens": length}
         if index % 4 == 3:
             fields |= {"temperature": 0.8, "top_k": 20, "seed": index}

@@ -16,7 +16,7 @@ from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import check_trace, read_trace
 
 # Each brings torch into new processes, which is what takes the time; two of them take hardly more than one.
-ROUNDS = 3
+ROUNDS = 2
 MODELS = ["llm", "twin"]
 
 

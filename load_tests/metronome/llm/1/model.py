@@ -1,7 +1,8 @@
 """A model that computes nothing: the tokens of a request come at known times, to measure those who measure.
 
-Of `sampling_parameters` it heeds `max_tokens` and `gap_ms`, the milliseconds before each token. The contract is that of
-Inflight's `llm`.
+The first token of an answer comes `first_ms` after its request, each other one `gap_ms` after the one before. When it
+really sent them, by the clock that all processes share, is a line of JSON in `times_file` for each answer, where the
+configuration names one. Of `sampling_parameters` only `max_tokens` is heeded; the contract is that of Inflight's `llm`.
 """
 
 import heapq
@@ -22,6 +23,9 @@ class TritonPythonModel:
     """One thread sends what is due."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.first, self.gap = (float(parameters[name]["string_value"]) / 1000 for name in ("first_ms", "gap_ms"))
+        self.times_file = parameters["times_file"]["string_value"]
         self.due: list[tuple[float, int, Answer]] = []
         self.numbers = itertools.count()
         self.changed = threading.Condition()
@@ -32,7 +36,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         with self.changed:
             for request in requests:
-                self.put(Answer(request))
+                self.put(Answer(request, self.first, self.gap))
             self.changed.notify()
 
     def finalize(self) -> None:
@@ -49,6 +53,9 @@ class TritonPythonModel:
             if answer.send():
                 with self.changed:
                     self.put(answer)
+            elif self.times_file:
+                with open(self.times_file, "a") as file:
+                    file.write(f"{json.dumps(answer.times)}\n")
 
     def next_due(self) -> "Answer | None":
         with self.changed:
@@ -63,22 +70,24 @@ class TritonPythonModel:
 class Answer:
     """What is left of one request."""
 
-    def __init__(self, request: Any) -> None:
-        inputs = {tensor.name(): tensor.as_numpy().reshape(-1)[0] for tensor in request.inputs()}
-        sampling = json.loads(inputs["sampling_parameters"])
+    def __init__(self, request: Any, first: float, gap: float) -> None:
+        inputs = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
         self.sender = request.get_response_sender()
-        self.prompt_tokens = len(inputs["text_input"].split())
-        self.gap, self.wanted = sampling.get("gap_ms", 0) / 1000, sampling["max_tokens"]
-        self.left = self.wanted
+        self.prompt_tokens = len(inputs["input_ids"] if "input_ids" in inputs else inputs["text_input"][0].split())
+        self.wanted = self.left = json.loads(inputs["sampling_parameters"][0])["max_tokens"]
         # One response for each token, or one for all.
-        self.tokens = 1 if inputs.get("stream") else self.left
-        self.next_time = time.monotonic() + self.gap * self.tokens
+        self.tokens = 1 if "stream" in inputs and inputs["stream"][0] else self.wanted
+        self.gap = gap
+        self.next_time = time.monotonic() + first + gap * (self.tokens - 1)
+        self.times: list[float] = []
+        """When responses were sent."""
 
     def send(self) -> bool:
         """Send what is due; whether more will be."""
         if self.left % _TOKENS_PER_LOOK == 0 and self.sender.is_cancelled():
             self.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             return False
+        self.times.append(time.monotonic())
         self.left -= self.tokens
         self.next_time += self.gap * self.tokens
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if self.left == 0 else 0
