@@ -9,7 +9,7 @@ import pytest
 from inflight import EngineConfig
 from inflight.scheduler.queue_policy import QueuePolicy
 from serving.server_config import ServerConfig
-from serving.settings import read_settings
+from serving.settings import on_device_of_instance, read_settings
 
 CONFIG = Path(__file__).parents[2] / "model_repository/llm/config.pbtxt"
 
@@ -142,3 +142,23 @@ def test_the_servers_own_settings_are_read_too() -> None:
     assert read_settings({"model": "m", "stream_interval": "4"})[1] == ServerConfig(stream_interval=4)
     with pytest.raises(ValueError, match="stream_interval is 0; it must be at least 1"):
         read_settings({"model": "m", "stream_interval": "0"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "device_id", "given", "device"),
+    [
+        ("GPU", "1", "auto", "cuda:1"),
+        ("CPU", "0", "auto", "cpu"),
+        ("MODEL", "0", "auto", "auto"),
+        ("MODEL", "0", "cuda:1", "cuda:1"),
+    ],
+)
+def test_an_instance_is_on_the_device_that_triton_gives_it(kind: str, device_id: str, given: str, device: str) -> None:
+    config = on_device_of_instance(EngineConfig("m", device=given), kind, device_id)
+    assert config == EngineConfig("m", device=device)
+
+
+@pytest.mark.parametrize("kind", ["GPU", "CPU"])
+def test_two_devices_for_an_instance_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"parameter device is 'cuda:1', and instance_group says KIND_{kind}"):
+        on_device_of_instance(EngineConfig("m", device="cuda:1"), kind, "0")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from serving.engine_thread import EngineThread  # noqa: E402
 from serving.server import Server  # noqa: E402
-from serving.settings import read_settings  # noqa: E402
+from serving.settings import on_device_of_instance, read_settings  # noqa: E402
 
 
 class TritonPythonModel:
@@ -29,6 +29,9 @@ class TritonPythonModel:
         model_config = json.loads(args["model_config"])
         parameters = model_config["parameters"]
         engine_config, server_config = read_settings({key: p["string_value"] for key, p in parameters.items()})
+        engine_config = on_device_of_instance(
+            engine_config, args["model_instance_kind"], args["model_instance_device_id"]
+        )
         self._server = Server(
             EngineThread(engine_config),
             server_config,

@@ -39,6 +39,25 @@ def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerCo
     )
 
 
+def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> EngineConfig:
+    """The settings of one of Triton's instances of a model, on the device that `instance_group` gives it.
+
+    `KIND_MODEL` leaves the choice to the parameter `device`; with `KIND_GPU` each instance has its own engine on its own
+    card, with `KIND_CPU` all have the processor.
+
+    Raises:
+        ValueError: the parameter `device` names a device too.
+    """
+    if kind not in ("GPU", "CPU"):
+        return config
+    if config.device != "auto":
+        raise ValueError(
+            f"parameter device is {config.device!r}, and instance_group says KIND_{kind}; "
+            "give one of them (KIND_MODEL leaves it to the parameter)"
+        )
+    return dataclasses.replace(config, device=f"cuda:{device_id}" if kind == "GPU" else "cpu")
+
+
 def _required(settings: type[EngineConfig]) -> list[str]:
     missing = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(settings) if f.default is missing and f.default_factory is missing]
