@@ -9,6 +9,7 @@ import trustme
 from scripts.triton_server import TritonServer
 from tests.cli.program import Program
 from tests.client.conftest import ECHO
+from tests.running_server import running_server
 
 KEY = "0123456789"
 
@@ -34,8 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> 
         f"--grpc-server-key={folder / 'key.pem'}",
         f"--grpc-restricted-protocol=inference:key={KEY}",
     ]
-    with TritonServer(repository, arguments=arguments, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm"])
+    with running_server(repository, ["llm"], arguments) as server:
         yield server
 
 

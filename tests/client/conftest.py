@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from inflight_client import Client, RetryPolicy
 from scripts.triton_server import TritonServer
 from tests.client.blocking import Blocking
+from tests.running_server import running_server
 
 ECHO = Path(__file__).parent / "model_repository" / "llm"
 COMPLETION = Path(__file__).parents[2] / "model_repository" / "completion"
@@ -23,8 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     (repository / "completion").symlink_to(COMPLETION)
     add_narrow_completion(repository / "narrow_completion")
     arguments = ["--backend-config=python,thread-pool-size=128"]
-    with TritonServer(repository, arguments=arguments, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm", "completion", "narrow_completion"])
+    with running_server(repository, ["llm", "completion", "narrow_completion"], arguments) as server:
         yield server
 
 

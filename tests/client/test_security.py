@@ -14,6 +14,7 @@ from inflight_client import TLS, AccessDenied, Client, RetryPolicy, TransportErr
 from scripts.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.conftest import ECHO
+from tests.running_server import running_server
 
 ONCE = RetryPolicy(attempts=1)
 KEY = "0123456789"
@@ -47,8 +48,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: dict[str, Pa
         f"--grpc-restricted-protocol=inference:key={KEY}",
         f"--http-restricted-api=inference:key={KEY}",
     ]
-    with TritonServer(repository, arguments=arguments, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm"])
+    with running_server(repository, ["llm"], arguments) as server:
         yield server
 
 

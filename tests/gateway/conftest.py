@@ -8,14 +8,14 @@ from openai import OpenAI
 from scripts.triton_server import TritonServer
 from tests.client.conftest import ECHO
 from tests.gateway.gateway_process import GatewayProcess
+from tests.running_server import running_server
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("models")
     (repository / "llm").symlink_to(ECHO)
-    with TritonServer(repository, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm"])
+    with running_server(repository, ["llm"]) as server:
         yield server
 
 

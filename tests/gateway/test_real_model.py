@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 
 from scripts.default_model import default_model
 from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
+from tests.running_server import running_server
 
 COUNT = "One, two, three, four,"
 
@@ -23,11 +23,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
         tmp_path_factory.mktemp("repository") / "models",
         parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
     )
-    with TritonServer(repository, drain_seconds=5) as server:
-        server.wait_ready(120, ["llm"])
-        with GatewayProcess(server.grpc_url) as gateway, gateway.openai() as client:
-            gateway.wait_for(["/health"], 30)
-            yield client
+    with (
+        running_server(repository, ["llm"]) as server,
+        GatewayProcess(server.grpc_url) as gateway,
+        gateway.openai() as client,
+    ):
+        gateway.wait_for(["/health"], 30)
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 from scripts.model_repository import render_repository
 from scripts.triton_server import TritonServer
 from tests.client.conftest import COMPLETION, ECHO
+from tests.running_server import running_server
 
 METRONOME = Path(__file__).parents[2] / "load_tests" / "metronome"
 
@@ -17,8 +18,7 @@ def echo_server(folder: Path) -> Iterator[TritonServer]:
     """A model whose answer has at most as many tokens as the prompt, and `completion` before it."""
     (folder / "llm").symlink_to(ECHO)
     (folder / "completion").symlink_to(COMPLETION)
-    with TritonServer(folder, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm", "completion"])
+    with running_server(folder, ["llm", "completion"]) as server:
         yield server
 
 
@@ -28,8 +28,7 @@ def metronome_server(folder: Path, *, first_ms: int, gap_ms: int) -> Iterator[Tr
     times_file = str(folder / "times.jsonl")
     parameters = {"first_ms": str(first_ms), "gap_ms": str(gap_ms), "times_file": times_file}
     repository = render_repository(folder / "models", parameters=parameters, source=METRONOME)
-    with TritonServer(repository, drain_seconds=2) as server:
-        server.wait_ready(60, ["llm"])
+    with running_server(repository, ["llm"]) as server:
         yield server
 
 

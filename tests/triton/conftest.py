@@ -14,8 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from scripts.default_model import default_model
 from scripts.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.triton_server import TritonServer
-
-READY_SECONDS = 120
+from tests.running_server import running_server
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         tmp_path_factory.mktemp("repository") / "models",
         parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
     )
-    with TritonServer(repository, drain_seconds=10) as running:
-        running.wait_ready(READY_SECONDS, ["llm"])
+    with running_server(repository, ["llm"]) as running:
         yield running
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from scripts.triton_server import SHARED_MEMORY, TritonServer
 from tests.parity.zoo import SERVED, save_model
-from tests.triton.conftest import READY_SECONDS, add_llm
+from tests.running_server import running_server
+from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import check_trace, read_trace
 
@@ -34,8 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterat
     parameters = {"model": str(folder), "dtype": "float32", "kv_cache_tokens": "1024"}
     add_llm(repository, "llm", "config.pbtxt", {**parameters, "trace_file": str(trace_file)})
     add_llm(repository, "twin", "config.pbtxt", parameters)
-    with TritonServer(repository, arguments=["--model-control-mode=explicit"], drain_seconds=5) as running:
-        running.wait_ready(READY_SECONDS)
+    with running_server(repository, [], ["--model-control-mode=explicit"]) as running:
         yield running
 
 

@@ -14,7 +14,8 @@ import pytest
 from scripts.model_configs import PROFILES
 from scripts.triton_server import TritonServer
 from tests.parity.zoo import SERVED, save_model
-from tests.triton.conftest import READY_SECONDS, add_llm
+from tests.running_server import running_server
+from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import ReadTrace, check_trace, read_trace
 
@@ -49,8 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     for name in VARIANTS:
         own = {"model": str(folder), "kv_cache_tokens": "32768", "trace_file": str(folder / f"{name}.json")}
         add_llm(folder / "models", name, f"configs/{name}.pbtxt", own)
-    with TritonServer(folder / "models", drain_seconds=5) as running:
-        running.wait_ready(READY_SECONDS, VARIANTS)
+    with running_server(folder / "models", VARIANTS) as running:
         yield running
 
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,7 +18,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from scripts.default_model import default_model
 from scripts.model_repository import render_repository
 from scripts.triton_server import TritonServer
-from tests.triton.conftest import READY_SECONDS
+from tests.running_server import running_server
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_lifecycle import processes, resident_mib
 from tests.triton.wire import Answer, Fields, ask, ask_all, dtype, one, tensors, together
@@ -39,16 +41,15 @@ SHORT = {"text_input": "One two", "stream": True, "max_tokens": 4, "temperature"
 Ask = Callable[..., Any]
 
 
-def start(folder: Any, parameters: dict[str, str], *arguments: str) -> TritonServer:
+def start(folder: Path, parameters: dict[str, str], *arguments: str) -> AbstractContextManager[TritonServer]:
     repository = render_repository(folder / "models", parameters={"model": str(default_model()), **parameters})
-    return TritonServer(repository, arguments=arguments, drain_seconds=5)
+    return running_server(repository, ["llm"], arguments)
 
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A server that runs four requests and lets a hundred wait, with three priority levels."""
     with start(tmp_path_factory.mktemp("queue"), PARAMETERS) as running:
-        running.wait_ready(READY_SECONDS, ["llm"])
         yield running
 
 
@@ -287,7 +288,6 @@ def behind_tritons_queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     parameters = {"max_num_seqs": f"{RUNNING}", "max_inflight_requests": f"{RUNNING}"}
     folder = tmp_path_factory.mktemp("tritons_queue")
     with start(folder, parameters, "--model-config-name=triton_queue") as running:
-        running.wait_ready(READY_SECONDS, ["llm"])
         yield running
 
 

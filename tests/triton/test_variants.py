@@ -10,7 +10,7 @@ import tritonclient.http as httpclient
 from scripts.default_model import default_model
 from scripts.model_repository import render_repository
 from scripts.triton_server import TritonServer
-from tests.triton.conftest import READY_SECONDS
+from tests.running_server import running_server
 from tests.triton.test_cancellation import LONG, leave_completion
 from tests.triton.test_contract import stream
 from tests.triton.wire import tensors
@@ -22,8 +22,7 @@ def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         tmp_path_factory.mktemp("trtllm") / "models",
         parameters={"model": str(default_model()), "kv_cache_tokens": "4096", "stream_interval": "3"},
     )
-    with TritonServer(repository, arguments=["--model-config-name=trtllm"], drain_seconds=5) as running:
-        running.wait_ready(READY_SECONDS, ["llm", "completion"])
+    with running_server(repository, ["llm", "completion"], ["--model-config-name=trtllm"]) as running:
         yield running
 
 

@@ -42,8 +42,8 @@ def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerCo
 def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> EngineConfig:
     """The settings of one of Triton's instances of a model, on the device that `instance_group` gives it.
 
-    `KIND_MODEL` leaves the choice to the parameter `device`; with `KIND_GPU` each instance has its own engine on its own
-    card, with `KIND_CPU` all have the processor.
+    `KIND_MODEL` leaves the choice to the parameter `device`; with `KIND_GPU` each instance has its own engine on its
+    own card, with `KIND_CPU` all have the processor.
 
     Raises:
         ValueError: the parameter `device` names a device too.
