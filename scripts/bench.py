@@ -312,6 +312,8 @@ def _at_least_one(text: str) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Measure, print the tables, write the files asked for and return the exit status: 1 after a regression."""
+    from scripts.bench_step import shares_of_floor
+
     folder = default_model()
     # Downloaded now rather than in the middle of the run.
     triton_runtime()
@@ -322,7 +324,7 @@ def report(options: argparse.Namespace) -> int:
         f"outputs of {OUTPUT_TOKENS[0]} to {OUTPUT_TOKENS[1]} tokens, seed {SEED}, {ROUNDS} rounds"
     )
     others = OtherLoad()
-    shares_of_floor = _shares_of_floor(folder)
+    shares = shares_of_floor(folder)
     results = bench(folder, workload(options.requests))
     about["processors used by others meanwhile"] = f"{others.share():.0%}"
     print(table(results))
@@ -330,18 +332,13 @@ def report(options: argparse.Namespace) -> int:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(as_json(results, about), indent=2) + "\n")
-    now = ratios_of(f"{about['cpu']}, {about['cores']} cores", results, shares_of_floor)
+    conditions = f"{about['cpu']}, {about['cores']} cores, {options.requests} requests"
+    now = ratios_of(conditions, results, shares)
     if options.accept:
         now.write(COMMITTED)
     committed = Ratios.read(COMMITTED)
     print(f"\n{comparison(now, committed)}")
     return 1 if worse(now, committed) else 0
-
-
-def _shares_of_floor(folder: Path) -> dict[str, float]:
-    from scripts.bench_step import shares_of_floor
-
-    return shares_of_floor(folder)
 
 
 def main() -> int:

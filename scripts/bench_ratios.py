@@ -1,7 +1,8 @@
 """The regression guard of `make bench`: its ratios beside those that were committed.
 
 A ratio is taken between two things of one run, so that it says more about the code than about how busy the machine was;
-the higher the better. The committed ones are of one kind of machine: on another nothing is judged.
+the higher the better. The committed ones are of one kind of machine and number of requests: of others nothing is
+judged.
 """
 
 import json
@@ -20,24 +21,24 @@ ENGINE, SERVER = "Inflight, in process", "Inflight behind Triton, streamed"
 
 @dataclass(frozen=True)
 class Ratios:
-    """Named ratios and the machine that they were taken on."""
+    """Named ratios, and the machine and number of requests that they were taken with."""
 
-    machine: str
+    conditions: str
     values: Mapping[str, float]
 
     @classmethod
     def read(cls, file: Path) -> "Ratios":
         """Raises OSError or ValueError where there is none."""
         document = json.loads(file.read_text())
-        return cls(document["machine"], document["ratios"])
+        return cls(document["conditions"], document["ratios"])
 
     def write(self, file: Path) -> None:
         """Write them, for the next run to be compared with."""
         rounded = {name: round(value, 3) for name, value in self.values.items()}
-        file.write_text(json.dumps({"machine": self.machine, "ratios": rounded}, indent=2) + "\n")
+        file.write_text(json.dumps({"conditions": self.conditions, "ratios": rounded}, indent=2) + "\n")
 
 
-def ratios_of(machine: str, results: Sequence[Measurement], shares_of_floor: Mapping[str, float]) -> Ratios:
+def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: Mapping[str, float]) -> Ratios:
     """All that is guarded: steps to their floor, the engine to its peer, the server to the engine."""
     speeds = {(result.system, result.at_once): result.tokens_per_second for result in results}
     values = {f"floor / step, {work}": share for work, share in shares_of_floor.items()}
@@ -48,18 +49,15 @@ def ratios_of(machine: str, results: Sequence[Measurement], shares_of_floor: Map
             )
         elif system == SERVER and (ENGINE, at_once) in speeds:
             values[f"behind Triton / in process, {at_once} at once"] = speeds[system, at_once] / speeds[ENGINE, at_once]
-    return Ratios(machine, values)
+    return Ratios(conditions, values)
 
 
 def worse(now: Ratios, committed: Ratios) -> list[str]:
-    """Names of the ratios that fell by more than noise; none on a machine of another kind."""
-    if now.machine != committed.machine:
+    """Names of the ratios that fell by more than noise or were not taken; none under other conditions."""
+    if now.conditions != committed.conditions:
         return []
-    return [
-        name
-        for name, before in committed.values.items()
-        if name in now.values and now.values[name] < (1 - NOISE) * before
-    ]
+    # Those that are gone too: without CPU kernels there is no floor, and that is no reason to be content.
+    return [name for name, before in committed.values.items() if now.values.get(name, 0.0) < (1 - NOISE) * before]
 
 
 def comparison(now: Ratios, committed: Ratios) -> str:
@@ -68,10 +66,10 @@ def comparison(now: Ratios, committed: Ratios) -> str:
     for name, value in now.values.items():
         before = committed.values.get(name)
         lines.append(f"| {name} | {value:.2f} | {_or_new(before)} | {_change(value, before)} |")
-    if now.machine != committed.machine:
-        verdict = f"Not judged: the committed ratios are of {committed.machine}, and this is {now.machine}."
+    if now.conditions != committed.conditions:
+        verdict = f"Not judged: the committed ratios are of {committed.conditions}, and this is {now.conditions}."
     elif fallen := worse(now, committed):
-        verdict = f"Worse by more than the noise of {NOISE:.0%}: {'; '.join(fallen)}."
+        verdict = f"Worse by more than the noise of {NOISE:.0%}, or gone: {'; '.join(fallen)}."
     else:
         verdict = f"None fell by more than the noise of {NOISE:.0%}."
     return "\n".join([*lines, "", verdict])

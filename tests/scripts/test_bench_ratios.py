@@ -29,14 +29,14 @@ def test_what_the_guard_divides_is_measured() -> None:
     assert {name for name, _ in systems} >= {ENGINE, SERVER}
 
 
-def test_a_fall_beyond_the_noise_is_a_regression() -> None:
+def test_a_fall_beyond_the_noise_is_a_regression_and_so_is_a_ratio_that_is_gone() -> None:
     committed = Ratios("here", {"a": 1.0, "b": 1.0, "gone": 1.0})
     now = Ratios("here", {"a": 1.0 - NOISE - 0.01, "b": 1.0 - NOISE + 0.01, "new": 0.1})
-    assert worse(now, committed) == ["a"]
+    assert worse(now, committed) == ["a", "gone"]
     text = comparison(now, committed)
     assert "| a | 0.84 | 1.00 | -16% |" in text
     assert "| new | 0.10 | - | new |" in text
-    assert text.endswith("Worse by more than the noise of 15%: a.")
+    assert text.endswith("Worse by more than the noise of 15%, or gone: a; gone.")
 
 
 def test_another_machine_is_not_judged() -> None:
