@@ -241,3 +241,15 @@ def test_without_a_way_to_build_them_the_portable_path_serves(
     assert not load_kernels.__wrapped__()
     assert "the C++ kernels cannot be built" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 160, 49_152])
+def test_argmax(width: int) -> None:
+    x = random(7, width + 3)[:, :width]
+    x[1], x[2], x[3] = 2.0, float("-inf"), 0.0
+    x[3, : width // 2] = -0.0
+    x[4, width // 2 :] = float("inf")
+    x[5, width // 3 :: 2] = float("nan")
+    x[6, -1] = -float("nan")
+    assert torch.ops.inflight.argmax(x).tolist() == x.float().argmax(dim=-1).tolist()
+    assert torch.ops.inflight.argmax(x[:0]).shape == (0,)

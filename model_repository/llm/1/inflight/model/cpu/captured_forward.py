@@ -46,6 +46,9 @@ class CapturedForward:
         logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
         return logits
 
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """See `ForwardPass`: nothing depends on them."""
+
     @property
     def num_compilations(self) -> int:
         """How often TorchScript has compiled it: once for each kind of arguments, whatever their shapes."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from inflight.model.attention_interface import AttentionCall
 from inflight.model.kv_tensors import LayerCache, LayerShape, empty_pages
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.tiles import cut
 
 _LANES = 16
 _TILE_TOKENS = 4
@@ -41,12 +41,13 @@ class BatchTensors(NamedTuple):
     block_tables: torch.Tensor
     """[R, most blocks] int64."""
     tiles: torch.Tensor
-    """[tiles, 4] int64: row, first token, number of tokens, place of the first token in its sequence."""
+    """[tiles, 4] int64, see `tiles.cut`."""
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
         """Take them from a batch."""
-        return cls(batch.slots, batch.begun_blocks, batch.block_tables, _tiles(batch))
+        tiles = cut(batch.query_starts, batch.context_lens, range(len(batch.rows)), _TILE_TOKENS)
+        return cls(batch.slots, batch.begun_blocks, batch.block_tables, torch.from_numpy(tiles))
 
 
 class KernelAttention:
@@ -77,18 +78,3 @@ class KernelAttention:
             None if call.sinks is None else call.sinks.float(),
         )
         return output.unsqueeze(0)
-
-
-def _tiles(batch: RaggedBatch) -> torch.Tensor:
-    borders, contexts = np.array(batch.query_starts), np.array(batch.context_lens)
-    lengths = np.diff(borders)
-    counts = -(-lengths // _TILE_TOKENS)
-    rows = np.repeat(np.arange(len(lengths)), counts)
-    offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * _TILE_TOKENS
-    tiles = (
-        rows,
-        borders[rows] + offsets,
-        np.minimum(_TILE_TOKENS, lengths[rows] - offsets),
-        (contexts - lengths)[rows] + offsets,
-    )
-    return torch.from_numpy(np.stack(tiles, axis=1))

@@ -1,4 +1,4 @@
-// A matrix product of few rows, with weights in bfloat16 or int8.
+// A matrix product, with weights in bfloat16 or int8: by Intel's matrix unit where there is one, else made for few rows.
 //
 // Weights [N, K] are packed as [N / 32][K / 2][32][2]: a panel of 32 output columns, pair by pair of inputs. Every output
 // is summed up in the order of its inputs, whatever else is computed: a row's result does not depend on its neighbours.
@@ -6,6 +6,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <vector>
+
+#include "amx.h"
 #include "lanes.h"
 
 namespace {
@@ -18,6 +21,8 @@ struct Bf16 {
   using Weight = BFloat16;
   static __m512bh load(const Weight* from) { return load_pairs(from); }
   static __m512 scaled(__m512 sum, const float*) { return sum; }
+  static constexpr bool IS_BF16 = true;
+  static const BFloat16* panel(const Weight* weights, int64_t, BFloat16*) { return weights; }
 };
 
 // Whole numbers up to 127, which bfloat16 holds exactly, and a scale for each column.
@@ -28,6 +33,11 @@ struct Int8 {
   }
   static __m512bh load(const Weight* from) { return _mm512_cvtne2ps_pbh(floats(from + LANES), floats(from)); }
   static __m512 scaled(__m512 sum, const float* scales) { return _mm512_mul_ps(sum, _mm512_loadu_ps(scales)); }
+  static constexpr bool IS_BF16 = false;
+  static const BFloat16* panel(const Weight* weights, int64_t size, BFloat16* unpacked) {
+    for (int64_t i = 0; i < size; i += 2 * LANES) _mm512_storeu_si512(unpacked + i, (__m512i)load(weights + i));
+    return unpacked;
+  }
 };
 
 // What is multiplied: x and y by their first rows and strides, packed weights, and their scales if there are.
@@ -125,6 +135,81 @@ struct Kernels {
   }
 };
 
+// Intel's matrix unit takes the same packed weights: sixteen pairs of inputs by sixteen columns are a tile.
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16")
+
+constexpr int64_t TILE_ROWS = 16;
+constexpr int64_t TILE_INPUTS = 32;
+
+// Tiles 0 and 1 are sums of `top` rows, 2 and 3 of `bottom` rows; 4 and 5 the inputs of those; 6 and 7 weights.
+TileShapes product_tiles(int64_t top, int64_t bottom) {
+  return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
+}
+
+// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights.
+template <class Kind>
+void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bottom, int64_t panel,
+                    const BFloat16* weights) {
+  const BFloat16 *x = p.x + row * p.x_stride, *below = x + TILE_ROWS * p.x_stride;
+  const int64_t x_bytes = p.x_stride * 2, weight_bytes = 2 * PANEL * 2;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (bottom) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t input = 0; input < 2 * p.pairs; input += TILE_INPUTS) {
+    _tile_loadd(6, weights + input * PANEL, weight_bytes);
+    _tile_loadd(7, weights + input * PANEL + 2 * LANES, weight_bytes);
+    _tile_loadd(4, x + input, x_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (bottom) {
+      _tile_loadd(5, below + input, x_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  alignas(64) float sums[2 * TILE_ROWS][PANEL];
+  _tile_stored(0, sums[0], sizeof sums[0]);
+  _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+  if (bottom) {
+    _tile_stored(2, sums[TILE_ROWS], sizeof sums[0]);
+    _tile_stored(3, sums[TILE_ROWS] + LANES, sizeof sums[0]);
+  }
+  for (int64_t r = 0; r < top + bottom; ++r)
+    for (int64_t half = 0; half < PANEL; half += LANES) {
+      const int64_t column = panel * PANEL + half;
+      store_bf16(p.y + (row + r) * p.y_stride + column, Kind::scaled(_mm512_load_ps(sums[r] + half), p.scales + column));
+    }
+}
+
+// All rows times all panels.
+template <class Kind>
+void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
+  const int64_t panel_size = product.pairs * 2 * PANEL;
+  share_out(panels, [&](const auto& take) {
+    std::vector<BFloat16> unpacked(Kind::IS_BF16 ? 0 : panel_size);
+    int64_t shaped = 0;
+    for (int64_t panel = take(); panel < panels; panel = take()) {
+      const BFloat16* weights = Kind::panel(product.weights + panel * panel_size, panel_size, unpacked.data());
+      for (int64_t row = 0; row < rows; row += 2 * TILE_ROWS) {
+        const int64_t count = std::min(2 * TILE_ROWS, rows - row);
+        const int64_t top = std::min(TILE_ROWS, count), bottom = count - top;
+        if (shaped != count) {
+          load_shapes(product_tiles(top, bottom));
+          shaped = count;
+        }
+        multiply_tiles(product, row, top, bottom, panel, weights);
+      }
+    }
+    release_tiles();
+  });
+}
+
+#pragma GCC pop_options
+
 // [N, K] to [N / 32, K / 2, 32, 2]; N is a multiple of 32 and K of 2.
 Tensor pack_weight(const Tensor& weight) {
   const int64_t columns = weight.size(0), inputs = weight.size(1);
@@ -149,7 +234,10 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               y.mutable_data_ptr<BFloat16>(),
                               columns,
                               scales};
-  Kernels<Kind>::multiply(product, rows.size(0), packed.size(0));
+  if (inputs % TILE_INPUTS == 0 && has_amx())
+    multiply_by_amx(product, rows.size(0), packed.size(0));
+  else
+    Kernels<Kind>::multiply(product, rows.size(0), packed.size(0));
   return y;
 }
 

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "lanes.h"
@@ -95,10 +96,42 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return y.transpose(1, 2);
 }
 
+// The place of the largest of each row [S, V], the first of equal ones; what is not a number counts as larger than all.
+Tensor argmax(const Tensor& x) {
+  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(1) > 0 && x.stride(1) == 1, "x is ", x.sizes());
+  const int64_t width = x.size(1);
+  Tensor places = at::empty({x.size(0)}, x.options().dtype(at::kLong));
+  const BFloat16* in = x.const_data_ptr<BFloat16>();
+  int64_t* out = places.mutable_data_ptr<int64_t>();
+  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const auto place_in = [&](const BFloat16* row) -> int64_t {
+    __m512 most = lowest;
+    __m512i place = _mm512_setzero_si512();
+    __m512i here = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (int64_t d = 0; d < width; d += LANES) {
+      const __mmask16 lanes = lanes_below(width - d);
+      const __m512 value = load_floats(row + d, lanes);
+      const __mmask16 spoiled = _mm512_mask_cmp_ps_mask(lanes, value, value, _CMP_UNORD_Q);
+      if (spoiled) return d + __builtin_ctz(spoiled);
+      const __mmask16 larger = _mm512_mask_cmp_ps_mask(lanes, value, most, _CMP_GT_OQ);
+      most = _mm512_mask_mov_ps(most, larger, value);
+      place = _mm512_mask_mov_epi32(place, larger, here);
+      here = _mm512_add_epi32(here, _mm512_set1_epi32(LANES));
+    }
+    const __mmask16 largest = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
+    return _mm512_mask_reduce_min_epu32(largest, place);
+  };
+  at::parallel_for(0, x.size(0), 1, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) out[row] = place_in(in + row * x.stride(0));
+  });
+  return places;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
   library.def("silu_mul(Tensor gate, Tensor up) -> Tensor", silu_mul);
+  library.def("argmax(Tensor x) -> Tensor", argmax);
   library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor", rotate);
 }

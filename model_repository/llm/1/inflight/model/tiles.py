@@ -1,0 +1,22 @@
+"""Cuts the rows of a batch into tiles of a few tokens, each of which a kernel attends for at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def cut(query_starts: Sequence[int], context_lens: Sequence[int], rows: range, tokens: int) -> NDArray[np.int64]:
+    """Cut some rows of a batch into tiles of at most `tokens` tokens.
+
+    `query_starts` and `context_lens` are those of a RaggedBatch. Returns [tiles, 4]: row, first token, number of
+    tokens, place of the first token in its sequence.
+    """
+    borders, contexts = np.array(query_starts), np.array(context_lens)
+    chosen = np.array(rows, dtype=np.int64)
+    lengths = np.diff(borders)
+    counts = -(-lengths[chosen] // tokens)
+    row = np.repeat(chosen, counts)
+    offsets = (np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)) * tokens
+    places = (contexts - lengths)[row] + offsets
+    return np.stack((row, borders[row] + offsets, np.minimum(tokens, lengths[row] - offsets), places), axis=1)
