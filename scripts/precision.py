@@ -23,7 +23,7 @@ from inflight.model.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
-from scripts.bench import workload
+from scripts.bench_workload import workload
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
 
@@ -38,7 +38,7 @@ Logits: TypeAlias = Callable[[list[int]], torch.Tensor]
 """Of a window of tokens, [tokens, vocabulary] in float32."""
 
 WAYS: dict[str, dict[str, Any]] = {
-    "Inflight, bfloat16, torch's own operators": {"enable_cpu_kernels": False},
+    "Inflight, bfloat16, torch's own operators": {"enable_kernels": False},
     "Inflight, bfloat16, CPU kernels": {},
     "Inflight, int8": {"quantization": "int8"},
 }

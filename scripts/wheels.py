@@ -1,8 +1,10 @@
-"""Wheels that are unpacked and never installed; pyproject.toml pins them as dependency groups."""
+"""Downloads that are unpacked and never installed into this environment; pyproject.toml pins them in its groups."""
 
 import subprocess
 import sys
+import tarfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.errors import LauncherError
@@ -12,8 +14,13 @@ PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 def pinned(group: str) -> str:
     """Return the one requirement of a dependency group, such as `name==1.2.3`."""
-    (requirement,) = tomllib.loads(PYPROJECT.read_text())["dependency-groups"][group]
-    return str(requirement)
+    (requirement,) = pinned_all(group)
+    return requirement
+
+
+def pinned_all(group: str) -> list[str]:
+    """Return the requirements of a dependency group, the one that it is named after first."""
+    return list(map(str, tomllib.loads(PYPROJECT.read_text())["dependency-groups"][group]))
 
 
 def fetch_wheel(requirement: str, folder: Path) -> Path:
@@ -21,12 +28,28 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
     Raises LauncherError where pip cannot get it, with the last line of pip's own reason.
     """
+    return _download(requirement, folder, ["--only-binary", ":all:"])
+
+
+def fetch_source(requirement: str, folder: Path) -> Path:
+    """Download the source distribution of a pinned requirement, unpack it and return its folder.
+
+    `folder` is made. Raises LauncherError as `fetch_wheel`.
+    """
+    archive = _download(requirement, folder, ["--no-binary", requirement.partition("==")[0]])
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    (source,) = [path for path in folder.iterdir() if path.is_dir()]
+    return source
+
+
+def _download(requirement: str, folder: Path, kind: Sequence[str]) -> Path:
     print(f"Downloading {requirement}", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
+    command += ["--no-deps", *kind, "--dest", str(folder), requirement]
     pip = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(folder.glob("*.whl"))
-    if pip.returncode != 0 or len(wheels) != 1:
-        reason = (pip.stderr.strip() or "pip brought no wheel").splitlines()[-1]
+    files = [path for path in folder.glob("*") if path.is_file()]
+    if pip.returncode != 0 or len(files) != 1:
+        reason = (pip.stderr.strip() or "pip brought no file").splitlines()[-1]
         raise LauncherError(f"could not download {requirement}: {reason}")
-    return wheels[0]
+    return files[0]

@@ -33,10 +33,10 @@ from load_tests.capacity.search import search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
 from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
-from scripts.bench import triton_server
-from scripts.bench_report import OtherLoad
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
+from scripts.other_load import OtherLoad
+from scripts.served_model import triton_server
 
 MODEL = "llm"
 KINDS = {kind.name: kind for kind in (USERS, RATE)}
@@ -96,9 +96,9 @@ def run(options: argparse.Namespace) -> Path:
     others = OtherLoad()
     with target(options) as server:
         sweep = asyncio.run(measure(server, workload, kind, options))
+        if server.model_folder is not None:
+            sweep = replace(sweep, others=others.share())
     if server.model_folder is not None:
-        # Only now, as the time of a child counts once it has ended.
-        sweep = replace(sweep, others=others.share())
         print("A batch timeline at the recommended load", file=sys.stderr)
         load = recommended(sweep.found).load
         sweep = replace(sweep, timeline=asyncio.run(take_timeline(server.model_folder, workload, kind, load)))

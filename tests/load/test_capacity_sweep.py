@@ -12,8 +12,8 @@ import pytest
 
 from load_tests.capacity.timeline import read_timeline
 from load_tests.records import read_records
-from scripts.bench import triton_server
 from scripts.default_model import default_model
+from scripts.served_model import triton_server
 from scripts.triton_server import TritonServer
 from tests.load.servers import metronome_server
 

@@ -9,8 +9,9 @@ import pytest
 
 from load_tests.workload import Task
 from scripts import bench
-from scripts.bench import SYSTEMS, batch_steps, check_length, static_batches, useful_tokens, workload
-from scripts.bench_report import HEADER, Measurement, Observed, OtherLoad, Run, as_json, environment, table
+from scripts.bench_report import HEADER, Measurement, Observed, Run, as_json, environment, table
+from scripts.bench_systems import SYSTEMS, Advance, Serve, System
+from scripts.bench_workload import batch_steps, check_length, static_batches, useful_tokens, workload
 
 
 def tasks(*output_tokens: int) -> list[Task]:
@@ -60,14 +61,14 @@ def test_every_system_is_loaded_and_warmed_up_in_every_round(monkeypatch: pytest
     served: list[int] = []
 
     @contextlib.contextmanager
-    def load(folder: Path, at_once: int) -> Iterator[bench.Serve]:
-        def serve(asked: Sequence[Task], advance: bench.Advance) -> Observed:
+    def load(folder: Path, at_once: int) -> Iterator[Serve]:
+        def serve(asked: Sequence[Task], advance: Advance) -> Observed:
             served.append(len(asked))
             return Observed(steps=at_once)
 
         yield serve
 
-    monkeypatch.setattr(bench, "SYSTEMS", (bench.System("a", 2, load, share=4), bench.System("b", 3, load)))
+    monkeypatch.setattr(bench, "SYSTEMS", (System("a", 2, load, share=4), System("b", 3, load)))
     results = bench.bench(tmp_path, workload(8))
     assert served == [2, 2, 3, 8] * 2
     assert [[run.observed.steps for run in result.runs] for result in results] == [[2, 2], [3, 3]]
@@ -104,7 +105,3 @@ def test_the_file_holds_the_runs_and_the_figures() -> None:
     assert content["environment"].keys() == about.keys()
     assert [system["tokens_per_second"] for system in content["systems"]] == [15.0, 75.0]
     assert content["systems"][1]["runs"][0]["observed"]["first_token_seconds"] == [0.1, 0.2]
-
-
-def test_the_load_of_others_is_a_share() -> None:
-    assert OtherLoad().share() >= 0.0

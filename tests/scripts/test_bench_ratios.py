@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scripts import bench_ratios
-from scripts.bench import SYSTEMS
 from scripts.bench_ratios import ENGINE, NOISE, PEER, SERVER, Ratios, comparison, ratios_of, worse
 from scripts.bench_report import Measurement, Observed, Run
+from scripts.bench_systems import SYSTEMS
 
 
 def measured(system: str, at_once: int, *speeds: float) -> Measurement:

@@ -1,21 +1,16 @@
-"""The servers that `make bench-peers` compares with: vLLM and llama.cpp, installed by whoever runs it."""
+"""Other servers that answer as ours does, so that one client can load both."""
 
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import aiohttp
 
-from scripts.server_process import ADDRESS, ServerProcess, fill_ports
+from scripts.server_process import ServerProcess, fill_ports
 
 MODEL = "model"
-CONTEXT = 2048
-# Prompts and answers of the benchmark stay below it.
-CONTEXT_OF_USER = 512
-_KV_CACHE_GIB = 2
+"""What they call the model that they serve."""
 _ANSWER_SECONDS = 300.0
 
 
@@ -73,34 +68,3 @@ class Peer(ServerProcess):
                     finish_reason = choice["finish_reason"] or finish_reason
                     yield choice["text"]
         check_whole(self.name, finish_reason)
-
-
-def vllm(python: Path, folder: Path, users: int) -> Peer:
-    """Return vLLM's server, as its documentation sets it up for a CPU; `python` is that of its environment."""
-    command = [
-        # Not its `vllm` command, which fails where the CPU's package is installed.
-        *(str(python), "-m", "vllm.entrypoints.openai.api_server", f"--model={folder}"),
-        *(f"--served-model-name={MODEL}", "--dtype=bfloat16"),
-        *(f"--host={ADDRESS}", f"--max-model-len={CONTEXT}", f"--max-num-seqs={users}"),
-        *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
-    ]
-    # Its own Python and tools first, and none of this project's.
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "VLLM_CPU_KVCACHE_SPACE": str(_KV_CACHE_GIB),
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    return Peer("vLLM", command, environment)
-
-
-def llama_cpp(program: Path, gguf: Path, users: int) -> Peer:
-    """Return llama.cpp's server with a place, and the room that its requests need, for each user."""
-    threads = len(os.sched_getaffinity(0))
-    command = [
-        *(str(program), "--model", str(gguf), "--host", ADDRESS, "--parallel", str(users)),
-        *("--ctx-size", str(CONTEXT_OF_USER * users), "--threads", str(threads)),
-        *("--cache-type-k", "bf16", "--cache-type-v", "bf16", "--flash-attn", "on", "--no-webui", "--log-disable"),
-    ]
-    return Peer("llama.cpp", command, dict(os.environ))

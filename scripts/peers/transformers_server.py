@@ -1,0 +1,186 @@
+"""transformers as a server: OpenAI's /v1/completions over its own two ways to batch, for comparisons.
+
+    python -m scripts.peers.transformers_server --model FOLDER --batching continuous --users 32 --port 9001
+
+Static batches: `generate` takes the requests that wait, as many as there are users at most, pads them left and runs as
+long as the longest output; nobody hears of a token before that, and who comes meanwhile waits. Continuous: its own
+manager, which streams. Both in bfloat16 with torch's number of threads; prompts are text or token ids, outputs greedy,
+as long as asked for.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from scripts.server_process import ADDRESS
+
+STATIC, CONTINUOUS = "static", "continuous"
+# Most tokens of a step of the manager: as many as of ours.
+CONTINUOUS_TOKENS = 512
+
+
+def load_model(folder: Path) -> Any:
+    """Return transformers' model of a folder."""
+    # Here, so that `--help` needs no torch.
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
+    # Without one nothing ends early. `min_new_tokens` would mask it at every step, which costs time.
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return transformers' tokenizer of a folder; it pads left."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, padding_side="left")
+
+
+def static_batch(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
+    """Return `steps` greedy tokens of each prompt."""
+    import torch
+
+    inputs = tokenizer.pad({"input_ids": [list(prompt) for prompt in prompts]}, return_tensors="pt")
+    with torch.inference_mode():
+        tokens = model.generate(**inputs, max_new_tokens=steps, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    output: list[list[int]] = tokens[:, inputs["input_ids"].shape[1] :].tolist()
+    return output
+
+
+def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
+    """Return the manager of transformers' continuous batching for that many requests at once, not yet started."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    config = ContinuousBatchingConfig(max_requests_per_batch=users, max_batch_tokens=CONTINUOUS_TOKENS)
+    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
+    return model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
+
+
+class Batching(ABC):
+    """One of the two ways."""
+
+    def __init__(self, model: Any, tokenizer: Any, users: int) -> None:
+        self._model, self._tokenizer, self._users = model, tokenizer, users
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to serve."""
+
+    @abstractmethod
+    def answer(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[list[int]]:
+        """Yield all tokens so far, as often as there are more; raises RuntimeError where there is no answer."""
+
+
+class StaticBatching(Batching):
+    """`generate` over whoever waits."""
+
+    async def start(self) -> None:
+        self._waiting: asyncio.Queue[tuple[Sequence[int], int, asyncio.Future[list[int]]]] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run())
+
+    async def answer(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[list[int]]:
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((prompt, max_tokens, future))
+        yield await future
+
+    async def _run(self) -> None:
+        while True:
+            batch = [await self._waiting.get()]
+            while len(batch) < self._users and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            prompts, lengths, futures = zip(*batch, strict=True)
+            try:
+                outputs = await asyncio.to_thread(static_batch, self._model, self._tokenizer, prompts, max(lengths))
+            except RuntimeError as error:
+                for future in futures:
+                    future.set_exception(error)
+                continue
+            for future, output, length in zip(futures, outputs, lengths, strict=True):
+                if not future.cancelled():
+                    future.set_result(output[:length])
+
+
+class ContinuousBatching(Batching):
+    """transformers' own manager."""
+
+    async def start(self) -> None:
+        self._manager = continuous_batching(self._model, self._tokenizer, self._users)
+        self._manager.start()
+
+    async def answer(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[list[int]]:
+        results: asyncio.Queue[Any] = asyncio.Queue()
+        name = uuid.uuid4().hex
+        self._manager.register_result_handler(name, results.put_nowait)
+        # It blocks where very many wait.
+        await asyncio.to_thread(
+            self._manager.add_request, list(prompt), request_id=name, max_new_tokens=max_tokens, streaming=True
+        )
+        while True:
+            result = await results.get()
+            if result.error is not None:
+                raise RuntimeError(f"transformers' continuous batching gave no answer: {result.error}")
+            yield list(result.generated_tokens)
+            if result.is_finished():
+                return
+
+
+BATCHINGS: dict[str, type[Batching]] = {STATIC: StaticBatching, CONTINUOUS: ContinuousBatching}
+
+
+def application(batching: Batching, tokenizer: Any) -> web.Application:
+    """The server's routes."""
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        prompt = body["prompt"]
+        ids = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        seen = 0
+        async for tokens in batching.answer(ids, body["max_tokens"]):
+            text = tokenizer.decode(tokens[seen:])
+            seen = len(tokens)
+            choice = {"index": 0, "text": text, "finish_reason": "length" if seen == body["max_tokens"] else None}
+            event = {"choices": [choice], "usage": {"completion_tokens": seen}}
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def start(app: web.Application) -> None:
+        await batching.start()
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.post("/v1/completions", completions)])
+    app.on_startup.append(start)
+    return app
+
+
+def main() -> int:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="the folder of its weights")
+    parser.add_argument("--batching", choices=sorted(BATCHINGS), required=True)
+    parser.add_argument("--users", type=int, required=True, help="requests at once")
+    parser.add_argument("--port", type=int, required=True)
+    options = parser.parse_args()
+    tokenizer = load_tokenizer(options.model)
+    batching = BATCHINGS[options.batching](load_model(options.model), tokenizer, options.users)
+    web.run_app(application(batching, tokenizer), host=ADDRESS, port=options.port, print=None, shutdown_timeout=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""vLLM's server on the CPU, in a virtual environment of its own."""
+
+import os
+import venv
+from pathlib import Path
+
+from scripts.cache import build_once, cache_root
+from scripts.peers.peer import MODEL, Peer
+from scripts.server_process import ADDRESS
+from scripts.shell import run
+from scripts.wheels import pinned
+
+NAME = "vLLM"
+CONTEXT = 2048
+_SERVER = "vllm.entrypoints.openai.api_server"
+_KV_CACHE_GIB = 2
+
+
+def install() -> Path:
+    """Return its virtual environment, made on first use; raises LauncherError where pip fails."""
+    return build_once(_folder(), _build)
+
+
+def installed() -> bool:
+    """Whether `install` was run."""
+    return _folder().is_dir()
+
+
+def _folder() -> Path:
+    version = pinned("vllm").partition("==")[2]
+    return cache_root() / f"vllm-{version}"
+
+
+def _build(folder: Path) -> None:
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "install", pinned("vllm")])
+    # Where pip knows no other builds these are for CUDA and fail beside torch for the CPU; text needs none of them.
+    run([*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"])
+    run([python, "-c", f"import {_SERVER}"])
+
+
+def server(folder: Path, users: int) -> Peer:
+    """Return the server, as its documentation sets it up for a CPU, with a place for each user."""
+    python = install() / "bin" / "python"
+    command = [
+        # Not its `vllm` command, which fails where the CPU's package is installed.
+        *(str(python), "-m", _SERVER, f"--model={folder}"),
+        *(f"--served-model-name={MODEL}", "--dtype=bfloat16"),
+        *(f"--host={ADDRESS}", f"--max-model-len={CONTEXT}", f"--max-num-seqs={users}"),
+        *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
+    ]
+    # Its own Python and tools first, and none of this project's.
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "VLLM_CPU_KVCACHE_SPACE": str(_KV_CACHE_GIB),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return Peer(NAME, command, environment)
