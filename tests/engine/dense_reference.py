@@ -1,12 +1,13 @@
 """Attention over whole sequences in float64, one token and head at a time, and random cases for the paged one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-from inflight.model.attention_interface import AttentionCall
+from inflight.model.attention_interface import Attends, AttentionCall
 from inflight.model.kv_tensors import LayerCache, LayerShape, allocate
 from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
@@ -18,6 +19,9 @@ CPU = torch.device("cpu")
 GARBAGE = 1000.0
 """What free slots hold: large, so that no trace of it in an output goes unnoticed."""
 
+
+Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], Attends]
+"""What attends to a batch over caches with windows."""
 
 TWO_HEADS = LayerShape(num_kv_heads=2, key_width=8, value_width=8)
 
@@ -60,8 +64,8 @@ def dense(
 class Layer:
     """A case with random numbers in it, attended to by pages and densely."""
 
-    def __init__(self, case: Case, dtype: torch.dtype) -> None:
-        self._case, self._dtype = case, dtype
+    def __init__(self, case: Case, dtype: torch.dtype, attention: Attention = PagedAttention) -> None:
+        self._case, self._dtype, self._attention = case, dtype, attention
         self._random = torch.Generator().manual_seed(case.seed)
         shape = case.shape
         lengths = [past + new for past, new in case.rows]
@@ -122,12 +126,12 @@ class Layer:
             softcap=self._case.softcap,
             sinks=self._sinks,
         )
-        return PagedAttention(batch, [cache], [self._case.window]).attend(call)[0]
+        return self._attention(batch, [cache], [self._case.window]).attend(call)[0]
 
 
-def worst_error(case: Case, dtype: torch.dtype) -> float:
+def worst_error(case: Case, dtype: torch.dtype, attention: Attention = PagedAttention) -> float:
     """The largest difference between the paged output and the dense one, over 1 or the dense one's size."""
-    layer = Layer(case, dtype)
+    layer = Layer(case, dtype, attention)
     worst = 0.0
     for paged, expected in zip(layer.paged(), layer.dense(), strict=True):
         assert paged.shape == expected.shape

@@ -28,7 +28,7 @@ def fast() -> Engine:
 def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: Engine, texts: Engine) -> None:
     assert fast.model.backend.name == "cpu kernels"
     assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
-    slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_cpu_kernels=False)
+    slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
     assert slow.model.backend.name == "portable"
     text = "the quick brown fox jumps over a lazy dog while rain falls on distant hills"
     prompts = [text[:length] for length in range(10, len(text), 4)]
@@ -85,7 +85,7 @@ def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:
     assert (mine - theirs).abs().mean() < 0.2
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_cpu_kernels": False}])
+@pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_kernels": False}])
 def test_int8_where_it_cannot_be_had_is_refused(tiny: Tiny, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="quantization is 'int8', which needs a model in bfloat16"):
         tiny.engine(quantization="int8", **settings)

@@ -63,6 +63,11 @@ class FakeModel:
                 slots.update(dict.fromkeys(self._slots_of(block), -1))
         self._write(plan, spoil=True)
 
+    def run_out_of_memory(self, plan: StepPlan) -> None:
+        """Make the plan's copies, and leave garbage wherever it would have written."""
+        self._swap(plan)
+        self._write(plan, spoil=True)
+
     def _swap(self, plan: StepPlan) -> None:
         self._copy(plan.swapped_out, self._slots, self._host_slots)
         self._copy(plan.swapped_in, self._host_slots, self._slots)

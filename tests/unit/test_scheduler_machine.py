@@ -131,6 +131,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def fail_a_step(self, luck: int) -> None:
         self.do(World.step if luck else World.fail)
 
+    @precondition(lambda self: self.world.live and self.world.scheduler.token_budget > 1)
+    @rule(luck=st.integers(0, 7))
+    def run_out_of_memory(self, luck: int) -> None:
+        self.do(World.step if luck else World.run_out_of_memory)
+
     @invariant()
     def everything_adds_up(self) -> None:
         self.world.check()

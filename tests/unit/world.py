@@ -151,6 +151,21 @@ class World:
         for request in hit:
             del self.live[request.request_id]
 
+    def run_out_of_memory(self) -> None:
+        """A step that breaks down half-way, and is tried again with less."""
+        self.pass_time(0)
+        plan = self._plan()
+        if not plan.scheduled:
+            return
+        self.model.run_out_of_memory(plan)
+        budget, running = self.scheduler.token_budget, self.scheduler.running.keys()
+        before = set(running)
+        halved = self.scheduler.retreat(plan)
+        assert halved == (plan.num_tokens > 1)
+        assert self.scheduler.token_budget == (plan.num_tokens // 2 if halved else budget)
+        assert running <= before
+        assert len(running) == min(len(before), self.scheduler.token_budget)
+
     def finish(self) -> None:
         """Nobody arrives any more; all that are here must get to their ends."""
         # The first by rank computes a token in each step, or soon. It can lose what it has only when one that goes

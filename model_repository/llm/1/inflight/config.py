@@ -44,8 +44,12 @@ class EngineConfig(SchedulerConfig):
     """Share of the memory that is free once the model is loaded; the cache never takes more than
     `max_num_seqs` sequences of `max_model_len` tokens can use."""
 
-    enable_cpu_kernels: bool = True
-    """On CPUs with AVX512_BF16, serve models in bfloat16 with C++ kernels, which are built at the first start."""
+    enable_kernels: bool = True
+    """Serve with kernels of our own: on GPUs, and on CPUs with AVX512_BF16 models in bfloat16, where they are built at
+    the first start."""
+
+    enable_cuda_graphs: bool = True
+    """On GPUs, record steps of decodes at the start and launch each as one."""
 
     quantization: str | None = None
     """`int8`: weights of linear layers in 8 bits, rounded at the start. For models in bfloat16 on such CPUs."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from inflight.errors import EngineDead, InvalidRequest, QueueFull
+from inflight.errors import EngineDead, InvalidRequest, OutOfMemory, QueueFull
 from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent, TokenLogprobs
 from inflight.request import CANCELLED, ERROR, STOP, Request
@@ -29,6 +29,9 @@ class Runner(Protocol):
         """A token, and log-probabilities if asked for, for each of `plan.sampling`.
 
         None for a token where the model gave no numbers to choose it by.
+
+        Raises:
+            OutOfMemory: the device's memory did not suffice; the plan's copies were made, and it may be run again.
         """
 
 
@@ -215,6 +218,16 @@ class EngineCore:
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
         try:
             tokens, logprobs = self._runner.run(plan)
+        except OutOfMemory as fault:
+            if not self._scheduler.retreat(plan):
+                return self._fail(plan, fault)
+            logger.warning(
+                "out of memory in a step of %d tokens; from now on a step has at most %d: %s",
+                plan.num_tokens,
+                self._scheduler.token_budget,
+                fault,
+            )
+            return []
         except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)

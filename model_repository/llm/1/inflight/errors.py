@@ -13,5 +13,9 @@ class EngineDead(RuntimeError):
     """The engine stopped stepping and serves nothing any more."""
 
 
+class OutOfMemory(RuntimeError):
+    """The device's memory did not suffice for a step; a smaller one may succeed."""
+
+
 class UnsupportedModel(ValueError):
     """A model that cannot be served token for token right; the message says why."""

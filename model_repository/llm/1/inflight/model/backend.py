@@ -8,7 +8,6 @@ import torch
 from inflight.model import kv_tensors
 from inflight.model.attention_interface import Attends
 from inflight.model.cpu import kernel_attention
-from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.kv_tensors import LayerCache, LayerShape
 from inflight.model.paged_attention import PagedAttention
 from inflight.model.ragged_batch import RaggedBatch
@@ -25,10 +24,17 @@ class AttentionBackend:
     """Block size that the self-check uses: the smallest that the backend takes, so that there are many."""
 
 
+def _cpu_attention(batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> Attends:
+    return kernel_attention.KernelAttention(kernel_attention.BatchTensors.of(batch), caches, windows)
+
+
+def _cuda_attention(batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> Attends:
+    # Here, as torch for the CPU comes without the compiler of these kernels.
+    from inflight.model.cuda import kernel_attention
+
+    return kernel_attention.KernelAttention(kernel_attention.BatchTensors.of(batch), caches, windows)
+
+
 PORTABLE = AttentionBackend("portable", kv_tensors.allocate, PagedAttention, checked_block_size=4)
-CPU_KERNELS = AttentionBackend(
-    "cpu kernels",
-    kernel_attention.allocate,
-    lambda batch, caches, windows: KernelAttention(BatchTensors.of(batch), caches, windows),
-    checked_block_size=16,
-)
+CPU_KERNELS = AttentionBackend("cpu kernels", kernel_attention.allocate, _cpu_attention, checked_block_size=16)
+CUDA_KERNELS = AttentionBackend("cuda kernels", kv_tensors.allocate, _cuda_attention, checked_block_size=16)

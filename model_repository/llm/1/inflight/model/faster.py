@@ -1,5 +1,6 @@
 """Makes a loaded model faster where this machine allows it, and makes sure that it still says the same."""
 
+import importlib.util
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.model.attention_probe import AttentionLayer
-from inflight.model.backend import CPU_KERNELS, PORTABLE, AttentionBackend
+from inflight.model.backend import CPU_KERNELS, CUDA_KERNELS, PORTABLE, AttentionBackend
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 def make_faster(
     module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
 ) -> tuple[AttentionBackend, ForwardPass]:
-    """Let the CPU kernels compute what they can of a model in bfloat16; what is to attend, and what to run.
+    """What is to attend, and what to run: kernels for the GPU, or for the CPU where the model is in bfloat16.
 
     Whatever does not come out right in the self-check is undone.
 
@@ -33,7 +34,10 @@ def make_faster(
     windows = [layer.window for layer in layers]
     portable = PORTABLE, EagerForward(module, PORTABLE, windows)
     device = next(module.parameters()).device
-    if not config.enable_cpu_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
+    if device.type == "cuda":
+        _check_no_quantization(config, "is for the CPU")
+        return _on_gpu(module, layers, config, check) or portable
+    if not config.enable_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX512_BF16")
         return portable
     backend = PORTABLE
@@ -49,6 +53,23 @@ def make_faster(
         return portable
     captured = _captured(module, eager, layers, check) if backend is CPU_KERNELS else None
     return backend, captured or eager
+
+
+def _on_gpu(
+    module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
+) -> tuple[AttentionBackend, ForwardPass] | None:
+    if not config.enable_kernels:
+        return None
+    if importlib.util.find_spec("triton") is None:
+        logger.warning("there is no compiler for the kernels, package triton; torch's own operators attend")
+        return None
+    from inflight.model.cuda.graphed_forward import CudaGraphs, GraphedForward
+
+    eager = EagerForward(module, CUDA_KERNELS, [layer.window for layer in layers])
+    if not check.passes(eager, layers, CUDA_KERNELS):
+        logger.warning("the kernels for GPUs do not get %s right; torch's own serve", module.config.model_type)
+        return None
+    return CUDA_KERNELS, GraphedForward(eager, CudaGraphs()) if config.enable_cuda_graphs else eager
 
 
 def _check_no_quantization(config: EngineConfig, reason: str) -> None:

@@ -16,6 +16,10 @@ from inflight.model.ragged_batch import RaggedBatch
 class ForwardPass(Protocol):
     """A model over a batch."""
 
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """Get ready for these caches, and no others from then on, for up to `max_rows` requests of up to `max_blocks`
+        blocks each. Nothing is in the caches yet."""
+
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         """Logits [S, vocabulary] of the tokens `rows` [S]; keys and values of all tokens go into `caches`."""
 
@@ -28,6 +32,9 @@ class EagerForward:
     backend: AttentionBackend
     windows: Sequence[int | None]
     """The sliding window of each attention call, in order; None for none."""
+
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """See `ForwardPass`: nothing depends on them."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         with attending(self.backend.attend(batch, caches, self.windows)):

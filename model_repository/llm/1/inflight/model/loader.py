@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers.utils.import_utils import is_accelerate_available
 
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
@@ -59,9 +60,8 @@ def load_model(config: EngineConfig) -> LoadedModel:
     """
     hf_config = _hf_config(config)
     support.check_config(hf_config)
-    module = _module(config, hf_config)
     device = _device(config.device)
-    module.to(device)
+    module = _module(config, hf_config, device)
     text_config = hf_config.get_text_config(decoder=True)
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
@@ -97,7 +97,9 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
     return hf_config
 
 
-def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
+def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.device) -> Any:
+    # Straight to the device, where accelerate is there to do it; else by way of the host's memory.
+    straight = device.type != "cpu" and is_accelerate_available()
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
@@ -105,6 +107,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
             config=hf_config,
             dtype=dtype,
             attn_implementation=attention_interface.NAME,
+            device_map={"": device} if straight else None,
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
         )
@@ -115,6 +118,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig) -> Any:
             raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     support.check_attention_is_ours(module)
+    module.to(device)
     module.eval()
     module.requires_grad_(False)
     return module

@@ -53,8 +53,8 @@ class Scheduler:
         self._admission = parts.make_admission(config, tables, self.lengths)
         self._batching = parts.make_batching(config, self.waiting, self.running)
         self._budget = parts.make_budget(config, self.times)
-        # More running sequences than the budget has tokens could not all advance in a step.
-        self._max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.token_budget = config.max_num_batched_tokens
+        """Most tokens of any step."""
         self._most_share = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
         self._most_partial = config.max_num_partial_prefills or sys.maxsize
         self._swap_seconds_per_block = swap_seconds_per_block
@@ -66,9 +66,9 @@ class Scheduler:
         """How many of the preemptions were by swapping."""
 
     @property
-    def token_budget(self) -> int:
-        """Most tokens of any step."""
-        return self.config.max_num_batched_tokens
+    def _max_running(self) -> int:
+        # More running sequences than the budget has tokens could not all advance in a step.
+        return min(self.config.max_num_seqs, self.token_budget)
 
     @property
     def wakes_at(self) -> float | None:
@@ -130,6 +130,7 @@ class Scheduler:
         shares = [share for share in shares if share.request.request_id in self.running]
         without_token = len(self.waiting) + len(self.running) - len(shares)
         budget = self._budget.for_prompts(len(shares), _num_cached(shares), without_token)
+        budget = budget._replace(tokens=min(budget.tokens, self.token_budget - len(shares)))
         shares += self._prompts(budget.tokens, now)
         num_decodes = 0
         if not shares and self.running:
@@ -266,10 +267,10 @@ class Scheduler:
             return False
         return any(self._outranks(request, victim) for victim in self._preempted)
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, *, swap: bool = True) -> None:
         """Take a request's blocks and queue it again: its tokens stay."""
         del self.running[request.request_id]
-        if self._swaps(request) and self.tables.swap_out(request):
+        if swap and self._swaps(request) and self.tables.swap_out(request):
             self.num_swaps += 1
         else:
             self.tables.release(request)
@@ -297,6 +298,19 @@ class Scheduler:
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         return [share.request for share in plan.scheduled if self.remove(share.request.request_id)]
+
+    def retreat(self, plan: StepPlan) -> bool:
+        """After a step for which the device had too little memory: no later one has more than half as many tokens.
+
+        Running requests that are too many for that are preempted, the last in rank first; all else stays as it was
+        before the step, whose copies have been made. False after a step that cannot be halved, and nothing is done.
+        """
+        if plan.num_tokens == 1:
+            return False
+        self.token_budget = plan.num_tokens // 2
+        for request in reversed(self._ranked()[self._max_running :]):
+            self._preempt(request, swap=False)
+        return True
 
     def commit(self, plan: StepPlan, tokens: Sequence[int | None]) -> list[tuple[Request, str | None]]:
         """Account for a step that ran: `tokens[i]` was sampled for the i-th of `plan.sampling`, None if none could be.

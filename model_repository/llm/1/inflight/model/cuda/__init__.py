@@ -1,0 +1,1 @@
+"""What makes a model faster on an NVIDIA GPU."""

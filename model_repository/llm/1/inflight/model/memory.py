@@ -1,0 +1,90 @@
+"""How many blocks of KV cache the memory has room for."""
+
+import contextlib
+import logging
+import os
+
+import torch
+
+from inflight.config import EngineConfig
+from inflight.model import kv_tensors
+from inflight.model.loader import LoadedModel
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.sampler import sample
+from inflight.request import Request
+from inflight.sampling_params import SamplingParams
+from inflight.scheduler.plan import Scheduled, StepPlan
+
+logger = logging.getLogger(__name__)
+
+
+def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
+    """As many blocks as configured, or as a share of the free memory holds; no more than requests could ever use.
+
+    Raises:
+        ValueError: the memory does not suffice for one block.
+    """
+    if config.kv_cache_tokens is not None:
+        return config.kv_cache_tokens // config.block_size
+    bytes_per_token = kv_tensors.bytes_per_token([layer.shape for layer in model.layers], model.dtype)
+    free = _free_memory(model.device) - _largest_step_bytes(model, config)
+    affordable = int(free * config.kv_cache_memory_fraction) // (bytes_per_token * config.block_size)
+    if affordable < 1:
+        raise ValueError(
+            f"kv_cache_memory_fraction is {config.kv_cache_memory_fraction}; of {free} bytes of free memory that is "
+            f"less than one block of {config.block_size} tokens at {bytes_per_token} bytes"
+        )
+    blocks = min(affordable, config.max_num_seqs * -(-model.max_model_len // config.block_size))
+    tokens = blocks * config.block_size
+    logger.info("KV cache: %d tokens, %.1f GiB", tokens, tokens * bytes_per_token / 2**30)
+    return blocks
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    # What the kernel would give back under pressure counts as free too.
+    with contextlib.suppress(FileNotFoundError), open("/proc/meminfo") as meminfo:
+        for line in meminfo:
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    return free
+
+
+def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """What a GPU needs besides weights and cache, seen by running the largest step; the CPU's share leaves room."""
+    if model.device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    cache = run_largest_step(model, config)
+    return max(0, torch.cuda.max_memory_allocated(model.device) - before - cache)
+
+
+@torch.inference_mode()
+def run_largest_step(model: LoadedModel, config: EngineConfig) -> int:
+    """Run a step of as many tokens, and as many sampled ones, as there may be; the bytes of the cache that it used."""
+    plan = largest_plan(config, model.max_model_len)
+    shapes = [layer.shape for layer in model.layers]
+    blocks = sum(len(share.request.blocks) for share in plan.scheduled)
+    caches = model.backend.allocate(shapes, blocks, config.block_size, model.dtype, model.device)
+    batch = RaggedBatch.build(plan, config.block_size, model.device)
+    sample(model.forward(batch, caches, batch.logit_rows), batch.sampling)
+    return blocks * config.block_size * kv_tensors.bytes_per_token(shapes, model.dtype)
+
+
+def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:
+    """A plan of `max_num_batched_tokens` tokens that samples for `max_num_seqs` requests, as far as both can be had."""
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    length = min(config.max_num_batched_tokens // rows, max_model_len)
+    # What takes most memory to sample.
+    params = SamplingParams(temperature=1.0, top_p=0.9, top_k=0, min_p=0.0)
+    shares = []
+    for row in range(rows):
+        request = Request(str(row), [0] * length, params, max_tokens=1, seed=0)
+        count = -(-length // config.block_size)
+        request.blocks = list(range(row * count, (row + 1) * count))
+        shares.append(Scheduled(request, length))
+    return StepPlan(tuple(shares))

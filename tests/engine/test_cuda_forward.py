@@ -1,0 +1,78 @@
+"""An engine as on a GPU, without one: its attention interpreted, its recorded steps run again operator by operator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from inflight.model import loader, memory
+from inflight.model.backend import CUDA_KERNELS
+from inflight.model.cuda.graphed_forward import GraphedForward, sizes
+from inflight.model.forward import EagerForward
+from tests.engine.models import Tiny, greedy, make_prompt, tokens
+
+SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 64}
+
+
+class Rerun:
+    """Records a step by keeping it, and counts how often each is run again, by its number of rows."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, int] = {}
+
+    def __call__(self, step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], object]]:
+        output = step()
+        self.runs[len(output)] = 0
+
+        def replay() -> None:
+            self.runs[len(output)] += 1
+            output.copy_(step())
+
+        return output, replay
+
+
+def test_tokens_are_those_of_the_portable_path(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [make_prompt(length) for length in (1, 5, 17, 30, 33, 2)]
+    params = [greedy(max_tokens) for max_tokens in (9, 2, 7, 4, 12, 15)]
+    wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
+    record = Rerun()
+
+    def as_on_a_gpu(module: Any, layers: Any, config: Any, check: Any) -> Any:
+        return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), record)
+
+    monkeypatch.setattr(loader, "make_faster", as_on_a_gpu)
+    engine = tiny.engine(**SETTINGS)
+    assert list(record.runs) == [6, 4, 2, 1]
+    assert tokens(engine.generate(prompts, params)) == wanted
+    # Full batches, batches with copies in them, and the last request alone.
+    assert all(record.runs.values())
+
+
+def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(step: Callable[[], torch.Tensor]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def as_on_a_gpu(module: Any, layers: Any, config: Any, check: Any) -> Any:
+        return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), fail)
+
+    wanted = tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3)))
+    monkeypatch.setattr(loader, "make_faster", as_on_a_gpu)
+    assert tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3))) == wanted
+
+
+def test_sizes_of_recordings() -> None:
+    assert sizes(1) == [1]
+    assert sizes(5) == [1, 2, 4, 5]
+    assert sizes(24) == [1, 2, 4, 8, 16, 24]
+    assert sizes(1000)[-3:] == [240, 248, 256]
+
+
+def test_the_largest_step_has_all_tokens_and_samples_for_all(tiny: Tiny) -> None:
+    engine = tiny.engine(block_size=16, max_num_seqs=6, max_num_batched_tokens=100)
+    plan = memory.largest_plan(engine.config, engine.max_model_len)
+    assert (plan.num_tokens, len(plan.sampling)) == (96, 6)
+    blocks = [block for share in plan.scheduled for block in share.request.blocks]
+    assert sorted(blocks) == list(range(6))
+    assert memory.run_largest_step(engine.model, engine.config) == 6 * 16 * 3 * 2 * 2 * 16 * 4
+    assert memory.largest_plan(engine.config, 7).num_tokens == 6 * 7
