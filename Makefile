@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers gpu-check \
 	precision experiments test check clean
 .DEFAULT_GOAL := help
 
@@ -30,6 +30,7 @@ help:
 	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
 	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
+	@echo "make gpu-check    whether the engine is right and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
 	@echo "make test     the whole test suite, on a real server"
 	@echo "make check    lint, types and the unit tests, in seconds"
@@ -86,6 +87,10 @@ bench-peers: $(installed)
 
 bench-queue: $(installed)
 	@$(bin)/python -m scripts.bench_queue
+
+# Not from $(VENV): the machine has a torch for its GPU.
+gpu-check:
+	@PYTHONPATH=.:model_repository/llm/1 $(or $(PYTHON),python3) -m scripts.gpu_check $(GPU)
 
 experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all

@@ -113,7 +113,7 @@ def report(options: argparse.Namespace) -> int:
     now = ratios_of(conditions, results, shares)
     if options.accept:
         now.write(COMMITTED)
-    committed = Ratios.read(COMMITTED)
+    committed = Ratios.read(COMMITTED, conditions)
     print(f"\n{comparison(now, committed)}")
     return 1 if worse(now, committed) else 0
 

@@ -1,7 +1,7 @@
 """The regression guard of `make bench`: its ratios beside those that were committed.
 
 A ratio is taken between two things of one run, so that it says more about the code than about how busy the machine was;
-the higher the better. The committed ones are of one kind of machine and number of requests: of others nothing is
+the higher the better. Committed are those of some kinds of machine and numbers of requests: of others nothing is
 judged.
 """
 
@@ -27,15 +27,16 @@ class Ratios:
     values: Mapping[str, float]
 
     @classmethod
-    def read(cls, file: Path) -> "Ratios":
-        """Raises OSError or ValueError where there is none."""
-        document = json.loads(file.read_text())
-        return cls(document["conditions"], document["ratios"])
+    def read(cls, file: Path, conditions: str) -> "Ratios | None":
+        """Those of the same conditions, if there are any. Raises OSError or ValueError where the file is none."""
+        values = json.loads(file.read_text()).get(conditions)
+        return None if values is None else cls(conditions, values)
 
     def write(self, file: Path) -> None:
-        """Write them, for the next run to be compared with."""
+        """Write them into a file that there is, for the next run to be compared with; other conditions' stay."""
         rounded = {name: round(value, 3) for name, value in self.values.items()}
-        file.write_text(json.dumps({"conditions": self.conditions, "ratios": rounded}, indent=2) + "\n")
+        document = {**json.loads(file.read_text()), self.conditions: rounded}
+        file.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: Mapping[str, float]) -> Ratios:
@@ -52,22 +53,22 @@ def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: 
     return Ratios(conditions, values)
 
 
-def worse(now: Ratios, committed: Ratios) -> list[str]:
-    """Names of the ratios that fell by more than noise or were not taken; none under other conditions."""
-    if now.conditions != committed.conditions:
+def worse(now: Ratios, committed: Ratios | None) -> list[str]:
+    """Names of the ratios that fell by more than noise or were not taken; none where none are committed."""
+    if committed is None:
         return []
     # Those that are gone too: without CPU kernels there is no floor, and that is no reason to be content.
     return [name for name, before in committed.values.items() if now.values.get(name, 0.0) < (1 - NOISE) * before]
 
 
-def comparison(now: Ratios, committed: Ratios) -> str:
+def comparison(now: Ratios, committed: Ratios | None) -> str:
     """Return a Markdown table of both, and a line that says what to think of it."""
     lines = ["| Ratio | Now | Committed | Change |", "|---|---:|---:|---:|"]
     for name, value in now.values.items():
-        before = committed.values.get(name)
+        before = committed.values.get(name) if committed else None
         lines.append(f"| {name} | {value:.2f} | {_or_new(before)} | {_change(value, before)} |")
-    if now.conditions != committed.conditions:
-        verdict = f"Not judged: the committed ratios are of {committed.conditions}, and this is {now.conditions}."
+    if committed is None:
+        verdict = f"Not judged: none are committed for {now.conditions}."
     elif fallen := worse(now, committed):
         verdict = f"Worse by more than the noise of {NOISE:.0%}, or gone: {'; '.join(fallen)}."
     else:

@@ -61,7 +61,12 @@ def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
     """Return the manager of transformers' continuous batching for that many requests at once, not yet started."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    config = ContinuousBatchingConfig(max_requests_per_batch=users, max_batch_tokens=CONTINUOUS_TOKENS)
+    config = ContinuousBatchingConfig(
+        max_requests_per_batch=users,
+        max_batch_tokens=CONTINUOUS_TOKENS,
+        # Of what is free; it takes all of that at its start.
+        max_memory_percent=0.2,
+    )
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
     return model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
 

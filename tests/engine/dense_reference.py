@@ -41,12 +41,33 @@ class Case:
     seed: int = 0
 
 
+# For kernels, which have blocks of 16 or more.
+EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
+CASES = {
+    "plain": Case(EVERYTHING, block_size=16),
+    "single tokens": Case([(3, 1), (70, 1)], block_size=16),
+    "prompts": Case([(0, 70), (64, 17)], block_size=16),
+    "a head each": Case(EVERYTHING, query_heads=4, shape=LayerShape(4, 16, 16), block_size=16),
+    "nine heads, three of keys": Case(EVERYTHING, query_heads=9, shape=LayerShape(3, 24, 24), block_size=16),
+    "values narrower": Case(EVERYTHING, shape=LayerShape(2, 48, 20), block_size=16),
+    "small blocks": Case(EVERYTHING, block_size=4),
+    "odd blocks": Case(EVERYTHING, block_size=24),
+    "window": Case(EVERYTHING, window=21, block_size=16),
+    "window of one": Case(EVERYTHING, window=1, block_size=16),
+    "softcap": Case(EVERYTHING, softcap=2.0, block_size=16),
+    "sinks": Case(EVERYTHING, sinks=True, block_size=16),
+    "all at once": Case(EVERYTHING, softcap=1.5, window=9, sinks=True, query_heads=6, block_size=16),
+    "keys in parts": Case([(600, 1), (1100, 1), (0, 1), (5, 3)], block_size=16, sinks=True),
+    "a window over parts": Case([(600, 1), (1100, 1)], block_size=16, window=500),
+}
+
+
 def dense(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, case: Case, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """Attention of the last tokens of one sequence: [new, heads, key width], then [tokens, KV heads, width] twice."""
     query, keys, values = query.double(), keys.double(), values.double()
-    output = torch.zeros(*query.shape[:2], values.shape[2], dtype=torch.float64)
+    output = query.new_zeros(*query.shape[:2], values.shape[2])
     share = query.shape[1] // keys.shape[1]
     for i in range(len(query)):
         end = len(keys) - len(query) + i + 1
@@ -64,8 +85,10 @@ def dense(
 class Layer:
     """A case with random numbers in it, attended to by pages and densely."""
 
-    def __init__(self, case: Case, dtype: torch.dtype, attention: Attention = PagedAttention) -> None:
-        self._case, self._dtype, self._attention = case, dtype, attention
+    def __init__(
+        self, case: Case, dtype: torch.dtype, attention: Attention = PagedAttention, device: torch.device = CPU
+    ) -> None:
+        self._case, self._dtype, self._attention, self._device = case, dtype, attention, device
         self._random = torch.Generator().manual_seed(case.seed)
         shape = case.shape
         lengths = [past + new for past, new in case.rows]
@@ -74,10 +97,10 @@ class Layer:
         self._values = [self._normal(length, shape.num_kv_heads, shape.value_width) for length in lengths]
         self._sinks = self._normal(case.query_heads) if case.sinks else None
         self._requests, num_blocks = self._place(lengths)
-        (self.cache,) = allocate([shape], num_blocks, case.block_size, dtype, CPU)
+        (self.cache,) = allocate([shape], num_blocks, case.block_size, dtype, device)
 
     def _normal(self, *size: int) -> torch.Tensor:
-        return torch.randn(size, generator=self._random).to(self._dtype)
+        return torch.randn(size, generator=self._random).to(self._device, self._dtype)
 
     def _place(self, lengths: list[int]) -> tuple[list[Request], int]:
         """Requests with blocks here and there, and how many blocks there are, some of them nobody's."""
@@ -105,7 +128,7 @@ class Layer:
                 for position in range(request.num_computed):
                     pages[request.blocks[position // size], position % size] = sequence[position]
         plan = StepPlan(tuple(Scheduled(r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True)))
-        batch = RaggedBatch.build(plan, size, CPU)
+        batch = RaggedBatch.build(plan, size, self._device)
         output = self._attend(batch, self.cache)
         found = {}
         for row, first, last in zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False):
@@ -129,9 +152,11 @@ class Layer:
         return self._attention(batch, [cache], [self._case.window]).attend(call)[0]
 
 
-def worst_error(case: Case, dtype: torch.dtype, attention: Attention = PagedAttention) -> float:
+def worst_error(
+    case: Case, dtype: torch.dtype, attention: Attention = PagedAttention, device: torch.device = CPU
+) -> float:
     """The largest difference between the paged output and the dense one, over 1 or the dense one's size."""
-    layer = Layer(case, dtype, attention)
+    layer = Layer(case, dtype, attention, device)
     worst = 0.0
     for paged, expected in zip(layer.paged(), layer.dense(), strict=True):
         assert paged.shape == expected.shape

@@ -17,6 +17,8 @@ from inflight.scheduler.plan import Scheduled, StepPlan
 
 logger = logging.getLogger(__name__)
 
+_SHARE_OF_GPU, _SHARE_OF_HOST = 0.9, 0.2
+
 
 def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
     """As many blocks as configured, or as a share of the free memory holds; no more than requests could ever use.
@@ -28,10 +30,11 @@ def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
         return config.kv_cache_tokens // config.block_size
     bytes_per_token = kv_tensors.bytes_per_token([layer.shape for layer in model.layers], model.dtype)
     free = _free_memory(model.device) - _largest_step_bytes(model, config)
-    affordable = int(free * config.kv_cache_memory_fraction) // (bytes_per_token * config.block_size)
+    share = config.kv_cache_memory_fraction or (_SHARE_OF_GPU if model.device.type == "cuda" else _SHARE_OF_HOST)
+    affordable = int(free * share) // (bytes_per_token * config.block_size)
     if affordable < 1:
         raise ValueError(
-            f"kv_cache_memory_fraction is {config.kv_cache_memory_fraction}; of {free} bytes of free memory that is "
+            f"kv_cache_memory_fraction is {share}; of {free} bytes of free memory that is "
             f"less than one block of {config.block_size} tokens at {bytes_per_token} bytes"
         )
     blocks = min(affordable, config.max_num_seqs * -(-model.max_model_len // config.block_size))

@@ -1,0 +1,116 @@
+"""`make gpu-check`: whether the engine is right on this machine's GPU, and how near it comes to what that can do.
+
+First what the device can do at most; then attention beside float64 and tokens beside transformers', for tiny models of
+all kinds; then decodes, throughput and evenness with random weights in the shapes of Llama 8B and Qwen3 0.6B. Eight
+minutes on an H200. Needs torch, transformers and 20 GB of disk; `--small` tries everything out with a tiny shape, on a
+CPU too, where the kernels are interpreted and the times mean nothing.
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+import transformers
+
+from scripts.gpu_check import ceilings, decode, evenness, parity, shapes, throughput
+from scripts.gpu_check.finding import Finding, table
+
+SHARE_OF_FLOOR = 0.75
+SMALL_MODEL_TIMES = 1.5
+TOKENS_PER_SECOND = 12_000
+TRANSFORMERS_SECONDS = 40.0
+
+
+def full(device: str, folder: Path) -> Iterator[Callable[[], list[Finding]]]:
+    """All parts, in order."""
+    limits = ceilings.findings(device, small=False)
+    yield lambda: limits
+    bandwidth = limits[0].value
+    yield partial(parity.attention, device)
+    yield partial(parity.tokens, folder, device)
+    qwen = shapes.save(shapes.QWEN3_0_6B, folder / "qwen", device)
+    yield partial(decode.findings, "0.6B", qwen, device, bandwidth, {1: 1 / SMALL_MODEL_TIMES})
+    load = throughput.nano_vllm(256, 1024, 150_000)
+    yield partial(throughput.findings, "0.6B", qwen, device, load, seconds=TRANSFORMERS_SECONDS)
+    llama = shapes.save(shapes.LLAMA_8B, folder / "llama", device)
+    yield partial(decode.findings, "8B", llama, device, bandwidth, dict.fromkeys((1, 8, 32), SHARE_OF_FLOOR))
+    load = throughput.fixed(512, 1000, 128_000)
+    yield partial(
+        throughput.findings, "8B", llama, device, load, seconds=TRANSFORMERS_SECONDS, at_least=TOKENS_PER_SECOND
+    )
+    yield partial(evenness.findings, "8B", llama, device, length=4000, seconds=8.0)
+
+
+def small(device: str, folder: Path) -> Iterator[Callable[[], list[Finding]]]:
+    """All parts, with a tiny shape and few requests."""
+    limits = ceilings.findings(device, small=True)
+    yield lambda: limits
+    yield partial(parity.attention, device)
+    yield partial(parity.tokens, folder, device, kinds=2)
+    tiny = shapes.save(shapes.TINY, folder / "tiny", device)
+    yield partial(decode.findings, "tiny", tiny, device, limits[0].value, {1: 0.0, 4: 0.0}, context=40)
+    load = throughput.nano_vllm(8, 60, 500)
+    yield partial(throughput.findings, "tiny", tiny, device, load, seconds=5.0)
+    yield partial(evenness.findings, "tiny", tiny, device, length=200, seconds=1.0)
+
+
+def machine(device: str) -> str:
+    """What the numbers depend on besides the code."""
+    name = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
+    return f"{name}; torch {torch.__version__}, CUDA {torch.version.cuda}, transformers {transformers.__version__}"
+
+
+def check(device: str, *, tiny: bool) -> list[Finding]:
+    """Run all parts and say how long each took. One that breaks is a finding that has not passed."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        for part in (small if tiny else full)(device, Path(folder)):
+            started = time.perf_counter()
+            name = getattr(part, "func", part).__module__.rpartition(".")[2]
+            try:
+                new = part()
+            except Exception as error:  # the others are still of use
+                logging.exception("%s", name)
+                reason = f"{type(error).__name__}: {error}"[:200]
+                new = [Finding(f"{name} broke", float("nan"), at_least=0, note=reason)]
+            print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+            print(table(new), file=sys.stderr, flush=True)
+            found += new
+    return found
+
+
+def main() -> int:
+    """Check and return the exit status: 1 where something is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0", help="%(default)s")
+    parser.add_argument("--small", action="store_true", help="a tiny shape, to try this out")
+    parser.add_argument("--json", type=Path, metavar="FILE", default=Path("results/gpu-check.json"), help="%(default)s")
+    options = parser.parse_args()
+    if options.device != "cpu" and not torch.cuda.is_available():
+        print(f"error: --device is {options.device!r}, and torch {torch.__version__} sees no GPU", file=sys.stderr)
+        return 1
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if options.device == "cpu":
+        # Before the kernels are imported.
+        os.environ["TRITON_INTERPRET"] = "1"
+    found = check(options.device, tiny=options.small)
+    print(f"{table(found)}\n\n{machine(options.device)}")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": machine(options.device), "findings": [dataclasses.asdict(finding) for finding in found]}
+    options.json.write_text(json.dumps(content, indent=2) + "\n")
+    return 0 if all(finding.passed for finding in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""What this device can do at most, measured."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from scripts.gpu_check.finding import Finding
+
+_REPEATS = 20
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """The shortest of some runs."""
+    shortest = float("inf")
+    for _ in range(_REPEATS):
+        finish(device)
+        started = time.perf_counter()
+        work()
+        finish(device)
+        shortest = min(shortest, time.perf_counter() - started)
+    return shortest
+
+
+def finish(device: str) -> None:
+    """Wait for the device."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def bandwidth(device: str, size: int) -> float:
+    """Bytes per second that a copy of `size` bytes within the device reads and writes."""
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / seconds(lambda: target.copy_(source), device)
+
+
+def products(device: str, size: int) -> float:
+    """Operations per second of a product of two square matrices in bfloat16."""
+    left, right = torch.randn(2, size, size, device=device).bfloat16()
+    return 2 * float(size) ** 3 / seconds(lambda: left @ right, device)
+
+
+def findings(device: str, *, small: bool) -> list[Finding]:
+    """Both; the first is the bandwidth in bytes per second."""
+    return [
+        Finding("memory bandwidth of a copy", bandwidth(device, 2**24 if small else 2**32), "bytes/s"),
+        Finding("products in bfloat16", products(device, 256 if small else 8192), "operations/s"),
+    ]

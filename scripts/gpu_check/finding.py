@@ -1,0 +1,40 @@
+"""What the check has found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number, and what it should be where there is a bar."""
+
+    what: str
+    value: float
+    unit: str = ""
+    at_least: float | None = None
+    at_most: float | None = None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within its bars; NaN is within none."""
+        above = self.at_least is None or self.value >= self.at_least
+        below = self.at_most is None or self.value <= self.at_most
+        return above and below
+
+    @property
+    def bar(self) -> str:
+        """In words; empty where there is none."""
+        bounds = [("at least", self.at_least), ("at most", self.at_most)]
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """Return a Markdown table."""
+    lines = ["| | Found | | Bar | | Note |", "|---|---:|---|---|---|---|"]
+    for finding in findings:
+        verdict = ("yes" if finding.passed else "**no**") if finding.bar else ""
+        lines.append(
+            f"| {finding.what} | {finding.value:.4g} | {finding.unit} | {finding.bar} | {verdict} | {finding.note} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""Tokens on the device beside those of transformers, and attention beside float64."""
+
+import random
+from pathlib import Path
+
+import torch
+
+from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model import backend
+from scripts.gpu_check.finding import Finding
+from tests.engine.dense_reference import CASES, worst_error
+from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
+
+TOKENS = 20
+ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+def attention(device: str) -> list[Finding]:
+    """The largest error of the kernels over all cases, for each type of number."""
+    attend = backend.CUDA_KERNELS.attend
+    found = []
+    for dtype, bound in ERRORS.items():
+        if device == "cpu" and dtype == torch.bfloat16:
+            continue  # NumPy, which interprets the kernels there, has no such numbers.
+        errors = {name: worst_error(case, dtype, attend, device=torch.device(device)) for name, case in CASES.items()}
+        worst = max(errors, key=lambda name: errors[name])
+        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], at_most=bound, note=worst))
+    return found
+
+
+def prompts() -> list[list[int]]:
+    """Some of many lengths."""
+    chance = random.Random(1)
+    return [[chance.randrange(3, VOCABULARY) for _ in range(chance.randint(1, 44))] for _ in range(9)]
+
+
+def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Finding]:
+    """Share of requests whose tokens are those of transformers' `generate` on the CPU, for the tiny model of each kind.
+
+    In bfloat16 a near tie may fall otherwise, and all after it with it: there the share of models whose logits pass the
+    engine's own check counts, which it makes before it serves with the kernels.
+    """
+    same = total = by_kernels = 0
+    missed = []
+    chosen = list(SERVED.items())[:kinds]
+    for name, kind in chosen:
+        model = save_model(kind.config, folder / name)
+        wanted = [greedy(model, prompt, TOKENS) for prompt in prompts()]
+        served = Engine(EngineConfig(str(folder / name), device=device, dtype="float32", kv_cache_tokens=96))
+        outputs = served.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
+        right = sum(output.token_ids == tokens for output, tokens in zip(outputs, wanted, strict=True))
+        same, total = same + right, total + len(wanted)
+        if right < len(wanted):
+            missed.append(name)
+        half = Engine(EngineConfig(str(folder / name), device=device, dtype="bfloat16", kv_cache_tokens=96))
+        half.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
+        by_kernels += half.model.backend is not backend.PORTABLE
+    return [
+        Finding("requests with transformers' tokens, float32", same / total, at_least=1, note=", ".join(missed)),
+        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", at_least=len(chosen)),
+    ]

@@ -1,0 +1,9 @@
+"""Prompts of random tokens."""
+
+import random
+
+
+def random_prompts(count: int, length: int, vocabulary: int, seed: int = 0) -> list[list[int]]:
+    """So many, of the same length; no two begin alike."""
+    chance = random.Random(f"{count} {length} {seed}")
+    return [[chance.randrange(vocabulary) for _ in range(length)] for _ in range(count)]

@@ -1,0 +1,98 @@
+"""Output tokens per second of many requests at once, of this engine and of transformers' continuous batching."""
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+from inflight import SamplingParams
+from scripts.gpu_check.ceilings import finish
+from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.shapes import engine, free_memory
+
+ANSWER_SECONDS = 120.0
+ATTENTION = "sdpa"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Prompts, and how many tokens are wanted of each."""
+
+    name: str
+    prompts: list[list[int]]
+    lengths: list[int]
+
+
+def nano_vllm(count: int, longest: int, vocabulary: int) -> Load:
+    """nano-vllm's benchmark: prompts and outputs uniform in 100..1024, seed 0."""
+    chance = random.Random(0)
+    least = min(100, longest)
+    prompts = [[chance.randrange(vocabulary) for _ in range(chance.randint(least, longest))] for _ in range(count)]
+    return Load("nano-vllm's workload", prompts, [chance.randint(least, longest) for _ in range(count)])
+
+
+def fixed(count: int, length: int, vocabulary: int) -> Load:
+    """Prompts and outputs of one length."""
+    chance = random.Random(0)
+    prompts = [[chance.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
+    return Load(f"{length} in, {length} out", prompts, [length] * count)
+
+
+def ours(folder: Path, device: str, load: Load, **settings: Any) -> float:
+    """Tokens per second of this engine."""
+    served = engine(folder, device, **settings)
+    params = [SamplingParams(max_tokens=length, temperature=0, ignore_eos=True) for length in load.lengths]
+    served.generate([[1, 2, 3]] * 4, SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))
+    started = time.perf_counter()
+    served.generate(load.prompts, params)
+    return sum(load.lengths) / (time.perf_counter() - started)
+
+
+def transformers(folder: Path, device: str, load: Load, seconds: float) -> float:
+    """Tokens per second of transformers, over what it gets done in so many seconds."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+    model.to(device)
+    manager = model.init_continuous_batching(
+        generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),  # type: ignore[no-untyped-call]
+        continuous_batching_config=ContinuousBatchingConfig(max_memory_percent=0.2 if device == "cpu" else None),
+    )
+    manager.start()
+    try:
+        manager.add_request([1, 2, 3], max_new_tokens=8)
+        manager.get_result(timeout=ANSWER_SECONDS)
+        started = time.perf_counter()
+        for prompt, length in zip(load.prompts, load.lengths, strict=True):
+            manager.add_request(prompt, max_new_tokens=length, streaming=True)
+        seen: dict[str, int] = {}
+        ended = 0
+        while ended < len(load.prompts) and time.perf_counter() - started < seconds:
+            result = manager.get_result(timeout=ANSWER_SECONDS)
+            if result is None or result.error:
+                raise RuntimeError(f"transformers' continuous batching gave no answer: {result and result.error}")
+            seen[result.request_id] = len(result.generated_tokens)
+            ended += result.is_finished()
+        taken = time.perf_counter() - started
+    finally:
+        manager.stop(block=True)
+    finish(device)
+    return sum(seen.values()) / taken
+
+
+def findings(
+    name: str, folder: Path, device: str, load: Load, *, seconds: float, at_least: float | None = None
+) -> list[Finding]:
+    """Both, and their ratio; transformers gets that many seconds."""
+    mine = ours(folder, device, load)
+    free_memory()
+    theirs = transformers(folder, device, load, seconds)
+    free_memory()
+    what = f"{name}, {load.name}, {len(load.prompts)} requests"
+    return [
+        Finding(what, mine, "output tokens/s", at_least=at_least),
+        Finding(f"{what}: transformers", theirs, "output tokens/s", note=f"continuous batching, {ATTENTION}"),
+        Finding(f"{what}: ours to transformers", mine / theirs),
+    ]
