@@ -57,7 +57,7 @@ class ResponseStream:
         self.samples[delta.output.request_id].add(delta)
 
     def flush(self, tokens: int) -> bool:
-        """Send what is new if it is time: so many tokens when streaming, all at the end when not. True if that was it."""
+        """Send what is new if it is time: so many tokens when streaming, all at the end when not. True at the end."""
         samples = list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples, tokens)):
