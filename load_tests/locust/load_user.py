@@ -9,6 +9,8 @@ answer, with all of its gaps in seconds.
 
 import argparse
 import json
+import logging
+import random
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -25,6 +27,8 @@ from load_tests.failures import RequestFailed
 from load_tests.prompts import PlannedRequest
 from load_tests.records import WRONG_LENGTH
 from load_tests.workload_file import WORKLOADS, WorkloadError, read_workload
+
+logger = logging.getLogger(__name__)
 
 PAUSE_AFTER_FAILURE = 1.0
 """Seconds. A refused user who asked again at once would be refused most of the time."""
@@ -54,9 +58,22 @@ def add_options(parser: LocustArgumentParser) -> None:
         metavar="FILE",
         help="append the gaps between tokens, as JSON lines",
     )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="send the prompts of an earlier run again; others in every run if not given, as a server remembers them",
+    )
 
 
 events.init_command_line_parser.add_listener(add_options)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _seed_of_run() -> int:
+    seed = random.randrange(2**31)
+    logger.info("the prompts of this process are those of --seed %d", seed)
+    return seed
 
 
 @cache
@@ -83,8 +100,10 @@ class LoadUser(User):
     def on_start(self) -> None:
         """Find the requests of this process."""
         runner = self.environment.runner
-        seed = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-        self._planned = _requests(self.environment.parsed_options.workload, seed)
+        options = self.environment.parsed_options
+        seed = _seed_of_run() if options.seed is None else options.seed
+        place = runner.worker_index if isinstance(runner, WorkerRunner) else 0
+        self._planned = _requests(options.workload, seed + place)
 
     @task
     def ask(self) -> None:

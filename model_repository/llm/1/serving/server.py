@@ -99,7 +99,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
             self._refuse(sender, error)
         else:
-            self._submit(ResponseStream(sender, parsed, self._form), parsed)
+            self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
 
     def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
         self._streams.update(dict.fromkeys(stream.samples, stream))
@@ -195,7 +195,7 @@ class Server:
 
     def _answer(self, stream: ResponseStream) -> None:
         try:
-            if stream.flush(self._config.tokens_per_response(len(self._streams))):
+            if stream.flush():
                 self._drop(stream)
             elif stream.unsubmitted:
                 self._submit_others(stream)

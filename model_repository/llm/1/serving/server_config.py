@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-MANY_STREAMS = 32
-
 
 @dataclass(frozen=True)
 class ServerConfig:
@@ -17,17 +15,12 @@ class ServerConfig:
     """Where given, `execute()` returns only when fewer requests than this are in the engine, so that those that come
     meanwhile wait in Triton's own queue, under the policies of `dynamic_batching`. Not given: it never waits."""
 
-    stream_interval: int | None = None
-    """Tokens of a stream that go out as one response, as in vLLM; its first and its last token never wait. Not given:
-    1, and 2 while there are many streams (`MANY_STREAMS`), as a response costs some hundred microseconds, of the
-    model's own cores where that is on the CPU."""
+    stream_interval: int = 1
+    """Tokens of a stream that go out as one response, as in vLLM; its first and its last token never wait. A response
+    costs some hundred microseconds, of the model's own cores where that is on the CPU."""
 
     def __post_init__(self) -> None:
         if self.max_inflight_requests is not None and self.max_inflight_requests < 1:
             raise ValueError(f"max_inflight_requests is {self.max_inflight_requests}; it must be at least 1")
-        if self.stream_interval is not None and self.stream_interval < 1:
+        if self.stream_interval < 1:
             raise ValueError(f"stream_interval is {self.stream_interval}; it must be at least 1")
-
-    def tokens_per_response(self, streams: int) -> int:
-        """How many tokens of a stream wait for each other while there are so many streams."""
-        return self.stream_interval or (1 if streams < MANY_STREAMS else 2)

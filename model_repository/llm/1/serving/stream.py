@@ -23,9 +23,10 @@ _LONGEST_MESSAGE = 600
 class ResponseStream:
     """Sends one request's responses; safe to use from the threads that send and the one that looks for cancellation."""
 
-    def __init__(self, sender: "Sender", parsed: ParsedRequest, form: ResponseFormat) -> None:
+    def __init__(self, sender: "Sender", parsed: ParsedRequest, form: ResponseFormat, *, interval: int) -> None:
+        """`interval`: most tokens that wait to go out together."""
         self._sender = sender
-        self._begun = False
+        self._interval, self._begun = interval, False
         self._form = form
         self._wanted = parsed.wanted
         self._streaming = parsed.stream
@@ -56,11 +57,11 @@ class ResponseStream:
         """Take in what a step made of a sample; `flush` sends it."""
         self.samples[delta.output.request_id].add(delta)
 
-    def flush(self, tokens: int) -> bool:
-        """Send what is new if it is time: so many tokens when streaming, all at the end when not. True at the end."""
+    def flush(self) -> bool:
+        """Send what is new if it is time: each piece when streaming, all at the end when not. True if that was all."""
         samples = list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
-        if final or (self._streaming and self._due(samples, tokens)):
+        if final or (self._streaming and self._due(samples)):
             outermost = final or not self._begun
             self._begun = True
             self._sender.send(self._form.response(samples, self._wanted, outermost=outermost), final=final)
@@ -68,10 +69,10 @@ class ResponseStream:
                 sample.clear()
         return final
 
-    def _due(self, samples: Sequence[Sample], tokens: int) -> bool:
+    def _due(self, samples: Sequence[Sample]) -> bool:
         if not any(sample.text for sample in samples):
             return False
-        return not self._begun or max(len(sample.token_ids) for sample in samples) >= tokens
+        return not self._begun or max(len(sample.token_ids) for sample in samples) >= self._interval
 
     def fail(self, message: str, code: str) -> None:
         """End with an error; `code` names one of `pb_utils.TritonError`'s."""
