@@ -14,6 +14,7 @@ All have the same weights in bfloat16, and as many places as there are users.
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -209,6 +210,8 @@ def main() -> int:
     """Run the comparison and return its exit status; where it is 1 a line says why."""
     parser = _parser()
     options = parser.parse_args()
+    # As Ctrl-C: a server that stands still hears of no other end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     systems, absent = chosen_systems(options)
     try:
         workload = read_workload(options.workload)

@@ -58,7 +58,7 @@ def transformers(folder: Path, device: str, load: Load, seconds: float) -> float
     model.to(device)
     manager = model.init_continuous_batching(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),  # type: ignore[no-untyped-call]
-        continuous_batching_config=ContinuousBatchingConfig(max_memory_percent=0.2 if device == "cpu" else None),
+        continuous_batching_config=ContinuousBatchingConfig(num_blocks=64 if device == "cpu" else None),
     )
     manager.start()
     try:

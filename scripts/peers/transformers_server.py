@@ -25,6 +25,9 @@ from scripts.server_process import ADDRESS
 STATIC, CONTINUOUS = "static", "continuous"
 # Most tokens of a step of the manager: as many as of ours.
 CONTINUOUS_TOKENS = 512
+PAGE_TOKENS = 256
+# Prompts and answers of the benchmarks stay below half of that.
+PAGES_OF_USER = 4
 
 
 def load_model(folder: Path) -> Any:
@@ -64,8 +67,9 @@ def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
     config = ContinuousBatchingConfig(
         max_requests_per_batch=users,
         max_batch_tokens=CONTINUOUS_TOKENS,
-        # Of what is free; it takes all of that at its start.
-        max_memory_percent=0.2,
+        page_size=PAGE_TOKENS,
+        # Left to itself it takes most of the memory, and touches it all.
+        num_blocks=users * PAGES_OF_USER,
     )
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
     return model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
