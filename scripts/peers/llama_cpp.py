@@ -15,7 +15,7 @@ from scripts.wheels import fetch_source, pinned_all
 
 NAME = "llama.cpp"
 # Prompts and answers of the benchmarks stay below it.
-CONTEXT_OF_USER = 512
+CONTEXT_OF_USER = 1024
 _MODEL = "model-bf16.gguf"
 _SERVER, _QUANTIZE = "llama-server", "llama-quantize"
 _OPTIONS = (
