@@ -8,6 +8,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
+interpreter := $(VENV)/.interpreter
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers gpu-check \
 	precision experiments test check clean
@@ -95,7 +96,11 @@ gpu-check:
 experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all
 
-test: $(installed)
+$(interpreter): $(installed)
+	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
+	@touch $@
+
+test: $(interpreter)
 	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(installed)

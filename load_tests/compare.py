@@ -212,8 +212,8 @@ def main() -> int:
     options = parser.parse_args()
     # As Ctrl-C: a server that stands still hears of no other end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    systems, absent = chosen_systems(options)
     try:
+        systems, absent = chosen_systems(options)
         workload = read_workload(options.workload)
         results = compare(systems, workload, users=options.users, rounds=options.rounds, seconds=options.seconds)
     except KeyboardInterrupt:

@@ -100,10 +100,8 @@ def report(options: argparse.Namespace) -> int:
         f"{options.requests} requests, prompts of {PROMPT_WORDS[0]} to {PROMPT_WORDS[1]} words, "
         f"outputs of {OUTPUT_TOKENS[0]} to {OUTPUT_TOKENS[1]} tokens, seed {SEED}, {ROUNDS} rounds"
     )
-    others = OtherLoad()
     shares = shares_of_floor(folder)
     results = bench(folder, workload(options.requests))
-    about["processors used by others meanwhile"] = f"{others.share():.0%}"
     print(table(results))
     print("\n" + "; ".join(f"{name}: {value}" for name, value in about.items()))
     if options.json is not None:

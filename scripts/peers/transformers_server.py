@@ -112,7 +112,8 @@ class StaticBatching(Batching):
                 outputs = await asyncio.to_thread(static_batch, self._model, self._tokenizer, prompts, max(lengths))
             except RuntimeError as error:
                 for future in futures:
-                    future.set_exception(error)
+                    if not future.cancelled():
+                        future.set_exception(error)
                 continue
             for future, output, length in zip(futures, outputs, lengths, strict=True):
                 if not future.cancelled():

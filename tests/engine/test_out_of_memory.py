@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from inflight import Engine
+from inflight.metric_families import COUNTER, FAMILIES
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
@@ -30,6 +31,26 @@ def test_outputs_are_the_same(tiny: Tiny, most: int, failures: list[int]) -> Non
     assert tokens(engine.generate(PROMPTS, greedy(12))) == wanted
     assert failed == failures
     assert engine.stats().blocks_used == 0
+
+
+def test_counters_never_fall(tiny: Tiny) -> None:
+    """Triton crashes where one does."""
+    engine = tiny.engine()
+    for number, prompt in enumerate(PROMPTS):
+        engine.submit(prompt, greedy(12), request_id=str(number))
+    for _ in range(4):
+        engine.step()
+    failed = short_of_memory(engine, 2)
+    counters = [family.read for family in FAMILIES if family.kind == COUNTER and family.read is not None]
+    shown = [dict(read(engine.stats())) for read in counters]
+    while engine.has_work:
+        engine.step()
+        now = [dict(read(engine.stats())) for read in counters]
+        for before, after in zip(shown, now, strict=True):
+            assert all(after[label] >= value for label, value in before.items())
+        shown = now
+    assert failed == [4]
+    assert engine.stats().budget_tokens < engine.stats().steps * engine.config.max_num_batched_tokens
 
 
 def test_too_many_decodes_are_preempted(tiny: Tiny) -> None:

@@ -233,7 +233,7 @@ class EngineCore:
             return self._fail(plan, fault)
         ended = self._clock()
         self._scheduler.observe(plan, ended - started)
-        self.metrics.step(plan, started, ended)
+        self.metrics.step(plan, self._scheduler.token_budget, started, ended)
         outcome = self._scheduler.commit(plan, tokens)
         return [
             TokenEvent(request, token, entry, reason, NOT_A_NUMBER if token is None else None)
@@ -269,7 +269,7 @@ class EngineCore:
             decode_tokens=metrics.decode_tokens,
             padding_avoided=metrics.padding_avoided,
             padding_tokens=metrics.padding_tokens,
-            budget_tokens=metrics.steps * self._scheduler.token_budget,
+            budget_tokens=metrics.budget_tokens,
             generated_tokens=metrics.sampled_tokens,
             output_tokens=metrics.output_tokens,
             finished=dict(metrics.finished),

@@ -65,6 +65,7 @@ class EngineMetrics:
         """Name and value; whoever takes them pops them from the left."""
         # Written by the stepping thread.
         self.steps = 0
+        self.budget_tokens = 0
         self.step_seconds = 0.0
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -78,8 +79,9 @@ class EngineMetrics:
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
-    def step(self, plan: StepPlan, started: float, ended: float) -> None:
-        """Count a step that has run and is not committed yet. `ended` is when its tokens were known.
+    def step(self, plan: StepPlan, budget: int, started: float, ended: float) -> None:
+        """Count a step that has run and is not committed yet. It could have had `budget` tokens; `ended` is when those
+        that it gave were known.
 
         The time to first token is that from a request's arrival to `ended`.
         """
@@ -106,6 +108,7 @@ class EngineMetrics:
         for last, times in gaps.items():
             self.histograms[TOKEN_GAP_SECONDS].add(ended - last, times)
         self.steps += 1
+        self.budget_tokens += budget
         self.step_seconds += ended - started
         self.prefill_tokens += total - decodes
         self.decode_tokens += decodes
