@@ -46,8 +46,8 @@ class EngineConfig(SchedulerConfig):
     has other uses."""
 
     enable_kernels: bool = True
-    """Serve with kernels of our own: on GPUs, and on CPUs with AVX512_BF16 models in bfloat16, where they are built at
-    the first start."""
+    """Serve with kernels of our own: on GPUs, and models in bfloat16 on CPUs with AVX2, where they are built at the
+    first start."""
 
     enable_cuda_graphs: bool = True
     """On GPUs, record steps of decodes at the start and launch each as one."""

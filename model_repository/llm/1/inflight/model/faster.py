@@ -38,7 +38,7 @@ def make_faster(
         _check_no_quantization(config, "is for the CPU")
         return _on_gpu(module, layers, config, check) or portable
     if not config.enable_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
-        _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX512_BF16")
+        _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         return portable
     backend = PORTABLE
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):

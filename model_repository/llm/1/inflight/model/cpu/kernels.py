@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from torch.utils import cpp_extension
 logger = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).with_name("cpp")
-_INSTRUCTIONS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")
-_FLAGS = ["-O3", "-fopenmp", "-DNDEBUG", "-mfma", *(f"-m{name.replace('_', '')}" for name in _INSTRUCTIONS)]
+# The first that a processor has all of is what the kernels are built for; what AMX is used for asks for it itself.
+INSTRUCTION_SETS = (("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "fma"), ("avx2", "fma"))
 
 
 @cache
@@ -24,19 +25,26 @@ def load_kernels() -> bool:
 
     The library lies in `$INFLIGHT_CACHE`, or ~/.cache/inflight, under a name that follows from all it depends on.
     """
-    missing = [name for name in _INSTRUCTIONS if name not in _cpu_flags()]
-    if missing:
-        logger.info("this processor lacks %s: torch's own operators serve", ", ".join(missing))
+    instructions = instruction_set()
+    if instructions is None:
+        logger.info("this processor has no AVX2: torch's own operators serve")
         return False
-    library = _cache_folder() / f"kernels-{_key()}.so"
+    flags = ["-O3", "-fopenmp", "-DNDEBUG", *(f"-m{name.replace('_', '')}" for name in instructions)]
+    library = _cache_folder() / f"kernels-{_key(flags)}.so"
     try:
         if not library.exists():
-            _build(library)
+            _build(library, flags)
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except (ImportError, OSError, RuntimeError) as error:
         logger.warning("the C++ kernels cannot be built, torch's own operators serve instead: %s", _last_line(error))
         return False
     return True
+
+
+def instruction_set() -> tuple[str, ...] | None:
+    """Which of `INSTRUCTION_SETS` this processor is given; None if it has none of them."""
+    flags = _cpu_flags()
+    return next((names for names in INSTRUCTION_SETS if flags.issuperset(names)), None)
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -51,13 +59,13 @@ def _cache_folder() -> Path:
     return Path(os.environ.get("INFLIGHT_CACHE", "~/.cache/inflight")).expanduser()
 
 
-def _key() -> str:
+def _key(flags: Sequence[str]) -> str:
     sources = (path.read_text() for path in sorted(_SOURCES.iterdir()))
-    parts = (*sources, torch.__version__, str(torch.compiled_with_cxx11_abi()), *_FLAGS)
+    parts = (*sources, torch.__version__, str(torch.compiled_with_cxx11_abi()), *flags)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def _build(library: Path) -> None:
+def _build(library: Path, flags: Sequence[str]) -> None:
     """Build in a folder of our own and move the result, so that neither a second process nor a crash disturbs."""
     logger.info("building the C++ kernels, once")
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +75,7 @@ def _build(library: Path) -> None:
         cpp_extension.load(
             name=library.stem.replace("-", "_"),
             sources=[str(path) for path in sorted(_SOURCES.glob("*.cpp"))],
-            extra_cflags=_FLAGS,
+            extra_cflags=flags,
             extra_ldflags=["-fopenmp"],
             build_directory=folder,
             is_python_module=False,

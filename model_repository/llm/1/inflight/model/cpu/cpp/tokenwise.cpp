@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "lanes.h"
@@ -23,16 +24,15 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   at::parallel_for(0, flat.numel() / width, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       const BFloat16* from = in + row * width;
-      __m512 squares = _mm512_setzero_ps();
+      Lanes squares = all(0.0f);
       for (int64_t d = 0; d < width; d += LANES) {
-        const __m512 value = load_floats(from + d);
-        squares = _mm512_fmadd_ps(value, value, squares);
+        const Lanes value = load_floats(from + d);
+        squares = fma(value, value, squares);
       }
-      const float mean = _mm512_reduce_add_ps(squares) / (float)width;
-      const __m512 by = _mm512_set1_ps(1.0f / std::sqrt(mean + (float)eps));
+      const float mean = sum_of(squares) / (float)width;
+      const Lanes by = all(1.0f / std::sqrt(mean + (float)eps));
       for (int64_t d = 0; d < width; d += LANES)
-        store_bf16(out + row * width + d,
-                   _mm512_mul_ps(_mm512_mul_ps(load_floats(from + d), by), load_floats(scale + d)));
+        store_bf16(out + row * width + d, load_floats(from + d) * by * load_floats(scale + d));
     }
   });
   return y;
@@ -48,18 +48,17 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   TORCH_CHECK(gates.stride(1) == 1 && ups.stride(1) == 1, "rows must be in one piece");
   const BFloat16 *from_gate = gates.const_data_ptr<BFloat16>(), *from_up = ups.const_data_ptr<BFloat16>();
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
-  const __m512 one = _mm512_set1_ps(1.0f);
+  const Lanes zero = all(0.0f), one = all(1.0f);
   at::parallel_for(0, gates.size(0), ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       for (int64_t d = 0; d < width; d += LANES) {
-        const __mmask16 lanes = lanes_below(width - d);
-        const __m512 x = load_floats(from_gate + row * gates.stride(0) + d, lanes);
+        const Mask lanes = lanes_below(width - d);
+        const Lanes x = load_floats(from_gate + row * gates.stride(0) + d, lanes);
         // Of e^-|x| nothing overflows: 1 / (1 + e^-x) is e^x / (1 + e^x).
-        const __m512 e = exp_nonpositive(_mm512_sub_ps(_mm512_setzero_ps(), _mm512_abs_ps(x)));
-        const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-        const __m512 sigmoid = _mm512_div_ps(_mm512_mask_mov_ps(one, negative, e), _mm512_add_ps(one, e));
-        const __m512 other = load_floats(from_up + row * ups.stride(0) + d, lanes);
-        store_floats(out + row * width + d, _mm512_mul_ps(_mm512_mul_ps(x, sigmoid), other), lanes);
+        const Lanes e = exp_nonpositive(zero - absolute(x));
+        const Lanes sigmoid = select(less(x, zero), e, one) / (one + e);
+        const Lanes other = load_floats(from_up + row * ups.stride(0) + d, lanes);
+        store_bf16(out + row * width + d, x * sigmoid * other, lanes);
       }
   });
   return y;
@@ -78,6 +77,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   Tensor y = at::empty({1, tokens, heads, width}, x.options());
   const BFloat16 *in = x.const_data_ptr<BFloat16>(), *c = cosines.const_data_ptr<BFloat16>(),
                  *s = sines.const_data_ptr<BFloat16>();
+  const Lanes zero = all(0.0f);
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
   at::parallel_for(0, tokens, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t)
@@ -85,11 +85,11 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
         const BFloat16* from = in + h * x.stride(1) + t * x.stride(2);
         BFloat16* to = out + (t * heads + h) * width;
         for (int64_t d = 0; d < half; d += LANES) {
-          const __mmask16 lanes = lanes_below(half - d);
+          const Mask lanes = lanes_below(half - d);
           const auto angle = [&](const BFloat16* of) { return load_floats(of + t * width + d, lanes); };
-          const __m512 left = load_floats(from + d, lanes), right = load_floats(from + half + d, lanes);
-          store_floats(to + d, _mm512_fnmadd_ps(right, angle(s), _mm512_mul_ps(left, angle(c))), lanes);
-          store_floats(to + half + d, _mm512_fmadd_ps(left, angle(s + half), _mm512_mul_ps(right, angle(c + half))), lanes);
+          const Lanes left = load_floats(from + d, lanes), right = load_floats(from + half + d, lanes);
+          store_bf16(to + d, fma(zero - right, angle(s), left * angle(c)), lanes);
+          store_bf16(to + half + d, fma(left, angle(s + half), right * angle(c + half)), lanes);
         }
       }
   });
@@ -100,26 +100,26 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 Tensor argmax(const Tensor& x) {
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(1) > 0 && x.stride(1) == 1, "x is ", x.sizes());
   const int64_t width = x.size(1);
+  TORCH_CHECK(width <= 1 << 24, "rows of ", width, " are too long: their places must be whole numbers in float32");
   Tensor places = at::empty({x.size(0)}, x.options().dtype(at::kLong));
   const BFloat16* in = x.const_data_ptr<BFloat16>();
   int64_t* out = places.mutable_data_ptr<int64_t>();
-  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  alignas(64) float numbers[LANES];
+  std::iota(numbers, numbers + LANES, 0.0f);
   const auto place_in = [&](const BFloat16* row) -> int64_t {
-    __m512 most = lowest;
-    __m512i place = _mm512_setzero_si512();
-    __m512i here = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    Lanes most = all(-std::numeric_limits<float>::infinity()), place = all(0.0f), here = load(numbers);
     for (int64_t d = 0; d < width; d += LANES) {
-      const __mmask16 lanes = lanes_below(width - d);
-      const __m512 value = load_floats(row + d, lanes);
-      const __mmask16 spoiled = _mm512_mask_cmp_ps_mask(lanes, value, value, _CMP_UNORD_Q);
+      const Mask lanes = lanes_below(width - d);
+      const Lanes value = load_floats(row + d, lanes);
+      const Mask spoiled = not_a_number(value);
       if (spoiled) return d + __builtin_ctz(spoiled);
-      const __mmask16 larger = _mm512_mask_cmp_ps_mask(lanes, value, most, _CMP_GT_OQ);
-      most = _mm512_mask_mov_ps(most, larger, value);
-      place = _mm512_mask_mov_epi32(place, larger, here);
-      here = _mm512_add_epi32(here, _mm512_set1_epi32(LANES));
+      const Mask larger = less(most, value) & lanes;
+      most = select(larger, value, most);
+      place = select(larger, here, place);
+      here = here + all(LANES);
     }
-    const __mmask16 largest = _mm512_cmp_ps_mask(most, _mm512_set1_ps(_mm512_reduce_max_ps(most)), _CMP_EQ_OQ);
-    return _mm512_mask_reduce_min_epu32(largest, place);
+    const Mask largest = equal(most, all(largest_of(most)));
+    return (int64_t)-largest_of(select(largest, all(0.0f) - place, all(-std::numeric_limits<float>::infinity())));
   };
   at::parallel_for(0, x.size(0), 1, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) out[row] = place_in(in + row * x.stride(0));

@@ -1,0 +1,154 @@
+// The two products of attention by Intel's matrix unit.
+
+#pragma once
+
+#include "amx.h"
+#include "pages.h"
+
+namespace {
+
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16")
+
+constexpr int64_t DIMENSIONS = 32;  // Of a tile of keys.
+
+// Tiles 0 to 3 are sums; 4 queries by dimensions, 5 probabilities by the tokens of a lane; 6 keys, 7 values.
+inline TileShapes attention_tiles(int64_t rows) {
+  return TileShapes({{rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 32}, {16, 64}, {8, 64}});
+}
+
+// What follows a tile of keys in memory's order and in the order of use: the next keys, and the values of these.
+inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
+  for (int64_t i = 0; i < DIMENSIONS * LANES; i += 2 * LANES) {
+    _mm_prefetch(next_keys + i, _MM_HINT_T0);
+    _mm_prefetch(values + i, _MM_HINT_T1);
+  }
+}
+
+// Scores as in attention.cpp, for as many rows as the tiles have.
+inline void score_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last,
+                        float* scores, int64_t scores_stride) {
+  int64_t lane = first;
+  for (; lane + 4 <= last; lane += 4) {
+    const BFloat16 *keys[4], *next_keys[4], *values[4];
+    for (int64_t l = 0; l < 4; ++l) {
+      keys[l] = pages.key_lanes(lane + l);
+      next_keys[l] = pages.key_lanes(std::min(lane + l + 4, last - 1));
+      values[l] = pages.value_lanes(lane + l);
+    }
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
+      const int64_t tile = d * LANES;
+      _tile_loadd(4, queries + d, stride * 2);
+      _tile_loadd(6, keys[0] + tile, 64);
+      prefetch_tiles(next_keys[0] + tile, values[0] + tile);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(6, keys[1] + tile, 64);
+      prefetch_tiles(next_keys[1] + tile, values[1] + tile);
+      _tile_dpbf16ps(1, 4, 6);
+      _tile_loadd(6, keys[2] + tile, 64);
+      prefetch_tiles(next_keys[2] + tile, values[2] + tile);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(6, keys[3] + tile, 64);
+      prefetch_tiles(next_keys[3] + tile, values[3] + tile);
+      _tile_dpbf16ps(3, 4, 6);
+    }
+    float* to = scores + lane * LANES;
+    _tile_stored(0, to, scores_stride * 4);
+    _tile_stored(1, to + LANES, scores_stride * 4);
+    _tile_stored(2, to + 2 * LANES, scores_stride * 4);
+    _tile_stored(3, to + 3 * LANES, scores_stride * 4);
+  }
+  for (; lane < last; ++lane) {
+    const BFloat16* keys = pages.key_lanes(lane);
+    _tile_zero(0);
+    for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
+      _tile_loadd(4, queries + d, stride * 2);
+      _tile_loadd(6, keys + d * LANES, 64);
+      _tile_dpbf16ps(0, 4, 6);
+    }
+    _tile_stored(0, scores + lane * LANES, scores_stride * 4);
+  }
+}
+
+// Mixes as in attention.cpp, for as many rows as the tiles have.
+inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first,
+                      int64_t last, const float* scale, BFloat16* const* outputs) {
+  const int64_t pair_bytes = pages.width_v * 4;
+  alignas(64) float sums[16][4 * LANES];
+  for (int64_t d = 0; d < pages.width_v; d += 4 * LANES) {
+    const int64_t chunks = std::min<int64_t>(4, (pages.width_v - d) / LANES);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t lane = first; lane < last; ++lane) {
+      const BFloat16* values = pages.value_lanes(lane) + d * 2;
+      _tile_loadd(5, probabilities + lane * LANES, stride * 2);
+      _tile_loadd(7, values, pair_bytes);
+      _tile_dpbf16ps(0, 5, 7);
+      if (chunks > 1) {
+        _tile_loadd(7, values + 2 * LANES, pair_bytes);
+        _tile_dpbf16ps(1, 5, 7);
+      }
+      if (chunks > 2) {
+        _tile_loadd(7, values + 4 * LANES, pair_bytes);
+        _tile_dpbf16ps(2, 5, 7);
+      }
+      if (chunks > 3) {
+        _tile_loadd(7, values + 6 * LANES, pair_bytes);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, sums[0], sizeof sums[0]);
+    _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+    _tile_stored(2, sums[0] + 2 * LANES, sizeof sums[0]);
+    _tile_stored(3, sums[0] + 3 * LANES, sizeof sums[0]);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < chunks; ++c)
+        store_bf16(outputs[r] + d + c * LANES, load(sums[r] + c * LANES) * all(scale[r]));
+  }
+}
+
+#pragma GCC pop_options
+
+// The two products, sixteen rows at a time.
+class ByAmx {
+ public:
+  ByAmx() = default;
+  ByAmx(const ByAmx&) = delete;
+  ByAmx& operator=(const ByAmx&) = delete;
+  ~ByAmx() {
+    if (shaped_) release_tiles();
+  }
+
+  void score(const BFloat16* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores,
+             int64_t scores_stride) {
+    for (int64_t r = 0; r < rows; r += 16) {
+      shape(std::min<int64_t>(16, rows - r));
+      score_tiles(queries + r * pages.width_k, pages.width_k, pages, first, last, scores + r * scores_stride, scores_stride);
+    }
+  }
+
+  void mix(const BFloat16* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first, int64_t last,
+           const float* scale, BFloat16* const* outputs) {
+    for (int64_t r = 0; r < rows; r += 16) {
+      const int64_t count = std::min<int64_t>(16, rows - r);
+      shape(count);
+      mix_tiles(probabilities + r * stride, count, stride, pages, first, last, scale + r, outputs + r);
+    }
+  }
+
+ private:
+  void shape(int64_t rows) {
+    if (shaped_ != rows) load_shapes(attention_tiles(rows));
+    shaped_ = rows;
+  }
+
+  int64_t shaped_ = 0;
+};
+
+}  // namespace

@@ -1,0 +1,167 @@
+// Lanes in two registers of AVX2. Pairs are multiplied as floats, first the one of each pair, then the other.
+
+#pragma once
+
+#include <cstring>
+
+struct Lanes {
+  __m256 low, high;
+};
+
+struct Pairs {
+  __m256i low, high;
+};
+
+using Mask = uint16_t;
+
+// Shapes of what is summed up at the same time, so that sums, weights and an input fit in sixteen registers.
+constexpr int MOST_SUMS = 6;
+constexpr int MOST_ROWS = 3;
+constexpr int MOST_QUERIES = 4;
+constexpr int keys_at_once(int queries) { return queries <= 1 ? 4 : queries <= 3 ? 2 : 1; }
+constexpr int values_at_once(int queries) { return keys_at_once(queries); }
+
+inline Lanes operator+(Lanes a, Lanes b) { return {a.low + b.low, a.high + b.high}; }
+inline Lanes operator-(Lanes a, Lanes b) { return {a.low - b.low, a.high - b.high}; }
+inline Lanes operator*(Lanes a, Lanes b) { return {a.low * b.low, a.high * b.high}; }
+inline Lanes operator/(Lanes a, Lanes b) { return {a.low / b.low, a.high / b.high}; }
+
+inline Lanes all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+inline Lanes load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+inline void store(float* to, Lanes value) {
+  _mm256_storeu_ps(to, value.low);
+  _mm256_storeu_ps(to + 8, value.high);
+}
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline Lanes maximum(Lanes a, Lanes b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+inline Lanes absolute(Lanes a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+inline Lanes rounded(Lanes a) {
+  constexpr int HOW = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.low, HOW), _mm256_round_ps(a.high, HOW)};
+}
+// For whole powers from -126 to 0.
+inline Lanes times_power_of_two(Lanes a, Lanes power) {
+  const auto two_to = [](__m256 n) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  };
+  return a * Lanes{two_to(power.low), two_to(power.high)};
+}
+inline float sum_of(Lanes a) {
+  const __m256 eight = a.low + a.high;
+  __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+  four = four + _mm_movehl_ps(four, four);
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+inline float largest_of(Lanes a) {
+  const __m256 eight = _mm256_max_ps(a.low, a.high);
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+template <int HOW>
+inline Mask compare(Lanes a, Lanes b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, HOW)) | _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, HOW)) << 8;
+}
+inline Mask less(Lanes a, Lanes b) { return compare<_CMP_LT_OQ>(a, b); }
+inline Mask equal(Lanes a, Lanes b) { return compare<_CMP_EQ_OQ>(a, b); }
+inline Mask not_a_number(Lanes a) { return compare<_CMP_UNORD_Q>(a, a); }
+inline Lanes select(Mask mask, Lanes yes, Lanes no) {
+  const auto lanes = [mask](int first) {
+    const __m256i bit = _mm256_sllv_epi32(_mm256_set1_epi32(1 << first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask), bit), bit));
+  };
+  return {_mm256_blendv_ps(no.low, yes.low, lanes(0)), _mm256_blendv_ps(no.high, yes.high, lanes(8))};
+}
+
+inline Lanes load_floats(const BFloat16* from) {
+  const auto half = [](const BFloat16* of) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)of)), 16));
+  };
+  return {half(from), half(from + 8)};
+}
+
+// `lanes` are the first ones.
+inline Lanes load_floats(const BFloat16* from, Mask lanes) {
+  if (lanes == 0xffff) return load_floats(from);
+  BFloat16 some[LANES] = {};
+  std::memcpy(some, from, __builtin_popcount(lanes) * sizeof *from);
+  return load_floats(some);
+}
+
+inline void store_bf16(BFloat16* to, Lanes value) {
+  // To the nearest, to even ones at half way; what is not a number would overflow.
+  const auto bits = [](__m256 floats) {
+    const __m256i from = _mm256_castps_si256(floats), high = _mm256_srli_epi32(from, 16);
+    const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(from, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
+    const __m256i spoiled = _mm256_castps_si256(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, spoiled);
+  };
+  const __m256i mixed = _mm256_packus_epi32(bits(value.low), bits(value.high));
+  _mm256_storeu_si256((__m256i*)to, _mm256_permute4x64_epi64(mixed, 0b11011000));
+}
+
+// `lanes` are the first ones.
+inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) {
+  if (lanes == 0xffff) return store_bf16(to, value);
+  BFloat16 some[LANES];
+  store_bf16(some, value);
+  std::memcpy(to, some, __builtin_popcount(lanes) * sizeof *to);
+}
+
+inline Pairs load_pairs(const BFloat16* from) {
+  return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + LANES))};
+}
+
+// Whole numbers up to 127, which bfloat16 holds exactly.
+inline Pairs load_pairs(const int8_t* from) {
+  const auto half = [](const int8_t* of) {
+    const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)of));
+    const __m256 first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
+    const __m256 second = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
+    return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(first), 16), _mm256_castps_si256(second), 0b10101010);
+  };
+  return {half(from), half(from + LANES)};
+}
+
+// One of each pair: the first, or the second.
+template <bool SECOND>
+inline __m256 one_of(__m256i pairs) {
+  return _mm256_castsi256_ps(SECOND ? _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff0000)) : _mm256_slli_epi32(pairs, 16));
+}
+
+template <bool SECOND>
+inline __m256 one_of(const BFloat16* pair) {
+  return one_of<SECOND>(_mm256_set1_epi32(*reinterpret_cast<const int32_t*>(pair)));
+}
+
+template <bool SECOND, int ROWS, int COLUMNS, class Column>
+inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+#pragma GCC unroll 16
+  for (int c = 0; c < COLUMNS; ++c) {
+    const Pairs pairs = column(c);
+    const __m256 low = one_of<SECOND>(pairs.low), high = one_of<SECOND>(pairs.high);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      asm volatile("" ::: "memory");  // Load when it is needed: the compiler would run out of registers.
+      const __m256 row = one_of<SECOND>(rows + r * stride);
+      sums[r][c].low = _mm256_fmadd_ps(low, row, sums[r][c].low);
+      sums[r][c].high = _mm256_fmadd_ps(high, row, sums[r][c].high);
+    }
+  }
+}
+
+// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+template <int ROWS, int COLUMNS, class Column>
+inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+  add_one_of_pairs<false>(sums, rows, stride, column);
+  add_one_of_pairs<true>(sums, rows, stride, column);
+}

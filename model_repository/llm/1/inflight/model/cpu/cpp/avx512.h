@@ -1,0 +1,78 @@
+// Lanes in one register of AVX512, whose extension BF16 multiplies pairs.
+
+#pragma once
+
+using Lanes = __m512;
+using Pairs = __m512bh;
+using Mask = __mmask16;
+
+// Shapes of what is summed up at the same time, so that sums, weights and an input fit in 32 registers. Few rows take
+// several columns of lanes, to hide the latency of the sums.
+constexpr int MOST_SUMS = 24;
+constexpr int MOST_ROWS = 12;
+constexpr int MOST_QUERIES = 8;
+constexpr int keys_at_once(int queries) { return queries <= 2 ? 4 : queries <= 4 ? 3 : 2; }
+constexpr int values_at_once(int queries) { return queries <= 6 ? 4 : 2; }
+
+inline Lanes all(float value) { return _mm512_set1_ps(value); }
+inline Lanes load(const float* from) { return _mm512_loadu_ps(from); }
+inline void store(float* to, Lanes value) { _mm512_storeu_ps(to, value); }
+inline Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+inline Lanes maximum(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
+inline Lanes absolute(Lanes a) { return _mm512_abs_ps(a); }
+inline Lanes rounded(Lanes a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// For whole powers from -126 to 0.
+inline Lanes times_power_of_two(Lanes a, Lanes power) { return _mm512_scalef_ps(a, power); }
+inline float sum_of(Lanes a) { return _mm512_reduce_add_ps(a); }
+inline float largest_of(Lanes a) { return _mm512_reduce_max_ps(a); }
+
+inline Mask less(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+inline Mask equal(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+inline Mask not_a_number(Lanes a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+inline Lanes select(Mask mask, Lanes yes, Lanes no) { return _mm512_mask_mov_ps(no, mask, yes); }
+
+inline Lanes load_floats(const BFloat16* from, Mask lanes = 0xffff) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(lanes, from);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+inline void store_bf16(BFloat16* to, Lanes value) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(value)); }
+
+inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) {
+  _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(value));
+}
+
+inline Pairs load_pairs(const BFloat16* from) { return (Pairs)_mm512_loadu_si512(from); }
+
+// Whole numbers up to 127, which bfloat16 holds exactly.
+inline Pairs load_pairs(const int8_t* from) {
+  const auto floats = [](const int8_t* of) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)of)));
+  };
+  return _mm512_cvtne2ps_pbh(floats(from + LANES), floats(from));
+}
+
+inline Pairs repeat_pair(const BFloat16* pair) { return (Pairs)_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)); }
+
+// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+template <int ROWS, int COLUMNS, class Column>
+inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+  if constexpr (ROWS < COLUMNS) {
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const Pairs pairs = column(c);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs, repeat_pair(rows + r * stride));
+    }
+  } else {
+    Pairs pairs[COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) pairs[c] = column(c);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      const Pairs row = repeat_pair(rows + r * stride);
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs[c], row);
+    }
+  }
+}

@@ -1,0 +1,94 @@
+// A product by Intel's matrix unit, of the same packed weights: sixteen pairs of inputs by sixteen columns are a tile.
+
+#pragma once
+
+#include <vector>
+
+#include "amx.h"
+#include "product.h"
+
+namespace {
+
+#pragma GCC push_options
+#pragma GCC target("amx-tile,amx-bf16")
+
+constexpr int64_t TILE_ROWS = 16;
+constexpr int64_t TILE_INPUTS = 32;
+
+// Tiles 0 and 1 are sums of `top` rows, 2 and 3 of `bottom` rows; 4 and 5 the inputs of those; 6 and 7 weights.
+inline TileShapes product_tiles(int64_t top, int64_t bottom) {
+  return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
+}
+
+// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights.
+template <class Kind>
+void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bottom, int64_t panel,
+                    const BFloat16* weights) {
+  const BFloat16 *x = p.x + row * p.x_stride, *below = x + TILE_ROWS * p.x_stride;
+  const int64_t x_bytes = p.x_stride * 2, weight_bytes = 2 * PANEL * 2;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (bottom) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t input = 0; input < 2 * p.pairs; input += TILE_INPUTS) {
+    _tile_loadd(6, weights + input * PANEL, weight_bytes);
+    _tile_loadd(7, weights + input * PANEL + 2 * LANES, weight_bytes);
+    _tile_loadd(4, x + input, x_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (bottom) {
+      _tile_loadd(5, below + input, x_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  alignas(64) float sums[2 * TILE_ROWS][PANEL];
+  _tile_stored(0, sums[0], sizeof sums[0]);
+  _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+  if (bottom) {
+    _tile_stored(2, sums[TILE_ROWS], sizeof sums[0]);
+    _tile_stored(3, sums[TILE_ROWS] + LANES, sizeof sums[0]);
+  }
+  for (int64_t r = 0; r < top + bottom; ++r)
+    for (int64_t half = 0; half < PANEL; half += LANES) {
+      const int64_t column = panel * PANEL + half;
+      store_bf16(p.y + (row + r) * p.y_stride + column, Kind::scaled(load(sums[r] + half), p.scales + column));
+    }
+}
+
+inline const BFloat16* in_bf16(const BFloat16* weights, int64_t, std::vector<BFloat16>&) { return weights; }
+
+inline const BFloat16* in_bf16(const int8_t* weights, int64_t size, std::vector<BFloat16>& room) {
+  room.resize(size);
+  for (int64_t i = 0; i < size; i += 2 * LANES) _mm512_storeu_si512(room.data() + i, (__m512i)load_pairs(weights + i));
+  return room.data();
+}
+
+// All rows times all panels.
+template <class Kind>
+void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
+  const int64_t panel_size = product.pairs * 2 * PANEL;
+  share_out(panels, [&](const auto& take) {
+    std::vector<BFloat16> room;
+    int64_t shaped = 0;
+    for (int64_t panel = take(); panel < panels; panel = take()) {
+      const BFloat16* weights = in_bf16(product.weights + panel * panel_size, panel_size, room);
+      for (int64_t row = 0; row < rows; row += 2 * TILE_ROWS) {
+        const int64_t count = std::min(2 * TILE_ROWS, rows - row);
+        const int64_t top = std::min(TILE_ROWS, count), bottom = count - top;
+        if (shaped != count) {
+          load_shapes(product_tiles(top, bottom));
+          shaped = count;
+        }
+        multiply_tiles(product, row, top, bottom, panel, weights);
+      }
+    }
+    release_tiles();
+  });
+}
+
+#pragma GCC pop_options
+
+}  // namespace
