@@ -101,7 +101,7 @@ $(interpreter): $(installed)
 	@touch $@
 
 test: $(interpreter)
-	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 check: $(installed)
 	$(bin)/ruff check .
