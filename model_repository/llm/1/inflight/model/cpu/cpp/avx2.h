@@ -12,6 +12,10 @@ struct Pairs {
   __m256i low, high;
 };
 
+struct BytePairs {
+  __m128i low, high;
+};
+
 using Mask = uint16_t;
 
 // Shapes of what is summed up at the same time, so that sums, weights and an input fit in sixteen registers.
@@ -121,21 +125,20 @@ inline Pairs load_pairs(const BFloat16* from) {
   return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + LANES))};
 }
 
-// Whole numbers up to 127, which bfloat16 holds exactly.
-inline Pairs load_pairs(const int8_t* from) {
-  const auto half = [](const int8_t* of) {
-    const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)of));
-    const __m256 first = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
-    const __m256 second = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
-    return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(first), 16), _mm256_castps_si256(second), 0b10101010);
-  };
-  return {half(from), half(from + LANES)};
+inline BytePairs load_pairs(const int8_t* from) {
+  return {_mm_loadu_si128((const __m128i*)from), _mm_loadu_si128((const __m128i*)(from + LANES))};
 }
 
-// One of each pair: the first, or the second.
+// One of each pair, as floats: the first, or the second.
 template <bool SECOND>
 inline __m256 one_of(__m256i pairs) {
   return _mm256_castsi256_ps(SECOND ? _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff0000)) : _mm256_slli_epi32(pairs, 16));
+}
+
+template <bool SECOND>
+inline __m256 one_of(__m128i pairs) {
+  const __m256i words = _mm256_cvtepi8_epi16(pairs);
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(SECOND ? words : _mm256_slli_epi32(words, 16), 16));
 }
 
 template <bool SECOND>
@@ -147,7 +150,7 @@ template <bool SECOND, int ROWS, int COLUMNS, class Column>
 inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
 #pragma GCC unroll 16
   for (int c = 0; c < COLUMNS; ++c) {
-    const Pairs pairs = column(c);
+    const auto pairs = column(c);
     const __m256 low = one_of<SECOND>(pairs.low), high = one_of<SECOND>(pairs.high);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
