@@ -1,9 +1,10 @@
 """`make bench-peers`: this server beside vLLM's and llama.cpp's, on one machine under the same load.
 
-Each server runs alone, with the same weights in bfloat16, and they take turns. Users are closed loops: each sends its
-next request, a prompt of 30 to 120 words for 48 to 96 tokens, as soon as its last one is answered, and streams; ours
-over Triton's gRPC, the others over their HTTP. The users are one process on the cores of the server. The first token
-is timed from sending on, a gap from one piece of an answer to the next.
+Each server runs alone, with the same weights in bfloat16 (vLLM computes in float32 where torch has no fast products of
+that), and they take turns. Users are closed loops: each sends its next request, a prompt of 30 to 120 words for 48 to
+96 tokens, as soon as its last one is answered, and streams; ours over Triton's gRPC, the others over their HTTP. The
+users are one process on the cores of the server. The first token is timed from sending on, a gap from one piece of an
+answer to the next.
 
 `make peers` installs the others; those that are not are left out, and named.
 """

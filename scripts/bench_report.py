@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from scripts.peers.dtype import best_dtype
 from scripts.wheels import pinned
 
+_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx2": "AVX2"}
 HEADER = (
     "System",
     "Requests at once",
@@ -122,13 +124,16 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
         f"transformers {version('transformers')}, Triton of {pinned('triton-runtime').replace('==', ' ')}",
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "dtype": f"{dtype} on {device}",
+        "dtype": f"{dtype} on {device}, of peers that compute by torch {best_dtype()}",
     }
 
 
 def _cpu_name() -> str:
-    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return found[1] if found else platform.machine()
+    """The processor's name, and what it has for bfloat16: some names stand for several generations."""
+    about = dict(re.findall(r"^(model name|flags)\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    flags = about.get("flags", "").split()
+    newest = next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), "no AVX2")
+    return f"{about.get('model name', platform.machine())} with {newest}"
 
 
 def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@
 
 Static batches: `generate` takes the requests that wait, as many as there are users at most, pads them left and runs as
 long as the longest output; nobody hears of a token before that, and who comes meanwhile waits. Continuous: its own
-manager, which streams. Both in bfloat16 with torch's number of threads; prompts are text or token ids, outputs greedy,
-as long as asked for.
+manager, which streams. Both in bfloat16, or in float32 where torch has no fast products of that, with torch's number of
+threads; prompts are text or token ids, outputs greedy, as long as asked for.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
+from scripts.peers.dtype import best_dtype
 from scripts.server_process import ADDRESS
 
 STATIC, CONTINUOUS = "static", "continuous"
@@ -33,10 +34,9 @@ PAGES_OF_USER = 4
 def load_model(folder: Path) -> Any:
     """Return transformers' model of a folder."""
     # Here, so that `--help` needs no torch.
-    import torch
     from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=best_dtype(), attn_implementation="sdpa")
     # Without one nothing ends early. `min_new_tokens` would mask it at every step, which costs time.
     model.generation_config.eos_token_id = None
     return model

@@ -5,6 +5,7 @@ import venv
 from pathlib import Path
 
 from scripts.cache import build_once, cache_root
+from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import MODEL, Peer
 from scripts.server_process import ADDRESS
 from scripts.shell import run
@@ -47,7 +48,7 @@ def server(folder: Path, users: int) -> Peer:
     command = [
         # Not its `vllm` command, which fails where the CPU's package is installed.
         *(str(python), "-m", _SERVER, f"--model={folder}"),
-        *(f"--served-model-name={MODEL}", "--dtype=bfloat16"),
+        *(f"--served-model-name={MODEL}", f"--dtype={best_dtype()}"),
         *(f"--host={ADDRESS}", f"--max-model-len={CONTEXT}", f"--max-num-seqs={users}"),
         *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
     ]
