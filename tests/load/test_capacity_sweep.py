@@ -90,7 +90,8 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
 ) -> None:
     server, trace = traced
     begun = time.time()
-    folder = sweep(server, workload, tmp_path, "--minutes=0.3", "--repeats=1")
+    # So that a level is longer than the server takes to refresh its metrics, twice.
+    folder = sweep(server, workload, tmp_path, "--minutes=0.6", "--repeats=1")
     ended = time.time()
     rows = rows_of(folder)
     for row in rows:
