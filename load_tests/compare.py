@@ -39,6 +39,7 @@ from scripts.default_model import default_model
 from scripts.errors import LauncherError
 from scripts.model_repository import render_repository
 from scripts.peers import llama_cpp, transformers, vllm
+from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import MODEL, Peer
 from scripts.peers.transformers_server import BATCHINGS
 from scripts.server_process import ServerProcess
@@ -224,9 +225,11 @@ def main() -> int:
         return 1
     print(f"{options.users} users, workload {workload.name}, {options.rounds} rounds of {options.seconds:g} s\n")
     print(table(results, workload))
+    about = environment("bfloat16", "cpu")
     if options.peers:
+        about["transformers and vLLM"] = best_dtype()
         print(f"\nabsent: {', '.join(absent) or 'none'}")
-    print("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
+    print("; ".join(f"{name}: {value}" for name, value in about.items()))
     if options.records is not None:
         for name, compared in results.items():
             for number, run in enumerate(compared.runs):

@@ -1,9 +1,9 @@
 """`make bench`: output tokens per second of this engine and of transformers, on the same requests and weights.
 
-Each system answers the same requests in the same order, greedily, from text to text, in bfloat16 on the CPU with
-torch's own number of threads. Prompts and output lengths are random but the same in every run, and end-of-sequence
-tokens are ignored. Counted are the tokens that the requests asked for and nothing else: what a static batch computes
-for a request that is already done is lost.
+Each system answers the same requests in the same order, greedily, from text to text, in bfloat16 on the CPU
+(transformers in float32 where torch has no fast products of that) with torch's own number of threads. Prompts and
+output lengths are random but the same in every run, and end-of-sequence tokens are ignored. Counted are the tokens that
+the requests asked for and nothing else: what a static batch computes for a request that is already done is lost.
 
     transformers `generate`                  one request after another; the first eighth of them, as it takes so long
     transformers `generate`, static batches  in order of arrival, padded left, each as long as its longest output
@@ -40,6 +40,7 @@ from scripts.bench_workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
 from scripts.default_model import NAME, default_model
 from scripts.errors import LauncherError
 from scripts.other_load import OtherLoad
+from scripts.peers.dtype import best_dtype
 from scripts.served_model import DEVICE, DTYPE
 from scripts.triton_runtime import triton_runtime
 
@@ -95,6 +96,7 @@ def report(options: argparse.Namespace) -> int:
     # Downloaded now rather than in the middle of the run.
     triton_runtime()
     about = environment(DTYPE, DEVICE)
+    about["transformers"] = best_dtype()
     about["model"] = NAME
     about["workload"] = (
         f"{options.requests} requests, prompts of {PROMPT_WORDS[0]} to {PROMPT_WORDS[1]} words, "

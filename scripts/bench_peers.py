@@ -36,6 +36,7 @@ from scripts.bench_workload import workload
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
 from scripts.peers import llama_cpp, vllm
+from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import Peer, check_whole
 from scripts.served_model import triton_server
 
@@ -235,7 +236,8 @@ def main() -> int:
     except (LauncherError, RuntimeError, OSError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
-    about = "; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items())
+    machine = environment("bfloat16", "cpu") | {vllm.NAME: best_dtype()}
+    about = "; ".join(f"{name}: {value}" for name, value in machine.items())
     print(f"{table(results)}\n\n{notes(results)}\nabsent: {', '.join(absent) or 'none'}\n{about}")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scripts.peers.dtype import best_dtype
 from scripts.wheels import pinned
 
 _INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx2": "AVX2"}
@@ -124,7 +123,7 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
         f"transformers {version('transformers')}, Triton of {pinned('triton-runtime').replace('==', ' ')}",
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "dtype": f"{dtype} on {device}, of peers that compute by torch {best_dtype()}",
+        "dtype": f"{dtype} on {device}",
     }
 
 
