@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from inflight.model.cpu.instruction_sets import instruction_sets
 from scripts.wheels import pinned
 
-_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512_BF16", "avx2": "AVX2"}
 HEADER = (
     "System",
     "Requests at once",
@@ -129,10 +129,8 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
 
 def _cpu_name() -> str:
     """The processor's name, and what it has for bfloat16: some names stand for several generations."""
-    about = dict(re.findall(r"^(model name|flags)\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
-    flags = about.get("flags", "").split()
-    newest = next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), "no AVX2")
-    return f"{about.get('model name', platform.machine())} with {newest}"
+    name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{name[1] if name else platform.machine()} with {next(iter(instruction_sets()), 'no AVX2')}"
 
 
 def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:

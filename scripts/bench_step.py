@@ -1,9 +1,5 @@
 """`make bench-step`: where the time of a step goes on this CPU, and what each way to make it faster brings.
 
-A step is measured in process, without scheduler and server: a batch is laid out, goes through the model and is sampled,
-greedily, from the default model in bfloat16. Batches are decodes, so many rows of one token with 128 to 192 tokens
-cached, or the whole of one prompt. Times are medians of steps that take turns with what they are compared with.
-
 The floor is what the step's matrix products take alone, one after the other, with the same weights. Parts are
 self times that torch's profiler saw, which costs time itself where operators are small; Python is the rest of the step,
 measured without the profiler, and `py-spy record --threads --pid` of the model's process shows it in a server.
@@ -11,122 +7,25 @@ measured without the profiler, and `py-spy record --threads --pid` of the model'
 
 import itertools
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeAlias
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 from transformers.utils import logging
 
-from inflight import EngineConfig, SamplingParams
+from inflight import EngineConfig
 from inflight.model.cpu.captured_forward import CapturedForward
-from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loader import LoadedModel, load_model
-from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampler import sample
-from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from scripts.bench_instruction_sets import instruction_sets_table
 from scripts.bench_report import environment
+from scripts.bench_steps import SETTINGS, Step, floor_of, in_turns, step_of, works
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
 
-DECODES = (1, 8, 32, 64)
-PROMPTS = (32, 128, 512)
-CONTEXTS = (128, 192)
-BLOCK_SIZE = 16
-SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
-ROUNDS = 15
 PROFILED = 5
 LINEAR, ATTENTION = ("inflight::linear", "aten::addmm", "aten::mm"), ("inflight::paged_attention",)
-
-Step: TypeAlias = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Work:
-    """A batch to measure: rows of new tokens after cached ones."""
-
-    name: str
-    rows: Sequence[tuple[int, int]]
-    """Cached and new tokens of each row."""
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(new for _, new in self.rows)
-
-
-def works() -> list[Work]:
-    """All batches."""
-    first, last = CONTEXTS
-    decodes = [Work(f"{n} decodes", [(first + (last - first) * i // n, 1) for i in range(n)]) for n in DECODES]
-    return decodes + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
-
-
-def plan_of(work: Work) -> StepPlan:
-    """The step of a batch, every row in blocks of its own."""
-    free = iter(range(num_blocks(work)))
-    shares = []
-    for number, (cached, new) in enumerate(work.rows):
-        tokens = [(31 * number + 7 * place) % 30_000 + 100 for place in range(cached + new)]
-        request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
-        request.num_computed = cached
-        request.blocks = [next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))]
-        shares.append(Scheduled(request, new))
-    return StepPlan(tuple(shares))
-
-
-def num_blocks(work: Work) -> int:
-    """How many blocks a batch takes."""
-    return sum(-(-(cached + new) // BLOCK_SIZE) for cached, new in work.rows)
-
-
-def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
-    """What the engine does in a step, over a cache of its own."""
-    plan = plan_of(work)
-    shapes = [layer.shape for layer in model.layers]
-    caches = model.backend.allocate(shapes, num_blocks(work), BLOCK_SIZE, model.dtype, model.device)
-
-    def step() -> None:
-        with torch.inference_mode():
-            batch = RaggedBatch.build(plan, BLOCK_SIZE, model.device)
-            sample(forward(batch, caches, batch.logit_rows), batch.sampling)
-
-    return step
-
-
-def floor_of(model: LoadedModel, work: Work) -> Step:
-    """The matrix products of a step alone; those of the head for the sampled rows."""
-    module: Any = model.module
-    groups = {id(m.group): m.group.packed for m in module.modules() if isinstance(m, PackedLinear)}
-    head = module.get_output_embeddings().group.packed
-    inputs = {
-        id(packed): torch.randn(len(work.rows) if packed is head else work.num_tokens, 2 * packed.shape[1]).bfloat16()
-        for packed in groups.values()
-    }
-
-    def products() -> None:
-        for packed in groups.values():
-            torch.ops.inflight.linear(inputs[id(packed)], packed)
-
-    return products
-
-
-def in_turns(steps: Sequence[Step]) -> list[float]:
-    """Median milliseconds of each, run in turns."""
-    times: list[list[float]] = [[] for _ in steps]
-    for number in range(ROUNDS + 2):
-        for step, seconds in zip(steps, times, strict=True):
-            started = time.perf_counter()
-            step()
-            if number >= 2:  # The first ones touch new memory.
-                seconds.append(time.perf_counter() - started)
-    return [1000 * median(seconds) for seconds in times]
 
 
 def parts_of(step: Step) -> tuple[float, float, float]:
@@ -205,6 +104,7 @@ def main() -> int:
     lines = [*parts_table(model), ""]
     portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_kernels=False))
     lines += [*gains_table(model, portable), ""]
+    lines += [*instruction_sets_table(folder), ""]
     lines.append("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
     print("\n".join(lines))
     return 0

@@ -6,7 +6,8 @@ import pytest
 import transformers
 
 from inflight import Engine
-from inflight.model.cpu.kernels import instruction_set, load_kernels
+from inflight.model.cpu.instruction_sets import instruction_sets
+from inflight.model.cpu.kernels import load_kernels
 from scripts.default_model import default_model
 from tests.engine.models import Tiny, make_engine
 from tests.parity.zoo import SERVED, save_model
@@ -31,6 +32,6 @@ def texts() -> Engine:
 @pytest.fixture(scope="session")
 def cpu_kernels() -> None:
     """The C++ kernels; tests are skipped where they cannot be had, not where they fail to build."""
-    if instruction_set() is None or shutil.which("c++") is None:
+    if not instruction_sets() or shutil.which("c++") is None:
         pytest.skip("this processor has no AVX2, or no compiler is here")
     assert load_kernels()

@@ -1,5 +1,7 @@
-"""A pytest plugin: the C++ kernels are built for the oldest processors that they are for, whatever this one is."""
+"""A pytest plugin: the C++ kernels are built as for a processor whose newest instruction set is `$NEWEST`."""
 
-from inflight.model.cpu import kernels
+import os
 
-kernels.INSTRUCTION_SETS = kernels.INSTRUCTION_SETS[-1:]
+from scripts.bench_instruction_sets import as_if_newest
+
+as_if_newest(os.environ["NEWEST"])

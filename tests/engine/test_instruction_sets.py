@@ -4,28 +4,40 @@ import logging
 
 import pytest
 
-from inflight.model.cpu import kernels
+from inflight.model.cpu import instruction_sets, kernels
 
 OLD = {"sse4_2", "avx"}
 AVX2 = OLD | {"avx2", "fma", "f16c"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+BF16 = AVX512 | {"avx512_bf16"}
+AMX = BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "newest"),
-    [(AVX2, "avx2"), (AVX512, "avx2"), (AVX512 | {"avx512_bf16"}, "avx512f"), (AVX2 - {"fma"}, None), (OLD, None)],
+    ("flags", "names"),
+    [
+        (AMX, ["AMX", "AVX512_BF16", "AVX512", "AVX2"]),
+        (BF16, ["AVX512_BF16", "AVX512", "AVX2"]),
+        (AVX512, ["AVX512", "AVX2"]),
+        (AVX512 - {"avx512bw"}, ["AVX2"]),
+        (AVX2, ["AVX2"]),
+        (AVX2 - {"fma"}, []),
+        (OLD, []),
+    ],
 )
-def test_the_first_set_that_is_there_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch, flags: set[str], newest: str | None
-) -> None:
-    monkeypatch.setattr(kernels, "_cpu_flags", lambda: frozenset(flags))
-    names = kernels.instruction_set()
-    assert (names and names[0]) == newest
-    assert names is None or flags.issuperset(names)
+def test_those_that_are_there_as_a_whole(monkeypatch: pytest.MonkeyPatch, flags: set[str], names: list[str]) -> None:
+    monkeypatch.setattr(instruction_sets, "_cpu_flags", lambda: frozenset(flags))
+    assert instruction_sets.instruction_sets() == names
+
+
+def test_the_compiler_is_told() -> None:
+    amx = instruction_sets.compiler_flags("AMX")
+    assert {"-mavx512f", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"} <= set(amx)
+    assert instruction_sets.compiler_flags("AVX2") == ["-mavx2", "-mfma"]
 
 
 def test_without_any_the_log_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(kernels, "_cpu_flags", lambda: frozenset(OLD))
+    monkeypatch.setattr(instruction_sets, "_cpu_flags", lambda: frozenset(OLD))
     with caplog.at_level(logging.INFO):
         assert not kernels.load_kernels.__wrapped__()
     assert "this processor has no AVX2: torch's own operators serve" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from scripts.bench_step import BLOCK_SIZE, DECODES, Work, in_turns, num_blocks, plan_of, works
+from scripts.bench_steps import BLOCK_SIZE, DECODES, Work, in_turns, num_blocks, plan_of, works
 from scripts.precision import agreement, compare, left_at
 
 

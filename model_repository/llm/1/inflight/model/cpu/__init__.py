@@ -1,1 +1,1 @@
-"""What makes a step fast on CPUs with AVX512_BF16; the portable path serves everywhere and is always right."""
+"""What makes a step fast on CPUs with AVX2 or newer; the portable path serves everywhere and is always right."""

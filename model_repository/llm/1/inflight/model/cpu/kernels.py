@@ -12,24 +12,25 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
+from inflight.model.cpu.instruction_sets import compiler_flags, instruction_sets
+
 logger = logging.getLogger(__name__)
 
 _SOURCES = Path(__file__).with_name("cpp")
-# The first that a processor has all of is what the kernels are built for; what AMX is used for asks for it itself.
-INSTRUCTION_SETS = (("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "fma"), ("avx2", "fma"))
 
 
 @cache
 def load_kernels() -> bool:
     """Make `torch.ops.inflight` usable; False, with the reason in the log, where it can't be.
 
+    The kernels are built for the fastest instructions that this processor has.
     The library lies in `$INFLIGHT_CACHE`, or ~/.cache/inflight, under a name that follows from all it depends on.
     """
-    instructions = instruction_set()
-    if instructions is None:
+    found = instruction_sets()
+    if not found:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
-    flags = ["-O3", "-fopenmp", "-DNDEBUG", *(f"-m{name.replace('_', '')}" for name in instructions)]
+    flags = ["-O3", "-fopenmp", "-DNDEBUG", *compiler_flags(found[0])]
     library = _cache_folder() / f"kernels-{_key(flags)}.so"
     try:
         if not library.exists():
@@ -39,20 +40,6 @@ def load_kernels() -> bool:
         logger.warning("the C++ kernels cannot be built, torch's own operators serve instead: %s", _last_line(error))
         return False
     return True
-
-
-def instruction_set() -> tuple[str, ...] | None:
-    """Which of `INSTRUCTION_SETS` this processor is given; None if it has none of them."""
-    flags = _cpu_flags()
-    return next((names for names in INSTRUCTION_SETS if flags.issuperset(names)), None)
-
-
-def _cpu_flags() -> frozenset[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def _cache_folder() -> Path:

@@ -2,23 +2,17 @@
 
 #pragma once
 
-#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
 
-// Whether this processor has it and the system lets this process use it.
-inline bool has_amx() {
-  static const bool has = [] {
-    constexpr unsigned BF16 = 1u << 22, TILES = 1u << 24;
-    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (BF16 | TILES)) != (BF16 | TILES)) return false;
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-  }();
-  return has;
+// Whether the system lets this process use it; a sandbox may not.
+inline bool may_use_amx() {
+  constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+  static const bool may = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+  return may;
 }
 
 // How many rows, of how many bytes each, the eight tiles of a thread have.
@@ -39,8 +33,5 @@ struct alignas(64) TileShapes {
   }
 };
 
-#pragma GCC push_options
-#pragma GCC target("amx-tile")
 inline void load_shapes(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
 inline void release_tiles() { _tile_release(); }
-#pragma GCC pop_options

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "pages.h"
-#ifdef __AVX512BF16__
+#ifdef __AMX_BF16__
 #include "attention_amx.h"
 #endif
 
@@ -25,7 +25,7 @@ constexpr int64_t MOST_TILE_TOKENS = 4;
 
 // Scores of `ROWS` queries (each `width_k` long, `stride` apart) with the tokens of lanes first..last.
 template <int ROWS, int AT_ONCE>
-int64_t score_lanes(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t lane, int64_t last,
+int64_t score_lanes(const Factor* queries, int64_t stride, const Pages& pages, int64_t lane, int64_t last,
                     float* scores, int64_t scores_stride) {
   for (; lane + AT_ONCE <= last; lane += AT_ONCE) {
     const BFloat16 *keys[AT_ONCE], *next_keys[AT_ONCE], *values[AT_ONCE];
@@ -55,7 +55,7 @@ int64_t score_lanes(const BFloat16* queries, int64_t stride, const Pages& pages,
 }
 
 template <int ROWS>
-void score(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last, float* scores,
+void score(const Factor* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last, float* scores,
            int64_t scores_stride) {
   const int64_t rest = score_lanes<ROWS, keys_at_once(ROWS)>(queries, stride, pages, first, last, scores, scores_stride);
   score_lanes<ROWS, 1>(queries, stride, pages, rest, last, scores, scores_stride);
@@ -63,7 +63,7 @@ void score(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t 
 
 // Adds up the values of lanes first..last by probability, `CHUNKS` times 16 dimensions from `d` on.
 template <int ROWS, int CHUNKS>
-void mix(const BFloat16* probabilities, int64_t stride, const Pages& pages, int64_t first, int64_t last, int64_t d,
+void mix(const Factor* probabilities, int64_t stride, const Pages& pages, int64_t first, int64_t last, int64_t d,
          const float* scale, BFloat16* const* outputs) {
   Lanes sums[ROWS][CHUNKS];
 #pragma GCC unroll 8
@@ -87,7 +87,7 @@ void mix(const BFloat16* probabilities, int64_t stride, const Pages& pages, int6
 }
 
 template <int ROWS>
-void mix(const BFloat16* probabilities, int64_t stride, const Pages& pages, int64_t first, int64_t last,
+void mix(const Factor* probabilities, int64_t stride, const Pages& pages, int64_t first, int64_t last,
          const float* scale, BFloat16* const* outputs) {
   constexpr int WIDE = values_at_once(ROWS);
   int64_t d = 0;
@@ -98,8 +98,8 @@ void mix(const BFloat16* probabilities, int64_t stride, const Pages& pages, int6
 
 // The two products for some number of rows.
 struct Kernel {
-  void (*score)(const BFloat16*, int64_t, const Pages&, int64_t, int64_t, float*, int64_t);
-  void (*mix)(const BFloat16*, int64_t, const Pages&, int64_t, int64_t, const float*, BFloat16* const*);
+  void (*score)(const Factor*, int64_t, const Pages&, int64_t, int64_t, float*, int64_t);
+  void (*mix)(const Factor*, int64_t, const Pages&, int64_t, int64_t, const float*, BFloat16* const*);
 };
 
 template <int... BEFORE>
@@ -111,14 +111,14 @@ constexpr std::array<Kernel, MOST_QUERIES> kernels(std::integer_sequence<int, BE
 struct ByLanes {
   static constexpr auto KERNELS = kernels(std::make_integer_sequence<int, MOST_QUERIES>());
 
-  void score(const BFloat16* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores,
+  void score(const Factor* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores,
              int64_t scores_stride) const {
     for (int64_t r = 0; r < rows; r += MOST_QUERIES)
       KERNELS[std::min<int64_t>(MOST_QUERIES, rows - r) - 1].score(queries + r * pages.width_k, pages.width_k, pages, first,
                                                                    last, scores + r * scores_stride, scores_stride);
   }
 
-  void mix(const BFloat16* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first, int64_t last,
+  void mix(const Factor* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first, int64_t last,
            const float* scale, BFloat16* const* outputs) const {
     for (int64_t r = 0; r < rows; r += MOST_QUERIES)
       KERNELS[std::min<int64_t>(MOST_QUERIES, rows - r) - 1].mix(probabilities + r * stride, stride, pages, first, last,
@@ -133,7 +133,7 @@ struct Softmax {
 
 // Turns the scores of tokens start..end into unnormalised probabilities, everything else within lanes first..last into
 // zeros; returns their sum.
-float soften(float* scores, BFloat16* probabilities, int64_t first, int64_t last, int64_t start, int64_t end,
+float soften(float* scores, Factor* probabilities, int64_t first, int64_t last, int64_t start, int64_t end,
              const Softmax& how, float sink) {
   float largest = how.has_sink ? sink : -std::numeric_limits<float>::infinity();
   Lanes most = all(largest);
@@ -159,7 +159,7 @@ float soften(float* scores, BFloat16* probabilities, int64_t first, int64_t last
     const Lanes e = exp_nonpositive(load(scores + lane * LANES) - all(largest));
     const Lanes seen = select(visible(lane), e, all(0.0f));
     sum = sum + seen;
-    store_bf16(probabilities + lane * LANES, seen);
+    store_factors(probabilities + lane * LANES, seen);
   }
   return sum_of(sum) + (how.has_sink ? std::exp(sink - largest) : 0.0f);
 }
@@ -211,7 +211,7 @@ template <class Products, class Take>
 void attend(const Attention& a, const Take& take) {
   Products products;
   const int64_t group = a.group(), most_rows = MOST_TILE_TOKENS * group, most = a.block_tables.size(1) * a.block_size;
-  std::vector<BFloat16> queries(most_rows * a.width_k), probabilities(most_rows * most);
+  std::vector<Factor> queries(most_rows * a.width_k), probabilities(most_rows * most);
   std::vector<float> scores(most_rows * most), scale(most_rows);
   std::vector<BFloat16*> outputs(most_rows);
   const int64_t tasks = a.tiles.size(0) * a.heads;
@@ -261,8 +261,8 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
                             Softmax{(float)scaling, (float)softcap, sinks.has_value()},
                             sinks ? sinks->const_data_ptr<float>() : nullptr, output.mutable_data_ptr<BFloat16>()};
   share_out(tiles.size(0) * heads, [&](const auto& take) {
-#ifdef __AVX512BF16__
-    if (has_amx() && width_k % DIMENSIONS == 0) return attend<ByAmx>(attention, take);
+#ifdef __AMX_BF16__
+    if (may_use_amx() && width_k % DIMENSIONS == 0) return attend<ByAmx>(attention, take);
 #endif
     attend<ByLanes>(attention, take);
   });

@@ -7,9 +7,6 @@
 
 namespace {
 
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16")
-
 constexpr int64_t DIMENSIONS = 32;  // Of a tile of keys.
 
 // Tiles 0 to 3 are sums; 4 queries by dimensions, 5 probabilities by the tokens of a lane; 6 keys, 7 values.
@@ -112,8 +109,6 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t strid
         store_bf16(outputs[r] + d + c * LANES, load(sums[r] + c * LANES) * all(scale[r]));
   }
 }
-
-#pragma GCC pop_options
 
 // The two products, sixteen rows at a time.
 class ByAmx {

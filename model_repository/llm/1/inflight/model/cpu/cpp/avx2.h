@@ -17,6 +17,7 @@ struct BytePairs {
 };
 
 using Mask = uint16_t;
+using Factor = float;
 
 // Shapes of what is summed up at the same time, so that sums, weights and an input fit in sixteen registers.
 constexpr int MOST_SUMS = 6;
@@ -121,6 +122,8 @@ inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) {
   std::memcpy(to, some, __builtin_popcount(lanes) * sizeof *to);
 }
 
+inline void store_factors(Factor* to, Lanes value) { store(to, value); }
+
 inline Pairs load_pairs(const BFloat16* from) {
   return {_mm256_loadu_si256((const __m256i*)from), _mm256_loadu_si256((const __m256i*)(from + LANES))};
 }
@@ -141,13 +144,8 @@ inline __m256 one_of(__m128i pairs) {
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(SECOND ? words : _mm256_slli_epi32(words, 16), 16));
 }
 
-template <bool SECOND>
-inline __m256 one_of(const BFloat16* pair) {
-  return one_of<SECOND>(_mm256_set1_epi32(*reinterpret_cast<const int32_t*>(pair)));
-}
-
 template <bool SECOND, int ROWS, int COLUMNS, class Column>
-inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, int64_t stride, const Column& column) {
 #pragma GCC unroll 16
   for (int c = 0; c < COLUMNS; ++c) {
     const auto pairs = column(c);
@@ -155,7 +153,7 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows,
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
       asm volatile("" ::: "memory");  // Load when it is needed: the compiler would run out of registers.
-      const __m256 row = one_of<SECOND>(rows + r * stride);
+      const __m256 row = _mm256_set1_ps(rows[r * stride + SECOND]);
       sums[r][c].low = _mm256_fmadd_ps(low, row, sums[r][c].low);
       sums[r][c].high = _mm256_fmadd_ps(high, row, sums[r][c].high);
     }
@@ -164,7 +162,7 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows,
 
 // Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
 template <int ROWS, int COLUMNS, class Column>
-inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, int64_t stride, const Column& column) {
   add_one_of_pairs<false>(sums, rows, stride, column);
   add_one_of_pairs<true>(sums, rows, stride, column);
 }

@@ -1,9 +1,8 @@
-// Lanes in one register of AVX512, whose extension BF16 multiplies pairs.
+// Lanes in one register of AVX512.
 
 #pragma once
 
 using Lanes = __m512;
-using Pairs = __m512bh;
 using Mask = __mmask16;
 
 // Shapes of what is summed up at the same time, so that sums, weights and an input fit in 32 registers. Few rows take
@@ -36,43 +35,8 @@ inline Lanes load_floats(const BFloat16* from, Mask lanes = 0xffff) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-inline void store_bf16(BFloat16* to, Lanes value) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(value)); }
+inline __m256i to_bf16(Lanes value);
 
-inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) {
-  _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(value));
-}
+inline void store_bf16(BFloat16* to, Lanes value) { _mm256_storeu_si256((__m256i*)to, to_bf16(value)); }
 
-inline Pairs load_pairs(const BFloat16* from) { return (Pairs)_mm512_loadu_si512(from); }
-
-// Whole numbers up to 127, which bfloat16 holds exactly.
-inline Pairs load_pairs(const int8_t* from) {
-  const auto floats = [](const int8_t* of) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)of)));
-  };
-  return _mm512_cvtne2ps_pbh(floats(from + LANES), floats(from));
-}
-
-inline Pairs repeat_pair(const BFloat16* pair) { return (Pairs)_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)); }
-
-// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
-template <int ROWS, int COLUMNS, class Column>
-inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
-  if constexpr (ROWS < COLUMNS) {
-#pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) {
-      const Pairs pairs = column(c);
-#pragma GCC unroll 16
-      for (int r = 0; r < ROWS; ++r) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs, repeat_pair(rows + r * stride));
-    }
-  } else {
-    Pairs pairs[COLUMNS];
-#pragma GCC unroll 16
-    for (int c = 0; c < COLUMNS; ++c) pairs[c] = column(c);
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-      const Pairs row = repeat_pair(rows + r * stride);
-#pragma GCC unroll 16
-      for (int c = 0; c < COLUMNS; ++c) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs[c], row);
-    }
-  }
-}
+inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) { _mm256_mask_storeu_epi16(to, lanes, to_bf16(value)); }

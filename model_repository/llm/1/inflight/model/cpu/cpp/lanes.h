@@ -1,7 +1,8 @@
 // What the kernels share. Lanes are sixteen floats side by side; pairs are two neighbouring bf16 for each of them.
 //
 // A product multiplies both of a pair with two others and adds them to the float of the lane. So what is summed over lies
-// in pairs, and what is computed side by side lies in lanes. How lanes are computed is up to the processor.
+// in pairs, and what is computed side by side lies in lanes. What pairs are multiplied with are factors, bf16 or floats:
+// that, and how lanes are computed, is up to the processor.
 
 #pragma once
 
@@ -17,8 +18,10 @@ using at::Tensor;
 constexpr int64_t LANES = 16;
 constexpr int64_t ROWS_OF_A_THREAD = 32;  // Fewer are not worth the second thread's start.
 
-#ifdef __AVX512BF16__
-#include "avx512.h"
+#if defined(__AVX512BF16__)
+#include "avx512_bf16.h"
+#elif defined(__AVX512F__)
+#include "avx512_float.h"
 #else
 #include "avx2.h"
 #endif

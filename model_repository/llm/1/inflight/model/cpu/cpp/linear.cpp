@@ -7,10 +7,11 @@
 #include <torch/library.h>
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "product.h"
-#ifdef __AVX512BF16__
+#ifdef __AMX_BF16__
 #include "linear_amx.h"
 #endif
 
@@ -18,11 +19,15 @@ namespace {
 
 constexpr int MOST_PANELS = 8;
 
+// Whether rows lie pair by pair in tiles of the rows that are multiplied together, rather than one after the other.
+constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
+
 // `ROWS` rows of x from `row` on times `WIDTH` panels from `panel` on.
 template <class Kind, int ROWS, int WIDTH>
-void multiply_panels(const Product<Kind>& p, int64_t row, int64_t panel) {
+void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel) {
   constexpr int COLUMNS = 2 * WIDTH;
-  const BFloat16* x = p.x + row * p.x_stride;
+  const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
+  const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
   const typename Kind::Weight* panels = p.weights + panel * p.pairs * 2 * PANEL;
   Lanes sums[ROWS][COLUMNS];
 #pragma GCC unroll 16
@@ -30,7 +35,7 @@ void multiply_panels(const Product<Kind>& p, int64_t row, int64_t panel) {
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) sums[r][c] = all(0.0f);
   for (int64_t pair = 0; pair < p.pairs; ++pair)
-    add_products(sums, x + pair * 2, p.x_stride, [&](int c) {
+    add_products(sums, x + pair * step, stride, [&](int c) {
       return load_pairs(panels + (c / 2 * p.pairs + pair) * 2 * PANEL + c % 2 * 2 * LANES);
     });
 #pragma GCC unroll 16
@@ -45,7 +50,7 @@ void multiply_panels(const Product<Kind>& p, int64_t row, int64_t panel) {
 // What multiplies some number of rows: panels one by one, or several at once to hide the latency of few sums.
 template <class Kind>
 struct Kernel {
-  using Multiply = void (*)(const Product<Kind>&, int64_t, int64_t);
+  using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t);
   Multiply one;
   int64_t width;
   Multiply wide;
@@ -59,12 +64,47 @@ constexpr std::array<Kernel<Kind>, MOST_ROWS> kernels(std::integer_sequence<int,
             multiply_panels<Kind, BEFORE + 1, panels_at_once(BEFORE + 1)>}...}};
 }
 
+// The rows of tile number `tile` of `tiles`, which share all rows equally.
+struct Tile {
+  int64_t first, count;
+
+  Tile(int64_t rows, int64_t tiles, int64_t tile) : first(rows * tile / tiles), count(rows * (tile + 1) / tiles - first) {}
+};
+
+// Rows of x pair by pair, tile after tile, as floats.
+template <class Kind>
+Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
+  const Tensor floats = at::empty({rows * product.pairs * 2}, at::kFloat);
+  float* to = floats.mutable_data_ptr<float>();
+  at::parallel_for(0, tiles, ROWS_OF_A_THREAD / MOST_ROWS, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      const Tile tile(rows, tiles, t);
+      for (int64_t r = 0; r < tile.count; ++r) {
+        const BFloat16* from = product.x + (tile.first + r) * product.x_stride;
+        float* pairs = to + tile.first * product.pairs * 2 + r * 2;
+        for (int64_t pair = 0; pair < product.pairs; ++pair) {
+          pairs[pair * tile.count * 2] = from[pair * 2];
+          pairs[pair * tile.count * 2 + 1] = from[pair * 2 + 1];
+        }
+      }
+    }
+  });
+  return floats;
+}
+
 // All rows times all panels.
 template <class Kind>
 void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panels) {
   static constexpr auto KERNELS = kernels<Kind>(std::make_integer_sequence<int, MOST_ROWS>());
-  // Rows in equal shares of at most MOST_ROWS.
   const int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
+  Tensor floats;
+  const Factor* factors;
+  if constexpr (INTERLEAVED) {
+    floats = interleaved(product, rows, tiles);
+    factors = floats.const_data_ptr<Factor>();
+  } else {
+    factors = product.x;
+  }
   const Kernel<Kind>& few = KERNELS[std::min<int64_t>(rows, MOST_ROWS) - 1];
   const int64_t width = tiles == 1 ? few.width : 1;
   const int64_t parts = (panels + width - 1) / width;
@@ -73,17 +113,14 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
       int64_t panel = part * width;
       const int64_t last = std::min(panel + width, panels);
       if (width > 1 && panel + width == last) {
-        few.wide(product, 0, panel);
+        few.wide(product, factors, 0, panel);
         continue;
       }
-      for (; panel < last; ++panel) {
-        int64_t row = 0;
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          const int64_t count = (rows - row) / (tiles - tile);
-          KERNELS[count - 1].one(product, row, panel);
-          row += count;
+      for (; panel < last; ++panel)
+        for (int64_t t = 0; t < tiles; ++t) {
+          const Tile tile(rows, tiles, t);
+          KERNELS[tile.count - 1].one(product, factors, tile.first, panel);
         }
-      }
     }
   });
 }
@@ -112,8 +149,8 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               y.mutable_data_ptr<BFloat16>(),
                               columns,
                               scales};
-#ifdef __AVX512BF16__
-  if (inputs % TILE_INPUTS == 0 && has_amx()) {
+#ifdef __AMX_BF16__
+  if (inputs % TILE_INPUTS == 0 && may_use_amx()) {
     multiply_by_amx(product, rows.size(0), packed.size(0));
     return y;
   }

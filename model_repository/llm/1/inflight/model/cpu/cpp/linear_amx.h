@@ -9,9 +9,6 @@
 
 namespace {
 
-#pragma GCC push_options
-#pragma GCC target("amx-tile,amx-bf16")
-
 constexpr int64_t TILE_ROWS = 16;
 constexpr int64_t TILE_INPUTS = 32;
 
@@ -88,7 +85,5 @@ void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels)
     release_tiles();
   });
 }
-
-#pragma GCC pop_options
 
 }  // namespace

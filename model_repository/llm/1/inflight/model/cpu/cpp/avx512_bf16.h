@@ -1,0 +1,47 @@
+// Pairs of AVX512's extension BF16, which multiplies them.
+
+#pragma once
+
+#include "avx512.h"
+
+using Pairs = __m512bh;
+using Factor = BFloat16;
+
+inline __m256i to_bf16(Lanes value) { return (__m256i)_mm512_cvtneps_pbh(value); }
+
+inline void store_factors(Factor* to, Lanes value) { store_bf16(to, value); }
+
+inline Pairs load_pairs(const BFloat16* from) { return (Pairs)_mm512_loadu_si512(from); }
+
+// Whole numbers up to 127, which bfloat16 holds exactly.
+inline Pairs load_pairs(const int8_t* from) {
+  const auto floats = [](const int8_t* of) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)of)));
+  };
+  return _mm512_cvtne2ps_pbh(floats(from + LANES), floats(from));
+}
+
+inline Pairs repeat_pair(const BFloat16* pair) { return (Pairs)_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)); }
+
+// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+template <int ROWS, int COLUMNS, class Column>
+inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
+  if constexpr (ROWS < COLUMNS) {
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) {
+      const Pairs pairs = column(c);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs, repeat_pair(rows + r * stride));
+    }
+  } else {
+    Pairs pairs[COLUMNS];
+#pragma GCC unroll 16
+    for (int c = 0; c < COLUMNS; ++c) pairs[c] = column(c);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) {
+      const Pairs row = repeat_pair(rows + r * stride);
+#pragma GCC unroll 16
+      for (int c = 0; c < COLUMNS; ++c) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], pairs[c], row);
+    }
+  }
+}

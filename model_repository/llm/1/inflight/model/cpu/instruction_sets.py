@@ -1,0 +1,32 @@
+"""What the C++ kernels can be built for, and which of it this processor has."""
+
+from pathlib import Path
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma")
+
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
+    "AMX": (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
+    "AVX512_BF16": (*_AVX512, "avx512_bf16"),
+    "AVX512": _AVX512,
+    "AVX2": ("avx2", "fma"),
+}
+"""By name, fastest first: the processor's flags, as Linux calls them, all of which each needs."""
+
+
+def instruction_sets() -> list[str]:
+    """The names of those that this processor has, fastest first."""
+    flags = _cpu_flags()
+    return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
+
+
+def compiler_flags(name: str) -> list[str]:
+    """What tells GCC and Clang to use an instruction set."""
+    return [f"-m{flag.replace('amx_', 'amx-').replace('_', '')}" for flag in INSTRUCTION_SETS[name]]
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
