@@ -22,9 +22,10 @@ constexpr int MOST_PANELS = 8;
 // Whether rows lie pair by pair in tiles of the rows that are multiplied together, rather than one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 
-// `ROWS` rows of x from `row` on times `WIDTH` panels from `panel` on.
+// `ROWS` rows of x from `row` on times `WIDTH` panels from `panel` on; the panel `ahead`, if there is one, is fetched.
 template <class Kind, int ROWS, int WIDTH>
-void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel) {
+void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel,
+                     const typename Kind::Weight* ahead) {
   constexpr int COLUMNS = 2 * WIDTH;
   const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
   const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
@@ -34,10 +35,13 @@ void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, in
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) sums[r][c] = all(0.0f);
-  for (int64_t pair = 0; pair < p.pairs; ++pair)
+  for (int64_t pair = 0; pair < p.pairs; ++pair) {
+    if (ahead)
+      for (int64_t c = 0; c < 2; ++c) _mm_prefetch(ahead + (pair * 2 + c) * 2 * LANES, _MM_HINT_T1);
     add_products(sums, x + pair * step, stride, [&](int c) {
       return load_pairs(panels + (c / 2 * p.pairs + pair) * 2 * PANEL + c % 2 * 2 * LANES);
     });
+  }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
@@ -50,7 +54,7 @@ void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, in
 // What multiplies some number of rows: panels one by one, or several at once to hide the latency of few sums.
 template <class Kind>
 struct Kernel {
-  using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t);
+  using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, const typename Kind::Weight*);
   Multiply one;
   int64_t width;
   Multiply wide;
@@ -107,20 +111,22 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
   }
   const Kernel<Kind>& few = KERNELS[std::min<int64_t>(rows, MOST_ROWS) - 1];
   const int64_t width = tiles == 1 ? few.width : 1;
-  const int64_t parts = (panels + width - 1) / width;
+  const int64_t parts = (panels + width - 1) / width, threads = at::get_num_threads();
   share_out(parts, [&](const auto& take) {
     for (int64_t part = take(); part < parts; part = take()) {
       int64_t panel = part * width;
       const int64_t last = std::min(panel + width, panels);
       if (width > 1 && panel + width == last) {
-        few.wide(product, factors, 0, panel);
+        few.wide(product, factors, 0, panel, nullptr);
         continue;
       }
-      for (; panel < last; ++panel)
-        for (int64_t t = 0; t < tiles; ++t) {
+      for (; panel < last; ++panel) {
+        const auto* ahead = panel + threads < panels ? product.weights + (panel + threads) * product.pairs * 2 * PANEL : nullptr;
+        for (int64_t t = 0; t < tiles; ++t, ahead = nullptr) {
           const Tile tile(rows, tiles, t);
-          KERNELS[tile.count - 1].one(product, factors, tile.first, panel);
+          KERNELS[tile.count - 1].one(product, factors, tile.first, panel, ahead);
         }
+      }
     }
   });
 }
