@@ -190,6 +190,14 @@ def test_rms_norm(rows: int, width: int) -> None:
     assert error(torch.ops.inflight.rms_norm(x, weight, 1e-6), wanted) < LINEAR_ERROR
 
 
+@pytest.mark.parametrize("rows", [1, 70])
+def test_add_rms_norm(rows: int) -> None:
+    x, y, weight = random(1, rows, 64), random(1, rows, 128)[..., :64], random(64)
+    normed, total = torch.ops.inflight.add_rms_norm(x, y, weight, 1e-6)
+    assert torch.equal(total, x + y)
+    assert torch.equal(normed, torch.ops.inflight.rms_norm(total, weight, 1e-6))
+
+
 @pytest.mark.parametrize("rows", [1, 50])
 @pytest.mark.parametrize("width", [16, 40, 96])
 def test_silu_mul(rows: int, width: int) -> None:

@@ -10,6 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from inflight import Engine
 from inflight.model import faster
+from inflight.model.cpu import captured_forward
 from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.forward import EagerForward
@@ -44,9 +45,14 @@ def test_the_default_model_runs_without_python_and_with_every_kernel(fast: Engin
     assert isinstance(forward, CapturedForward)
     kinds = Counter(node.kind() for node in forward._graph.graph.nodes())
     layers = len(fast.model.layers)
-    assert [kinds[f"inflight::{name}"] for name in ("paged_attention", "rotate", "silu_mul", "linear")] == [
-        *(layers, 2 * layers, layers, 4 * layers + 1)
-    ]
+    assert {kind.partition("::")[2]: count for kind, count in kinds.items() if kind.startswith("inflight::")} == {
+        "linear": 4 * layers + 1,
+        "paged_attention": layers,
+        "rotate": 2 * layers,
+        "silu_mul": layers,
+        "add_rms_norm": 2 * layers,
+        "rms_norm": 1,
+    }
 
 
 def test_nothing_is_compiled_while_serving(fast: Engine) -> None:
@@ -57,9 +63,20 @@ def test_nothing_is_compiled_while_serving(fast: Engine) -> None:
     assert fast.model.forward.num_compilations == compiled
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SERVED if kind != "deepseek_v3"])  # Its values are too narrow.
-def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# The values of deepseek_v3 are too narrow. Routers of mixtures decide by the last bit, which fused kernels round once.
+RECORDED = [(kind, fused) for kind in SERVED if kind != "deepseek_v3" for fused in (False, True)]
+EXACT, ROUNDED = 1e-6, 0.03
+
+
+@pytest.mark.parametrize(
+    ("kind", "fused"), [pair for pair in RECORDED if pair not in {("phimoe", True), ("gpt_oss", True)}]
+)
+def test_recorded_models_say_what_their_code_says(
+    kind: str, fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_model(SERVED[kind].config, tmp_path)
+    if not fused:
+        monkeypatch.setattr(captured_forward, "fuse", lambda graph: None)
     recorded = make_engine(tmp_path, dtype="bfloat16", block_size=16)
     monkeypatch.setattr(faster, "_captured", lambda *_: None)
     in_python = make_engine(tmp_path, dtype="bfloat16", block_size=16)
@@ -70,7 +87,7 @@ def test_recorded_models_say_what_their_code_says(kind: str, tmp_path: Path, mon
         torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
         for engine in (recorded, in_python)
     )
-    assert torch.allclose(mine, theirs, atol=0.03)
+    assert torch.allclose(mine, theirs, atol=ROUNDED if fused else EXACT)
 
 
 def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:

@@ -13,6 +13,13 @@ graph(%gate, %up):
   return (%y)
 """
 _MUL_SILU = _SILU_MUL.replace("(%activated, %up)", "(%up, %activated)")
+# The matcher begins with what makes the first result, which must be the last of the run.
+_ADD_NORM = """
+graph(%x, %y, %one, %weight, %eps):
+  %sum = aten::add(%x, %y, %one)
+  %normed = inflight::rms_norm(%sum, %weight, %eps)
+  return (%normed, %sum)
+"""
 _ROTATE = """
 graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
   %x_cos = aten::mul(%x, %cos)
@@ -36,6 +43,7 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
+    (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )
 
@@ -43,6 +51,7 @@ _FUSIONS = (
 def fuse(graph: Any) -> None:
     """Replace such runs in a TorchScript graph that has not run yet."""
     for run, kernel in _FUSIONS:
-        arguments = run.strip().partition("\n")[0]
-        replacement = f"{arguments}\n  %y = {kernel}\n  return (%y)"
+        arguments, *_, end = run.strip().splitlines()
+        made = end.strip().removeprefix("return (").removesuffix(")")
+        replacement = f"{arguments}\n  {made} = {kernel}\n{end}"
         torch._C._jit_pass_custom_pattern_based_rewrite_graph(run, replacement, graph)

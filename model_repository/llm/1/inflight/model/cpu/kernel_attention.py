@@ -66,9 +66,9 @@ class KernelAttention:
         """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
         cache, window = next(self._layers)
         output: torch.Tensor = torch.ops.inflight.paged_attention(
-            call.query[0].transpose(0, 1),
-            call.key[0].transpose(0, 1),
-            call.value[0].transpose(0, 1),
+            call.query,
+            call.key,
+            call.value,
             cache.keys,
             cache.values,
             *self._batch,
@@ -77,4 +77,4 @@ class KernelAttention:
             call.softcap or 0.0,
             None if call.sinks is None else call.sinks.float(),
         )
-        return output.unsqueeze(0)
+        return output

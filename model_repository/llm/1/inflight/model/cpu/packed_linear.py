@@ -1,6 +1,5 @@
 """Linear layers with packed weights; those that read the same input compute together."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -24,20 +23,24 @@ class PackedLinears:
         if int8:
             weight, self.scales = rounded_to_int8(weight)
         self.packed = torch.ops.inflight.pack_weight(weight)
-        borders = list(itertools.accumulate((weight.shape[0] for weight in padded), initial=0))
-        self._columns = [(first, layer.out_features) for first, layer in zip(borders, layers, strict=False)]
+        self._widths = [weight.shape[0] for weight in padded]
+        self._counts = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
-        self._output: torch.Tensor | None = None
+        self._outputs: Sequence[torch.Tensor] = ()
 
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """What sibling `index` makes of x [..., in_features]: [..., its out_features]."""
-        if self._output is None or self._input is not x:
-            self._output = self._product(x)
+        if not self._outputs or self._input is not x:
+            product = self._product(x)
+            # Where steps are short even a view takes time.
+            self._outputs = torch.split(product, self._widths, dim=-1) if len(self._widths) > 1 else (product,)
             self._input = x
-        columns = self._output.narrow(-1, *self._columns[index])
-        if index == len(self._columns) - 1:
+        columns = self._outputs[index]
+        if self._counts[index] < self._widths[index]:
+            columns = columns.narrow(-1, 0, self._counts[index])
+        if index == len(self._widths) - 1:
             # The last one is usually called last: let the memory go.
-            self._input = self._output = None
+            self._input, self._outputs = None, ()
         return columns
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:

@@ -164,11 +164,11 @@ float soften(float* scores, Factor* probabilities, int64_t first, int64_t last, 
   return sum_of(sum) + (how.has_sink ? std::exp(sink - largest) : 0.0f);
 }
 
-// Stores new keys and values [T, heads, width] at `slots` [T] of the pages. Pages of the blocks `begun` are new: what
+// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Pages of the blocks `begun` are new: what
 // their values hold past the tokens written must be finite, as it counts 0 times.
 void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, const Tensor& values, const Tensor& slots,
                  const Tensor& begun, int64_t block_size) {
-  const int64_t heads = key.size(1), width_k = key.size(2), width_v = value.size(2);
+  const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3);
   const int64_t* slot_of = slots.const_data_ptr<int64_t>();
   const BFloat16 *from_k = key.const_data_ptr<BFloat16>(), *from_v = value.const_data_ptr<BFloat16>();
   BFloat16 *to_k = keys.mutable_data_ptr<BFloat16>(), *to_v = values.mutable_data_ptr<BFloat16>();
@@ -181,13 +181,13 @@ void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, con
       const int64_t block = slot_of[t] / block_size, place = slot_of[t] % block_size;
       const int64_t lanes = place / LANES * LANES, lane = place % LANES;
       for (int64_t h = 0; h < heads; ++h) {
-        const BFloat16* k = from_k + t * key.stride(0) + h * key.stride(1);
+        const BFloat16* k = from_k + t * key.stride(2) + h * key.stride(1);
         BFloat16* page_k = to_k + ((block * heads + h) * block_size + lanes) * width_k + lane * 2;
         for (int64_t d = 0; d < width_k; d += 2) {
           page_k[d * LANES] = k[d];
           page_k[d * LANES + 1] = k[d + 1];
         }
-        const BFloat16* v = from_v + t * value.stride(0) + h * value.stride(1);
+        const BFloat16* v = from_v + t * value.stride(2) + h * value.stride(1);
         BFloat16* page_v = to_v + ((block * heads + h) * block_size + lanes) * width_v + lane / 2 * 2 * width_v + lane % 2;
         for (int64_t d = 0; d < width_v; ++d) page_v[d * 2] = v[d];
       }
@@ -227,7 +227,7 @@ void attend(const Attention& a, const Take& take) {
     const int64_t first = start_of(tile[3] + 1) / LANES, last = (tile[3] + tokens + LANES - 1) / LANES;
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t token = tile[1] + r / group, head = h * group + r % group;
-      const BFloat16* from = a.query.const_data_ptr<BFloat16>() + token * a.query.stride(0) + head * a.query.stride(1);
+      const BFloat16* from = a.query.const_data_ptr<BFloat16>() + token * a.query.stride(2) + head * a.query.stride(1);
       std::copy(from, from + a.width_k, queries.data() + r * a.width_k);
       outputs[r] = a.output + (token * a.query.size(1) + head) * a.width_v;
     }
@@ -241,9 +241,9 @@ void attend(const Attention& a, const Take& take) {
   }
 }
 
-// Writes the step's keys and values into the pages, then attends: [T, query heads, value width].
+// Writes the step's keys and values into the pages, then attends: [1, T, query heads, value width].
 //
-// query [T, query heads, D], key [T, KV heads, D] and value [T, KV heads, DV] with any strides but the last;
+// query [1, query heads, T, D], key [1, KV heads, T, D] and value [1, KV heads, T, DV] with any strides but the last;
 // keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV]; slots [T]; begun [blocks];
 // block_tables [R, most blocks]; tiles [tiles, 4]: row, first token, number of tokens, place of the first in its
 // sequence. A token sees `window` tokens, itself included, or all before it if that is 0; softcap 0 is none.
@@ -251,12 +251,12 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
                        const Tensor& values, const Tensor& slots, const Tensor& begun,
                        const Tensor& block_tables, const Tensor& tiles, double scaling, int64_t window, double softcap,
                        const std::optional<Tensor>& sinks) {
-  const int64_t heads = key.size(1), width_k = key.size(2), width_v = value.size(2), block_size = keys.size(2) / width_k;
+  const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3), block_size = keys.size(2) / width_k;
   TORCH_CHECK(width_k % 2 == 0 && width_v % LANES == 0 && block_size % LANES == 0, "widths ", width_k, ", ", width_v,
               " or block size ", block_size, " don't fit");
-  TORCH_CHECK(query.stride(2) == 1 && key.stride(2) == 1 && value.stride(2) == 1, "heads must be in one piece");
+  TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1, "heads must be in one piece");
   write_pages(key, value, keys, values, slots, begun, block_size);
-  Tensor output = at::empty({query.size(0), query.size(1), width_v}, query.options());
+  Tensor output = at::empty({1, query.size(2), query.size(1), width_v}, query.options());
   const Attention attention{query, keys, values, block_tables, tiles, heads, width_k, width_v, block_size, window,
                             Softmax{(float)scaling, (float)softcap, sinks.has_value()},
                             sinks ? sinks->const_data_ptr<float>() : nullptr, output.mutable_data_ptr<BFloat16>()};

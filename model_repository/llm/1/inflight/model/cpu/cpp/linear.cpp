@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "product.h"
+#include "rows.h"
 #ifdef __AMX_BF16__
 #include "linear_amx.h"
 #endif
@@ -141,15 +142,14 @@ Tensor pack_weight(const Tensor& weight) {
 template <class Kind>
 Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   const int64_t columns = packed.size(0) * PANEL, inputs = packed.size(1) * 2;
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16, "x must be bfloat16, is ", x.scalar_type());
   TORCH_CHECK(x.size(-1) == inputs, "x has ", x.size(-1), " columns, weights take ", inputs);
   auto shape = x.sizes().vec();
   shape.back() = columns;
   Tensor y = at::empty(shape, x.options());
-  const Tensor flat = x.reshape({-1, inputs}), rows = flat.stride(1) == 1 ? flat : flat.contiguous();
-  if (rows.size(0) == 0) return y;
-  const Product<Kind> product{rows.const_data_ptr<BFloat16>(),
-                              rows.stride(0),
+  const Rows rows(x);
+  if (rows.count == 0) return y;
+  const Product<Kind> product{rows[0],
+                              rows.stride,
                               packed.const_data_ptr<typename Kind::Weight>(),
                               packed.size(1),
                               y.mutable_data_ptr<BFloat16>(),
@@ -157,11 +157,11 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               scales};
 #ifdef __AMX_BF16__
   if (inputs % TILE_INPUTS == 0 && may_use_amx()) {
-    multiply_by_amx(product, rows.size(0), packed.size(0));
+    multiply_by_amx(product, rows.count, packed.size(0));
     return y;
   }
 #endif
-  multiply_by_lanes(product, rows.size(0), packed.size(0));
+  multiply_by_lanes(product, rows.count, packed.size(0));
   return y;
 }
 

@@ -6,58 +6,85 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "lanes.h"
+#include "rows.h"
 
 namespace {
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x, rounded once at the end.
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  const int64_t width = weight.size(0);
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && weight.scalar_type() == at::kBFloat16, "x and weight must be bfloat16");
-  TORCH_CHECK(x.size(-1) == width && width % LANES == 0, "x is ", x.sizes(), ", weight [", width, "]");
-  const Tensor flat = x.contiguous();
-  Tensor y = at::empty(flat.sizes(), flat.options());
-  const BFloat16 *in = flat.const_data_ptr<BFloat16>(), *scale = weight.const_data_ptr<BFloat16>();
-  BFloat16* out = y.mutable_data_ptr<BFloat16>();
-  at::parallel_for(0, flat.numel() / width, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) {
-      const BFloat16* from = in + row * width;
-      Lanes squares = all(0.0f);
-      for (int64_t d = 0; d < width; d += LANES) {
-        const Lanes value = load_floats(from + d);
-        squares = fma(value, value, squares);
-      }
-      const float mean = sum_of(squares) / (float)width;
-      const Lanes by = all(1.0f / std::sqrt(mean + (float)eps));
-      for (int64_t d = 0; d < width; d += LANES)
-        store_bf16(out + row * width + d, load_floats(from + d) * by * load_floats(scale + d));
+// A row divided by its root mean square, times weights, rounded once at the end.
+struct Norm {
+  const BFloat16* weight;
+  int64_t width;
+  float eps;
+
+  Norm(const Tensor& weights, int64_t row_width, double epsilon)
+      : weight(weights.const_data_ptr<BFloat16>()), width(row_width), eps((float)epsilon) {
+    TORCH_CHECK(weights.dim() == 1 && weights.size(0) == width && width % LANES == 0, "rows of ", width, ", weight ",
+                weights.sizes());
+  }
+
+  void operator()(const BFloat16* from, BFloat16* to) const {
+    Lanes squares = all(0.0f);
+    for (int64_t d = 0; d < width; d += LANES) {
+      const Lanes value = load_floats(from + d);
+      squares = fma(value, value, squares);
     }
+    const Lanes by = all(1.0f / std::sqrt(sum_of(squares) / (float)width + eps));
+    for (int64_t d = 0; d < width; d += LANES)
+      store_bf16(to + d, load_floats(from + d) * by * load_floats(weight + d));
+  }
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x.
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  const Rows rows(x);
+  const Norm norm(weight, rows.width, eps);
+  Tensor y = at::empty(x.sizes(), x.options());
+  BFloat16* out = y.mutable_data_ptr<BFloat16>();
+  at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) norm(rows[row], out + row * rows.width);
   });
   return y;
 }
 
+// The norm, as above, of what a residual becomes, and that: x + y, of one shape.
+std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const Tensor& weight, double eps) {
+  TORCH_CHECK(x.sizes() == y.sizes(), "x is ", x.sizes(), ", y ", y.sizes());
+  const Rows rows(x), others(y);
+  const Norm norm(weight, rows.width, eps);
+  Tensor sum = at::empty(x.sizes(), x.options()), normed = at::empty(x.sizes(), x.options());
+  BFloat16 *sums = sum.mutable_data_ptr<BFloat16>(), *out = normed.mutable_data_ptr<BFloat16>();
+  at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      BFloat16* to = sums + row * rows.width;
+      for (int64_t d = 0; d < rows.width; d += LANES)
+        store_bf16(to + d, load_floats(rows[row] + d) + load_floats(others[row] + d));
+      norm(to, out + row * rows.width);
+    }
+  });
+  return {normed, sum};
+}
+
 // gate / (1 + e^-gate) * up, rounded once at the end; both [..., width].
 Tensor silu_mul(const Tensor& gate, const Tensor& up) {
-  const int64_t width = gate.size(-1);
-  TORCH_CHECK(gate.scalar_type() == at::kBFloat16 && up.scalar_type() == at::kBFloat16, "gate and up must be bfloat16");
   TORCH_CHECK(gate.sizes() == up.sizes(), "gate is ", gate.sizes(), ", up ", up.sizes());
+  const Rows gates(gate), ups(up);
+  const int64_t width = gates.width;
   Tensor y = at::empty(gate.sizes(), gate.options());
-  const Tensor gates = gate.reshape({-1, width}), ups = up.reshape({-1, width});
-  TORCH_CHECK(gates.stride(1) == 1 && ups.stride(1) == 1, "rows must be in one piece");
-  const BFloat16 *from_gate = gates.const_data_ptr<BFloat16>(), *from_up = ups.const_data_ptr<BFloat16>();
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
   const Lanes zero = all(0.0f), one = all(1.0f);
-  at::parallel_for(0, gates.size(0), ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       for (int64_t d = 0; d < width; d += LANES) {
         const Mask lanes = lanes_below(width - d);
-        const Lanes x = load_floats(from_gate + row * gates.stride(0) + d, lanes);
+        const Lanes x = load_floats(gates[row] + d, lanes);
         // Of e^-|x| nothing overflows: 1 / (1 + e^-x) is e^x / (1 + e^x).
         const Lanes e = exp_nonpositive(zero - absolute(x));
         const Lanes sigmoid = select(less(x, zero), e, one) / (one + e);
-        const Lanes other = load_floats(from_up + row * ups.stride(0) + d, lanes);
+        const Lanes other = load_floats(ups[row] + d, lanes);
         store_bf16(out + row * width + d, x * sigmoid * other, lanes);
       }
   });
@@ -131,6 +158,7 @@ Tensor argmax(const Tensor& x) {
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
+  library.def("add_rms_norm(Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor, Tensor)", add_rms_norm);
   library.def("silu_mul(Tensor gate, Tensor up) -> Tensor", silu_mul);
   library.def("argmax(Tensor x) -> Tensor", argmax);
   library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor", rotate);
