@@ -37,7 +37,7 @@ class Endpoint(Protocol):
 
 def sampling_of(max_tokens: int, tenant: str, priority: int, target_ttft: float | None) -> Sampling:
     """What `Endpoint.ask` promises, as our client takes it."""
-    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True, temperature=0.0)
+    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True, temperature=0.0, return_token_ids=True)
     if tenant:
         sampling["tenant"] = tenant
     if priority:

@@ -40,6 +40,8 @@ class Sampling(TypedDict, total=False):
     ignore_eos: bool
     # How many likeliest tokens to tell of beside each chosen one.
     logprobs: int
+    # Whether a stream's chunks have their tokens, which costs some time for each; whole answers always do.
+    return_token_ids: bool
     # Place in the queue (1 is the highest), and whose share of the server is used.
     priority: int
     tenant: str
@@ -76,9 +78,9 @@ class Request:
     def sampling_json(self, seconds: float) -> str:
         """All parameters as JSON, with the `seconds` that are left for the answer as its deadline unless it has one."""
         given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
-        return json.dumps(
-            {**given, "return_token_ids": True, "return_usage": True, "return_logprobs": "logprobs" in given}
-        )
+        logprobs = "logprobs" in given
+        token_ids = bool(given.get("return_token_ids")) or logprobs or not self.stream
+        return json.dumps({**given, "return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs})
 
 
 def make_request(

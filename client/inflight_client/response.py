@@ -32,7 +32,8 @@ class Chunk:
     finish_reason: str | None
     """None until the last chunk, then "stop", "length" or "deadline"."""
     token_ids: tuple[int, ...]
-    """New ones; text may lag behind, as whole characters and stop strings are waited for."""
+    """New ones, in a stream where they or logprobs were asked for. Text may lag behind, as whole characters and stop
+    strings are waited for."""
     logprobs: tuple[TokenLogprobs, ...]
     """One for each new token, where they were asked for."""
     index: int
@@ -45,7 +46,8 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
-    """Of all `n` answers together."""
+    """Of all `n` answers together. Before the end of a stream those that the server has told of: all that have come if
+    `return_token_ids` asked for them."""
 
     @property
     def total_tokens(self) -> int:
@@ -70,6 +72,7 @@ class Choice:
     finish_reason: str
     """"stop", "length", or "deadline" where the request had a `deadline_ms`."""
     token_ids: tuple[int, ...]
+    """As in `Chunk`; always there from `generate` and `chat`."""
     logprobs: tuple[TokenLogprobs, ...]
 
 
@@ -108,13 +111,13 @@ class Reply:
 
     texts: Sequence[str]
     finish_reasons: Sequence[str]
-    """The model has no null on the wire and says "None"."""
+    """Empty while no sample has ended; the model has no null on the wire and says "None"."""
     token_ids: Sequence[Sequence[int]]
-    """Padded with -1."""
+    """Padded with -1; empty where none were asked for."""
     logprobs: Sequence[str]
     """JSON, as vllm_backend has it; empty where none were asked for."""
-    prompt_tokens: int | None
-    """How many; the first response says so, and the last."""
+    usage: Usage | None
+    """So far; the first response says so, and the last."""
 
 
 def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:

@@ -17,7 +17,7 @@ class Transcript:
         self._first = self._last = 0.0
         self._chunks: list[list[Chunk]] = [[] for _ in range(request.num_samples)]
         self._finished: set[int] = set()
-        self._prompt_tokens = 0
+        self._usage = Usage(0, 0)
 
     @property
     def begun(self) -> bool:
@@ -40,7 +40,7 @@ class Transcript:
             raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
         self._last = time.perf_counter()
         self._first = self._first or self._last
-        self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
+        self._usage = reply.usage or self._usage
         chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
         for chunk in chunks:
             self._chunks[chunk.index].append(chunk)
@@ -51,8 +51,8 @@ class Transcript:
         return (chunk for chunk in chunks if chunk.text or chunk.token_ids or chunk.finish_reason)
 
     def _chunk(self, reply: Reply, index: int) -> Chunk:
-        reason = reply.finish_reasons[index]
-        token_ids = tuple(token for token in reply.token_ids[index] if token >= 0)
+        reason = reply.finish_reasons[index] if reply.finish_reasons else "None"
+        token_ids = tuple(token for token in reply.token_ids[index] if token >= 0) if reply.token_ids else ()
         return Chunk(
             text=reply.texts[index],
             finish_reason=None if reason == "None" else reason,
@@ -69,7 +69,7 @@ class Transcript:
     def usage(self) -> Usage:
         """The tokens so far."""
         tokens = sum(len(chunk.token_ids) for chunks in self._chunks for chunk in chunks)
-        return Usage(self._prompt_tokens, tokens)
+        return Usage(self._usage.prompt_tokens, max(tokens, self._usage.completion_tokens))
 
     def timings(self) -> Timings:
         """The times so far."""

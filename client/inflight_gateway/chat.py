@@ -39,6 +39,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         "model": body.model,
     }
     if body.stream:
+        asked["return_token_ids"] = body.wants_running_usage
         return await begin(_events(body, service, asked, head), service.metrics)
     answer = await service.client.chat(_messages(body), **asked)
     service.metrics.count_tokens(answer.usage)

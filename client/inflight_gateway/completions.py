@@ -40,6 +40,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         "model": body.model,
     }
     if body.stream:
+        asked["return_token_ids"] = body.wants_running_usage
         return await begin(_events(body, service, asked, head), service.metrics)
     prompts = body.prompts
     answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)

@@ -34,7 +34,7 @@ class InferUser(LoadUser):
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """See `LoadUser`; all tokens come in one piece."""
         sampling = sampling_of(request.output_tokens, request.tenant, request.priority, request.target_ttft)
-        written = json.dumps({**sampling, "return_token_ids": True})
+        written = json.dumps(sampling)
         inputs = [
             _input("input_ids", "INT32", np.array(prompt, dtype=np.int32)),
             _input("sampling_parameters", "BYTES", np.array([written], dtype=np.object_)),

@@ -21,11 +21,17 @@ def test_stream_gives_each_word_as_it_comes(client: Client) -> None:
             arrivals.append(time.monotonic() - started)
     assert [chunk.text for chunk in chunks] == ["one ", "two ", "three ", ""]
     assert [chunk.finish_reason for chunk in chunks] == [None, None, None, "stop"]
-    assert [chunk.token_ids for chunk in chunks] == [(4,), (4,), (6,), ()]
+    assert [chunk.token_ids for chunk in chunks] == [()] * 4
     assert (stream.usage.prompt_tokens, stream.usage.completion_tokens) == (5, 3)
     assert 0.1 <= stream.timings.first_token < 0.3 <= stream.timings.total
     assert arrivals[0] < 0.2
     assert arrivals[2] >= 0.3
+
+
+def test_a_stream_brings_tokens_where_they_are_asked_for(client: Client) -> None:
+    with client.stream("one two three", return_token_ids=True) as stream:
+        running = [(chunk.token_ids, stream.usage.completion_tokens) for chunk in stream]
+    assert running == [((4,), 1), ((4,), 2), ((6,), 3), ((), 3)]
 
 
 def test_generate_gives_all_text_at_once(client: Client) -> None:

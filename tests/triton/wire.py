@@ -93,7 +93,8 @@ async def ask(
             break
         answer.times.append(time.monotonic())
         answer.pieces.append(result.as_numpy("text_output").item().decode())
-        answer.finish_reason = result.as_numpy("finish_reason").item().decode()
+        if (reason := result.as_numpy("finish_reason")) is not None:
+            answer.finish_reason = reason.item().decode()
         if (tokens := result.as_numpy("num_output_tokens")) is not None:
             answer.num_output_tokens += int(tokens.item())
         if cancel_after is not None and len(answer.pieces) >= cancel_after:

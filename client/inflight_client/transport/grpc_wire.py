@@ -20,7 +20,7 @@ from inflight_client.errors import (
 )
 from inflight_client.options import TLS, Options
 from inflight_client.request import Request
-from inflight_client.response import Reply
+from inflight_client.response import Reply, Usage
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
 _INT32_MAX = 2**31 - 1
@@ -108,13 +108,12 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
     }
     try:
-        shape, ids = outputs["token_ids"]
         return Reply(
             texts=_strings(outputs["text_output"][1]),
-            finish_reasons=_strings(outputs["finish_reason"][1]),
-            token_ids=_rows(array.array("i", ids), shape[-2]),
+            finish_reasons=_strings(outputs["finish_reason"][1]) if "finish_reason" in outputs else (),
+            token_ids=_rows(*outputs["token_ids"]) if "token_ids" in outputs else (),
             logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
-            prompt_tokens=int.from_bytes(outputs["usage"][1][:4], "little") if "usage" in outputs else None,
+            usage=Usage(*array.array("I", outputs["usage"][1])) if "usage" in outputs else None,
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None
@@ -129,7 +128,8 @@ def _strings(content: bytes) -> list[str]:
     return texts
 
 
-def _rows(ids: "array.array[int]", count: int) -> list["array.array[int]"]:
+def _rows(shape: Sequence[int], content: bytes) -> list["array.array[int]"]:
+    ids, count = array.array("i", content), shape[-2]
     width = len(ids) // count
     return [ids[row * width : (row + 1) * width] for row in range(count)]
 

@@ -19,7 +19,7 @@ from inflight_client.errors import (
 )
 from inflight_client.options import Options
 from inflight_client.request import Request
-from inflight_client.response import Reply
+from inflight_client.response import Reply, Usage
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
 _T = TypeVar("_T")
@@ -82,14 +82,14 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
     Raises ServerFault where it is no response of this project's.
     """
     try:
-        ids = _as_list(outputs["token_ids"])
+        ids = _as_list(outputs.get("token_ids", []))
         width = len(ids) // num_samples
         return Reply(
             texts=_as_list(outputs["text_output"]),
-            finish_reasons=_as_list(outputs["finish_reason"]),
-            token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)],
+            finish_reasons=_as_list(outputs["finish_reason"]) if "finish_reason" in outputs else (),
+            token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)] if ids else (),
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
-            prompt_tokens=outputs["usage"][0] if "usage" in outputs else None,
+            usage=Usage(*outputs["usage"]) if "usage" in outputs else None,
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None

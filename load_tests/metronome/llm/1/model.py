@@ -95,13 +95,13 @@ class Answer:
         return bool(self.left > 0)
 
     def response(self) -> Any:
-        reason = "None" if self.left else "length"
         tensors = [
             pb_utils.Tensor("text_output", np.array([b"tick " * self.tokens], dtype=np.object_)),
-            pb_utils.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
             pb_utils.Tensor("token_ids", np.ones((1, self.tokens), dtype=np.int32)),
         ]
         sent = self.wanted - self.left
+        if not self.left:
+            tensors.append(pb_utils.Tensor("finish_reason", np.array([b"length"], dtype=np.object_)))
         if sent == self.tokens or not self.left:
             tensors.append(pb_utils.Tensor("usage", np.array([self.prompt_tokens, sent], dtype=np.uint32)))
         return pb_utils.InferenceResponse(tensors)

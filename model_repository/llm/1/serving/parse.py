@@ -107,7 +107,7 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
 
 def _wanted(fields: Mapping[str, Any]) -> Wanted:
     return Wanted(
-        finish_reason=fields.get("return_finish_reason", True),
+        finish_reason=fields.get("return_finish_reason"),
         cumulative_logprob=fields.get("return_cumulative_logprob", False),
         logprobs=fields.get("return_logprobs", False),
         log_probs=fields.get("return_log_probs", False),

@@ -15,7 +15,8 @@ from inflight.outputs import Delta, TokenLogprobs
 class Wanted:
     """Which of the optional outputs a request asks for."""
 
-    finish_reason: bool = True
+    finish_reason: bool | None = None
+    """None: in responses that tell of a sample's end, as every output costs time in three processes."""
     cumulative_logprob: bool = False
     logprobs: bool = False
     log_probs: bool = False
@@ -75,7 +76,7 @@ class ResponseFormat:
     def response(self, samples: Sequence[Sample], wanted: Wanted, *, outermost: bool) -> Any:
         """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
-        if wanted.finish_reason:
+        if wanted.finish_reason or (wanted.finish_reason is None and any(s.finish_reason for s in samples)):
             # vllm_backend says "None" until the last response.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
         if wanted.cumulative_logprob:

@@ -47,16 +47,17 @@ class TritonPythonModel:
                 if len(pieces) == max_tokens:
                     break
                 if request.get("stream"):
-                    sender.send(response([piece], "None", request))
+                    sender.send(response([piece], len(pieces), "None", request))
         except RequestFailed as failure:
             with_code = "code_in_error" in request["parameters"]
             sender.send(failure.response(with_code), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             return
-        finish_reason = "length" if len(pieces) == max_tokens else "stop"
+        count, finish_reason = len(pieces), "length" if len(pieces) == max_tokens else "stop"
         if request.get("stream"):
             # All others were sent as they came.
             pieces = pieces[-1:] if finish_reason == "length" else []
-        sender.send(response(pieces, finish_reason, request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        last = response(pieces, count, finish_reason, request)
+        sender.send(last, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def pieces(self, request: dict[str, Any]) -> Iterator[str]:
         words = iter(prompt(request).split())
@@ -114,13 +115,15 @@ def prompt(request: dict[str, Any]) -> str:
     return str(request["text_input"] if "text_input" in request else request["input_ids"])
 
 
-def response(pieces: list[str], finish_reason: str, request: dict[str, Any]) -> Any:
-    tensors = [
-        pb_utils.Tensor("text_output", np.array(["".join(pieces).encode()], dtype=np.object_)),
-        pb_utils.Tensor("finish_reason", np.array([finish_reason.encode()], dtype=np.object_)),
-    ]
-    if json.loads(request.get("sampling_parameters", "{}")).get("return_token_ids"):
+def response(pieces: list[str], count: int, finish_reason: str, request: dict[str, Any]) -> Any:
+    """`count`: tokens so far."""
+    sampling = json.loads(request.get("sampling_parameters", "{}"))
+    tensors = [pb_utils.Tensor("text_output", np.array(["".join(pieces).encode()], dtype=np.object_))]
+    if finish_reason != "None":
+        tensors.append(pb_utils.Tensor("finish_reason", np.array([finish_reason.encode()], dtype=np.object_)))
+    if sampling.get("return_token_ids"):
         ids = [[len(piece) for piece in pieces] or [-1]]
         tensors.append(pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int32)))
-        tensors.append(pb_utils.Tensor("usage", np.array([len(prompt(request).split()), len(pieces)], dtype=np.uint32)))
+    if sampling.get("return_usage") and (count <= 1 or finish_reason != "None"):
+        tensors.append(pb_utils.Tensor("usage", np.array([len(prompt(request).split()), count], dtype=np.uint32)))
     return pb_utils.InferenceResponse(tensors)
