@@ -34,10 +34,12 @@ class Transcript:
 
         Raises:
             DeadlineExceeded: the server ended the request because the client's own timeout has passed.
-            ServerFault: the reply is not of as many answers as were asked for.
+            ServerFault: the reply is not of as many answers as were asked for, or of no model of this project's.
         """
         if len(reply.texts) != len(self._chunks):
             raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
+        if reply.usage is None and not self.begun:
+            raise ServerFault("the model's first response lacks 'usage'; it is no model of Inflight")
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._usage = reply.usage or self._usage
