@@ -14,7 +14,7 @@ from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
-from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, rounded_to_int8
+from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
@@ -112,7 +112,7 @@ def test_linear_takes_any_number_of_dimensions() -> None:
 
 def test_siblings_compute_together_or_alone() -> None:
     layers = [nn.Linear(64, columns, bias=bias, dtype=torch.bfloat16) for columns, bias in [(40, True), (32, False)]]
-    group = PackedLinears(layers)
+    group = PackedLinears(layers, WeightRoom(layers, int8=False))
     packed = [PackedLinear(layer, group, index) for index, layer in enumerate(layers)]
     x, other = random(1, 7, 64), random(1, 3, 64)
     with torch.inference_mode():
@@ -123,7 +123,8 @@ def test_siblings_compute_together_or_alone() -> None:
 
 
 def test_what_siblings_computed_is_not_kept() -> None:
-    group = PackedLinears([nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2)])
+    layers = [nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2)]
+    group = PackedLinears(layers, WeightRoom(layers, int8=False))
     x = random(5, 64)
     outputs = [weakref.ref(group.columns(index, x)._base) for index in range(2)]
     assert [output() for output in outputs] == [None, None]

@@ -1,10 +1,11 @@
 """The memory of the KV cache."""
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from inflight.model.huge_pages import empty_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,3 @@ def allocate(
         return empty_pages((num_blocks, block_size, heads, width), dtype, device)
 
     return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
-
-
-def empty_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on the CPU they take memory only when first written, in huge pages where the system grants them."""
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    count = torch.Size(size).numel()
-    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=dtype, count=count).view(size)

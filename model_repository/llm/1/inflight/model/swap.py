@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
-from inflight.model.kv_tensors import LayerCache, empty_pages
+from inflight.model.huge_pages import empty_pages
+from inflight.model.kv_tensors import LayerCache
 
 _TIMED_BLOCKS = 8
 

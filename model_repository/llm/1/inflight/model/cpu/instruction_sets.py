@@ -3,9 +3,15 @@
 from pathlib import Path
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma")
+_COMPILERS_NAMES = {
+    "avx512_bf16": "avx512bf16",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "3dnowprefetch": "prfchw",
+}
 
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
-    "AMX": (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
+    "AMX": (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16", "3dnowprefetch"),
     "AVX512_BF16": (*_AVX512, "avx512_bf16"),
     "AVX512": _AVX512,
     "AVX2": ("avx2", "fma"),
@@ -21,7 +27,7 @@ def instruction_sets() -> list[str]:
 
 def compiler_flags(name: str) -> list[str]:
     """What tells GCC and Clang to use an instruction set."""
-    return [f"-m{flag.replace('amx_', 'amx-').replace('_', '')}" for flag in INSTRUCTION_SETS[name]]
+    return [f"-m{_COMPILERS_NAMES.get(flag, flag)}" for flag in INSTRUCTION_SETS[name]]
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 
 from inflight.model.attention_interface import AttentionCall
-from inflight.model.kv_tensors import LayerCache, LayerShape, empty_pages
+from inflight.model.huge_pages import empty_pages
+from inflight.model.kv_tensors import LayerCache, LayerShape
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.tiles import cut
 

@@ -1,11 +1,12 @@
 """Linear layers with packed weights; those that read the same input compute together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from inflight.model.attention_probe import probe_layers
+from inflight.model.huge_pages import empty_pages
 
 _PANEL = 32
 
@@ -17,12 +18,12 @@ class PackedLinears:
     same input.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], *, int8: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], room: "WeightRoom", *, int8: bool = False) -> None:
         padded = [_padded(layer.weight) for layer in layers]
         weight, self.scales = torch.cat(padded), None
         if int8:
             weight, self.scales = rounded_to_int8(weight)
-        self.packed = torch.ops.inflight.pack_weight(weight)
+        self.packed = room.copy(torch.ops.inflight.pack_weight(weight))
         self._widths = [weight.shape[0] for weight in padded]
         self._counts = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
@@ -50,6 +51,19 @@ class PackedLinears:
         else:
             y = torch.ops.inflight.linear_int8(x, self.packed, self.scales)
         return y
+
+
+class WeightRoom:
+    """Memory for the packed weights of all layers, which alone are often too small for huge pages."""
+
+    def __init__(self, layers: Iterable[nn.Linear], *, int8: bool) -> None:
+        weights = sum(_padded_rows(layer.weight) * layer.in_features for layer in layers)
+        self._rest = empty_pages((weights if int8 else 2 * weights,), torch.uint8, torch.device("cpu"))
+
+    def copy(self, packed: torch.Tensor) -> torch.Tensor:
+        """The packed weights, in this memory."""
+        part, self._rest = self._rest[: packed.nbytes], self._rest[packed.nbytes :]
+        return part.view(packed.dtype).view(packed.shape).copy_(packed)
 
 
 def rounded_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,9 +97,12 @@ def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Modu
     Returns what was replaced: parent, name in it, original.
     """
     places = {layer: (parent, name) for parent, name, layer in _linears(module)}
+    if not places:
+        return []
     replaced = []
+    room = WeightRoom(places, int8=int8)
     for siblings in _siblings(module, places):
-        group = PackedLinears(siblings, int8=int8)
+        group = PackedLinears(siblings, room, int8=int8)
         for index, layer in enumerate(siblings):
             parent, name = places[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
@@ -127,6 +144,10 @@ def _siblings(module: nn.Module, places: dict[nn.Linear, tuple[nn.Module, str]])
     return groups + [[layer] for layer in places if layer not in seen]
 
 
+def _padded_rows(weight: torch.Tensor) -> int:
+    return -(-weight.shape[0] // _PANEL) * _PANEL
+
+
 def _padded(weight: torch.Tensor) -> torch.Tensor:
-    missing = -weight.shape[0] % _PANEL
+    missing = _padded_rows(weight) - weight.shape[0]
     return nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight

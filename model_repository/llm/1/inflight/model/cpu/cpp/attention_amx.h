@@ -110,7 +110,8 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t strid
   }
 }
 
-// The two products, sixteen rows at a time.
+// The two products, sixteen rows at a time. Few ones too, though lanes were a little faster: a row must not be summed up
+// in another way when it has other neighbours.
 class ByAmx {
  public:
   ByAmx() = default;

@@ -17,11 +17,21 @@ inline TileShapes product_tiles(int64_t top, int64_t bottom) {
   return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
 }
 
-// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights.
+// Fetches the half of a tile's share of a panel: with more than that, what is multiplied now waits.
+template <class Weight>
+void prefetch_half(const Weight* weights) {
+  constexpr int64_t LINE = 64 / sizeof(Weight);
+  for (int64_t i = 0; i < TILE_INPUTS * PANEL / 2; i += LINE) _mm_prefetch(weights + i, _MM_HINT_T1);
+}
+
+// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights; of the panel `ahead`, if there
+// is one, half is fetched. Inputs pass by the first cache, so that weights stay there for the next rows, and the lines
+// of y are fetched for writing before they are written.
 template <class Kind>
 void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bottom, int64_t panel,
-                    const BFloat16* weights) {
+                    const BFloat16* weights, const typename Kind::Weight* ahead) {
   const BFloat16 *x = p.x + row * p.x_stride, *below = x + TILE_ROWS * p.x_stride;
+  BFloat16* y = p.y + row * p.y_stride + panel * PANEL;
   const int64_t x_bytes = p.x_stride * 2, weight_bytes = 2 * PANEL * 2;
   _tile_zero(0);
   _tile_zero(1);
@@ -29,14 +39,17 @@ void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bo
     _tile_zero(2);
     _tile_zero(3);
   }
+  int64_t fetched = 0;
   for (int64_t input = 0; input < 2 * p.pairs; input += TILE_INPUTS) {
+    if (ahead) prefetch_half(ahead + input * PANEL / 2);
+    for (int64_t i = 0; i < 2 && fetched < top + bottom; ++i) __builtin_prefetch(y + fetched++ * p.y_stride, 1);
     _tile_loadd(6, weights + input * PANEL, weight_bytes);
     _tile_loadd(7, weights + input * PANEL + 2 * LANES, weight_bytes);
-    _tile_loadd(4, x + input, x_bytes);
+    _tile_stream_loadd(4, x + input, x_bytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (bottom) {
-      _tile_loadd(5, below + input, x_bytes);
+      _tile_stream_loadd(5, below + input, x_bytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -49,10 +62,8 @@ void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bo
     _tile_stored(3, sums[TILE_ROWS] + LANES, sizeof sums[0]);
   }
   for (int64_t r = 0; r < top + bottom; ++r)
-    for (int64_t half = 0; half < PANEL; half += LANES) {
-      const int64_t column = panel * PANEL + half;
-      store_bf16(p.y + (row + r) * p.y_stride + column, Kind::scaled(load(sums[r] + half), p.scales + column));
-    }
+    for (int64_t half = 0; half < PANEL; half += LANES)
+      store_bf16(y + r * p.y_stride + half, Kind::scaled(load(sums[r] + half), p.scales + panel * PANEL + half));
 }
 
 inline const BFloat16* in_bf16(const BFloat16* weights, int64_t, std::vector<BFloat16>&) { return weights; }
@@ -67,19 +78,21 @@ inline const BFloat16* in_bf16(const int8_t* weights, int64_t size, std::vector<
 template <class Kind>
 void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
   const int64_t panel_size = product.pairs * 2 * PANEL;
+  const int64_t threads = at::get_num_threads();
   share_out(panels, [&](const auto& take) {
     std::vector<BFloat16> room;
     int64_t shaped = 0;
     for (int64_t panel = take(); panel < panels; panel = take()) {
       const BFloat16* weights = in_bf16(product.weights + panel * panel_size, panel_size, room);
-      for (int64_t row = 0; row < rows; row += 2 * TILE_ROWS) {
+      const auto* ahead = panel + threads < panels ? product.weights + (panel + threads) * panel_size : nullptr;
+      for (int64_t row = 0; row < rows; row += 2 * TILE_ROWS, ahead = nullptr) {
         const int64_t count = std::min(2 * TILE_ROWS, rows - row);
         const int64_t top = std::min(TILE_ROWS, count), bottom = count - top;
         if (shaped != count) {
           load_shapes(product_tiles(top, bottom));
           shaped = count;
         }
-        multiply_tiles(product, row, top, bottom, panel, weights);
+        multiply_tiles(product, row, top, bottom, panel, weights, ahead);
       }
     }
     release_tiles();
