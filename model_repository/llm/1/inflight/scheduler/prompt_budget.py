@@ -27,7 +27,7 @@ class AdaptiveBudget(FixedBudget):
     """At most what the step-time model says keeps the step within a target, so that decodes come at its pace.
 
     Without a target, a step's time is divided by who waits for it: prompts get three quarters of what the decodes take
-    alone, and more in a rush, where a request that waits for its first token counts as four that decode. So the gaps of
+    alone, and more in a rush, where a request that waits for its first token counts as eight that decode. So the gaps of
     many users stay under twice the undisturbed ones in steady traffic. Few decodes take so little time that their share
     would cut prompts into crumbs, hence a least chunk. Without decodes nobody waits for the step, and the fixed budget
     holds.
@@ -36,7 +36,7 @@ class AdaptiveBudget(FixedBudget):
     # However slow the steps are, prompts have to get on.
     _LEAST = 16
     _SHARE = 0.75
-    _WEIGHT_OF_WAITING = 4
+    _WEIGHT_OF_WAITING = 8
     # Matrix products of fewer rows take hardly less time.
     _LEAST_CHUNK = 64
 
