@@ -147,7 +147,7 @@ def test_the_adaptive_budget_keeps_steps_within_the_target_and_prompts_going(
 ) -> None:
     times = StepTimeModel()
     observe(times, cost, 100)
-    relative = times.predict(decodes, cached) * (1 + max(0.75, 4 * waiting / decodes))
+    relative = times.predict(decodes, cached) * (1 + max(0.75, 8 * waiting / decodes))
     budget = AdaptiveBudget(512, target, times).for_prompts(decodes, cached, waiting).tokens
     least = min(64 if target is None else 16, 512 - decodes)
     assert least <= budget <= 512 - decodes
