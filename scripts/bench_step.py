@@ -19,6 +19,7 @@ from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loader import LoadedModel, load_model
 from scripts.bench_instruction_sets import instruction_sets_table
+from scripts.bench_kernels import kernels_table
 from scripts.bench_report import environment
 from scripts.bench_steps import SETTINGS, Step, floor_of, in_turns, step_of, works
 from scripts.default_model import default_model
@@ -104,6 +105,7 @@ def main() -> int:
     lines = [*parts_table(model), ""]
     portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_kernels=False))
     lines += [*gains_table(model, portable), ""]
+    lines += [*kernels_table(model), ""]
     lines += [*instruction_sets_table(folder), ""]
     lines.append("; ".join(f"{name}: {value}" for name, value in environment("bfloat16", "cpu").items()))
     print("\n".join(lines))

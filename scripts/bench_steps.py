@@ -50,9 +50,13 @@ class Work:
 
 def works() -> list[Work]:
     """All batches."""
+    return [decodes(n) for n in DECODES] + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
+
+
+def decodes(rows: int) -> Work:
+    """A batch of so many rows that decode."""
     first, last = CONTEXTS
-    decodes = [Work(f"{n} decodes", [(first + (last - first) * i // n, 1) for i in range(n)]) for n in DECODES]
-    return decodes + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
+    return Work(f"{rows} decodes", [(first + (last - first) * i // rows, 1) for i in range(rows)])
 
 
 def plan_of(work: Work) -> StepPlan:

@@ -260,5 +260,5 @@ def test_argmax(width: int) -> None:
     x[4, width // 2 :] = float("inf")
     x[5, width // 3 :: 2] = float("nan")
     x[6, -1] = -float("nan")
-    assert torch.ops.inflight.argmax(x).tolist() == x.float().argmax(dim=-1).tolist()
+    assert torch.ops.inflight.argmax(x).tolist() == x.double().argmax(dim=-1).tolist()
     assert torch.ops.inflight.argmax(x[:0]).shape == (0,)

@@ -27,10 +27,10 @@ class AdaptiveBudget(FixedBudget):
     """At most what the step-time model says keeps the step within a target, so that decodes come at its pace.
 
     Without a target, a step's time is divided by who waits for it: prompts get three quarters of what the decodes take
-    alone, and more in a rush, where a request that waits for its first token counts as eight that decode. So the gaps of
-    many users stay under twice the undisturbed ones in steady traffic. Few decodes take so little time that their share
-    would cut prompts into crumbs, hence a least chunk. Without decodes nobody waits for the step, and the fixed budget
-    holds.
+    alone, and more in a rush, where a request that waits for its first token counts as eight that decode. So the gaps
+    of many users stay under twice the undisturbed ones in steady traffic. Few decodes take so little time that their
+    share would cut prompts into crumbs, hence a least chunk. Without decodes nobody waits for the step, and the fixed
+    budget holds.
     """
 
     # However slow the steps are, prompts have to get on.

@@ -17,15 +17,16 @@ inline TileShapes product_tiles(int64_t top, int64_t bottom) {
   return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
 }
 
-// Fetches the half of a tile's share of a panel: with more than that, what is multiplied now waits.
+// Fetches of a panel, with the tiles of the inputs from `input` on, as many bytes as their weights would be in int8: half
+// of a panel in bfloat16. With more than that, what is multiplied now waits.
 template <class Weight>
-void prefetch_half(const Weight* weights) {
-  constexpr int64_t LINE = 64 / sizeof(Weight);
-  for (int64_t i = 0; i < TILE_INPUTS * PANEL / 2; i += LINE) _mm_prefetch(weights + i, _MM_HINT_T1);
+void prefetch(const Weight* panel, int64_t input) {
+  const char* from = (const char*)panel + input * PANEL;
+  for (int64_t i = 0; i < TILE_INPUTS * PANEL; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
 }
 
-// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights; of the panel `ahead`, if there
-// is one, half is fetched. Inputs pass by the first cache, so that weights stay there for the next rows, and the lines
+// `top` and `bottom` rows of x, sixteen at most, from `row` on, times one panel of weights; the panel `ahead`, if there is
+// one, is fetched. Inputs pass by the first cache, so that weights stay there for the next rows, and the lines
 // of y are fetched for writing before they are written.
 template <class Kind>
 void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bottom, int64_t panel,
@@ -41,7 +42,7 @@ void multiply_tiles(const Product<Kind>& p, int64_t row, int64_t top, int64_t bo
   }
   int64_t fetched = 0;
   for (int64_t input = 0; input < 2 * p.pairs; input += TILE_INPUTS) {
-    if (ahead) prefetch_half(ahead + input * PANEL / 2);
+    if (ahead) prefetch(ahead, input);
     for (int64_t i = 0; i < 2 && fetched < top + bottom; ++i) __builtin_prefetch(y + fetched++ * p.y_stride, 1);
     _tile_loadd(6, weights + input * PANEL, weight_bytes);
     _tile_loadd(7, weights + input * PANEL + 2 * LANES, weight_bytes);
