@@ -23,7 +23,7 @@ help:
 	@echo "make sweep    how much a server carries and where its knee is: a report in results/, in 15 minutes; variable: SWEEP"
 	@echo "make compare  settings and servers beside each other under one workload; variable: COMPARE, see its --help"
 	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers, beside the committed ratios; in minutes"
-	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster and each instruction set brings"
+	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster, each kernel and each instruction set brings"
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
 	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
