@@ -4,10 +4,10 @@ Shapes are those of the default model. Products take the weights of layer after 
 both come from memory as in a step; what is done token by token takes the same numbers again, from the cache.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -22,8 +22,6 @@ from scripts.bench_steps import BLOCK_SIZE, Step, Work, decodes, in_turns, num_b
 
 ROWS = (1, 64)
 
-Apply: TypeAlias = Callable[[], object]
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -31,8 +29,8 @@ class Pair:
 
     name: str
     count: int
-    ours: Sequence[Apply]
-    torchs: Sequence[Apply]
+    ours: Sequence[Step]
+    torchs: Sequence[Step]
 
 
 def kernels_table(model: LoadedModel) -> Iterator[str]:
@@ -48,7 +46,7 @@ def kernels_table(model: LoadedModel) -> Iterator[str]:
     yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items())
 
 
-def _all(calls: Sequence[Apply]) -> Step:
+def _all(calls: Sequence[Step]) -> Step:
     def step() -> None:
         for call in calls:
             call()
@@ -65,7 +63,7 @@ def _pairs(model: LoadedModel, rows: int) -> Iterator[Pair]:
     yield _attention(model, rows)
     kernels = torch.ops.inflight
 
-    def pair(name: str, ours: Apply, torchs: Apply) -> Pair:
+    def pair(name: str, ours: Step, torchs: Step) -> Pair:
         return Pair(name, layers, [ours] * layers, [torchs] * layers)
 
     yield pair("rms_norm", lambda: kernels.rms_norm(x, weight, 1e-5), lambda: _norm(x, weight))
@@ -106,7 +104,7 @@ def _attention(model: LoadedModel, rows: int) -> Pair:
     return Pair("paged_attention", count, [_attended(model, model.backend, work)], [_attended(model, PORTABLE, work)])
 
 
-def _attended(model: LoadedModel, backend: AttentionBackend, work: Work) -> Apply:
+def _attended(model: LoadedModel, backend: AttentionBackend, work: Work) -> Step:
     """Attention of all layers to the cached tokens of a batch."""
     batch = RaggedBatch.build(plan_of(work), BLOCK_SIZE, model.device)
     shapes = [layer.shape for layer in model.layers]
