@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from ended_calls import EndedCalls
+
 # The Python that Triton embeds starts with ASCII as its encoding, whatever the environment says.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
@@ -31,7 +33,8 @@ class TritonPythonModel:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="completion")
         self._batched = config["max_batch_size"] > 0
         self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
-        self._calls = Calls(llm_batched=self._llm_batched)
+        self._ended = EndedCalls()
+        self._calls = Calls(self._ended, llm_batched=self._llm_batched)
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the rows of each request to threads and return at once; the answers go out through their senders."""
@@ -66,7 +69,7 @@ class TritonPythonModel:
 
     def _answer(self, request: Any, row: list[Any], index: int, answer: Answer) -> None:
         try:
-            if answer.is_cancelled():
+            if self._ended.ask(answer.is_cancelled):
                 error = pb_utils.TritonError("cancelled before it began", pb_utils.TritonError.CANCELLED)
                 answer.put(index, error)
             else:
@@ -78,9 +81,10 @@ class TritonPythonModel:
 
     def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
         """The outputs for one row by name, without batch dimension, or the error to answer with."""
-        outputs = None
+        outputs = responses = None
         try:
-            for response in _llm_request(request, row, cancel_key).exec(decoupled=True):
+            responses = _llm_request(request, row, cancel_key).exec(decoupled=True)
+            for response in responses:
                 if response.has_error():
                     return _passed_on(response.error())
                 # An empty response may follow the answer, to say that it was the last.
@@ -88,6 +92,8 @@ class TritonPythonModel:
                     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         except Exception as fault:  # noqa: BLE001 - a fault of one request becomes its own error and no other's
             return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
+        finally:
+            self._ended.keep(responses)
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
         return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
@@ -100,7 +106,8 @@ class Calls:
     call with that key as its parameter `cancel` ends it.
     """
 
-    def __init__(self, *, llm_batched: bool) -> None:
+    def __init__(self, ended: EndedCalls, *, llm_batched: bool) -> None:
+        self._ended = ended
         self._llm_batched = llm_batched
         self._answers: dict[str, Answer] = {}
         self._closed = threading.Event()
@@ -126,7 +133,24 @@ class Calls:
         while not self._closed.wait(SWEEP_SECONDS):
             for key, answer in list(self._answers.items()):
                 if answer.is_cancelled():
-                    _cancel(key, llm_batched=self._llm_batched)
+                    self._cancel(key)
+
+    def _cancel(self, key: str) -> None:
+        # An input that means nothing here: without one, Triton's batcher does not know what to do with a request.
+        nothing = pb_utils.Tensor("stream", np.zeros((1, 1) if self._llm_batched else (1,), dtype=np.bool_))
+        cancellation = pb_utils.InferenceRequest(
+            model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
+        )
+        responses = None
+        try:
+            responses = cancellation.exec(decoupled=True)
+            for response in responses:
+                if response.has_error():
+                    pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
+        except Exception as fault:  # noqa: BLE001 - as long as the call goes on, the next sweep tries again
+            pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
+        finally:
+            self._ended.keep(responses)
 
 
 class Places:
@@ -218,20 +242,6 @@ def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
     )
 
 
-def _cancel(key: str, *, llm_batched: bool) -> None:
-    # An input that means nothing here: without one, Triton's batcher does not know what to do with a request.
-    nothing = pb_utils.Tensor("stream", np.zeros((1, 1) if llm_batched else (1,), dtype=np.bool_))
-    cancellation = pb_utils.InferenceRequest(
-        model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
-    )
-    try:
-        for response in cancellation.exec(decoupled=True):
-            if response.has_error():
-                pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
-    except Exception as fault:  # noqa: BLE001 - as long as the call goes on, the next sweep tries again
-        pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
-
-
 def _passed_on(error: Any) -> Any:
     # Between models Triton 24.10 replaces every code by INTERNAL, so `llm` was asked to begin with the code.
     name, _, message = error.message().partition(": ")
@@ -241,4 +251,7 @@ def _passed_on(error: Any) -> Any:
 
 
 def _send(sender: Any, response: Any) -> None:
-    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    try:
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    except pb_utils.TritonModelException as fault:
+        pb_utils.Logger.log_error(f"an answer could not be sent: {fault}")
