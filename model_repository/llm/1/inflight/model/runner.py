@@ -1,9 +1,12 @@
 """Runs the model over a plan: the cache's memory, the forward pass, sampling."""
 
+import logging
+
 import torch
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
+from inflight.model import kv_tensors
 from inflight.model.loader import LoadedModel
 from inflight.model.memory import num_blocks
 from inflight.model.ragged_batch import RaggedBatch
@@ -11,6 +14,11 @@ from inflight.model.sampler import sample
 from inflight.model.swap import HostCache
 from inflight.outputs import TokenLogprobs
 from inflight.scheduler.plan import StepPlan
+
+logger = logging.getLogger(__name__)
+
+# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is three gigabytes.
+_FETCH_SECONDS = 4.0
 
 
 class ModelRunner:
@@ -26,6 +34,10 @@ class ModelRunner:
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = num_blocks(model, config)
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
+        if model.device.type == "cpu":
+            fetched = kv_tensors.fetch(self._caches, _FETCH_SECONDS)
+            if fetched < 1.0:
+                logger.info("%.0f %% of the KV cache has its memory, the rest gets it when it is used", 100 * fetched)
         most_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_num_seqs, most_blocks)
         self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
