@@ -8,8 +8,8 @@ import torch
 
 from inflight.model.huge_pages import empty_pages
 
-# Enough that threads don't meet in a huge page.
-_BYTES_AT_ONCE = 16 << 20
+# Little enough to look at the clock often, and two huge pages for each of two threads.
+_BYTES_AT_ONCE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)

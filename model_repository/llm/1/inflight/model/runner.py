@@ -17,7 +17,7 @@ from inflight.scheduler.plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
-# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is three gigabytes.
+# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is two gigabytes.
 _FETCH_SECONDS = 4.0
 
 
