@@ -8,14 +8,27 @@ import pytest
 from ended_calls import EndedCalls
 
 
+class Request:
+    """Brings two responses, and tells whether what brings them is still there."""
+
+    def exec(self, *, decoupled: bool):
+        assert decoupled
+        responses = Responses()
+        self.responses = weakref.ref(responses)
+        return responses
+
+
 class Responses:
     """What Triton gives."""
 
+    def __iter__(self):
+        return iter(["one", "two"])
+
 
 def kept(ended: EndedCalls) -> "weakref.ref[Responses]":
-    responses = Responses()
-    ended.keep(responses)
-    return weakref.ref(responses)
+    request = Request()
+    assert list(ended.call(request)) == ["one", "two"]
+    return request.responses
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +78,17 @@ def test_a_question_within_another_frees_only_what_it_found() -> None:
 
     assert not ended.ask(is_cancelled)
     assert first() is None
+
+
+def test_what_is_left_in_the_middle_is_kept() -> None:
+    """As where the first response is an error."""
+    ended, request = EndedCalls(), Request()
+
+    def first() -> str:
+        for response in ended.call(request):
+            return response
+
+    assert first() == "one"
+    assert request.responses() is not None
+    assert not ended.ask(lambda: False)
+    assert request.responses() is None

@@ -1,7 +1,7 @@
 """Responses of calls that have ended, kept until Triton has let go of them."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -17,16 +17,20 @@ class EndedCalls:
         self._lock = threading.Lock()
         self._responses: list[Any] = []
 
-    def keep(self, responses: Any) -> None:
-        """Take what `exec` gave, once it is read to its end."""
-        with self._lock:
-            self._responses.append(responses)
+    def call(self, request: Any) -> Iterator[Any]:
+        """The responses of another model to a request of `pb_utils`, kept once they are read to their end."""
+        responses = request.exec(decoupled=True)
+        try:
+            yield from responses
+        finally:
+            with self._lock:
+                self._responses.append(responses)
 
     def ask(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Say what `is_cancelled` says, and free what was kept before.
+        """Say what `is_cancelled` says, and free what was kept before if that is no.
 
-        Each call begins with this, so that no more is kept than ran at once. Of a request that was cancelled before,
-        Triton's answer may come without going through the queue.
+        A no must come from Triton, through the queue; a yes may be remembered. As each call begins with this, no more
+        is kept than calls ran at once, and cancellations were sent since.
         """
         with self._lock:
             before, self._responses = self._responses, []

@@ -81,10 +81,9 @@ class TritonPythonModel:
 
     def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
         """The outputs for one row by name, without batch dimension, or the error to answer with."""
-        outputs = responses = None
+        outputs = None
         try:
-            responses = _llm_request(request, row, cancel_key).exec(decoupled=True)
-            for response in responses:
+            for response in self._ended.call(_llm_request(request, row, cancel_key)):
                 if response.has_error():
                     return _passed_on(response.error())
                 # An empty response may follow the answer, to say that it was the last.
@@ -92,8 +91,6 @@ class TritonPythonModel:
                     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         except Exception as fault:  # noqa: BLE001 - a fault of one request becomes its own error and no other's
             return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
-        finally:
-            self._ended.keep(responses)
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
         return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
@@ -141,16 +138,12 @@ class Calls:
         cancellation = pb_utils.InferenceRequest(
             model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
         )
-        responses = None
         try:
-            responses = cancellation.exec(decoupled=True)
-            for response in responses:
+            for response in self._ended.call(cancellation):
                 if response.has_error():
                     pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
         except Exception as fault:  # noqa: BLE001 - as long as the call goes on, the next sweep tries again
             pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
-        finally:
-            self._ended.keep(responses)
 
 
 class Places:

@@ -17,8 +17,8 @@ from inflight.scheduler.plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
-# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is two gigabytes.
-_FETCH_SECONDS = 4.0
+# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is one and a half gigabytes.
+_FETCH_SECONDS = 3.0
 
 
 class ModelRunner:
