@@ -88,7 +88,7 @@ async def load(stream: Stream) -> tuple[list[float], list[float], list[float]]:
 
 async def measure(settings: Mapping[str, str]) -> str:
     """Start a server with some settings; its line of the table."""
-    with inflight_server(default_model(), **settings) as server:
+    with inflight_server(default_model(), USERS + ARRIVALS, **settings) as server:
         async with server.connect() as stream:
             await first_token(stream, "warm up")
             alone, during, firsts = await load(stream)

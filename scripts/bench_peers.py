@@ -1,10 +1,10 @@
 """`make bench-peers`: this server beside vLLM's and llama.cpp's, on one machine under the same load.
 
 Each server runs alone, with the same weights in bfloat16 (vLLM computes in float32 where torch has no fast products of
-that), and they take turns. Users are closed loops: each sends its next request, a prompt of 30 to 120 words for 48 to
-96 tokens, as soon as its last one is answered, and streams; ours over Triton's gRPC, the others over their HTTP. The
-users are one process on the cores of the server. The first token is timed from sending on, a gap from one piece of an
-answer to the next.
+that), on all cores and as its makers advise for them, and they take turns. Users are closed loops: each sends its next
+request, a prompt of 30 to 120 words for 48 to 96 tokens, as soon as its last one is answered, and streams; ours over
+Triton's gRPC, the others over their HTTP. The users are one process on the cores of the server. The first token is
+timed from sending on, a gap from one piece of an answer to the next.
 
 `make peers` installs the others; those that are not are left out, and named.
 """
@@ -70,6 +70,7 @@ class Measured:
     resident_bytes: int = 0
     """After the largest load."""
     ready_seconds: float = 0.0
+    """The longest wait for it."""
 
     def tokens_per_second(self, users: int) -> float:
         loads = self.loads[users]
@@ -84,13 +85,23 @@ class Running:
     resident_bytes: Callable[[], int]
 
 
-Start: TypeAlias = Callable[[], AbstractContextManager[Running]]
+@dataclass(frozen=True)
+class Contender:
+    """A server that is measured; `start` takes how many users there are at most."""
+
+    start: Callable[[int], AbstractContextManager[Running]]
+    restarts: bool = False
+    """Whether it is started for each number of users, as places that nobody has slow it down."""
+
+    def shifts(self) -> list[tuple[int, ...]]:
+        """The numbers of users that one start of it serves."""
+        return [(users,) for users in LEVELS] if self.restarts else [LEVELS]
 
 
 @contextlib.contextmanager
-def inflight_server(folder: Path, **settings: str) -> Iterator[Running]:
+def inflight_server(folder: Path, users: int, **settings: str) -> Iterator[Running]:
     """Serve with Triton and this project's model; `settings` are model parameters besides the usual ones."""
-    with triton_server(folder, max_num_seqs=str(max(LEVELS)), **settings) as server:
+    with triton_server(folder, max_num_seqs=str(users), **settings) as server:
         yield Running(partial(connect_triton, server.grpc_url), server.resident_bytes)
 
 
@@ -111,9 +122,9 @@ async def connect_triton(url: str) -> AsyncIterator[Stream]:
 
 
 @contextlib.contextmanager
-def peer_server(make: Callable[[], Peer]) -> Iterator[Running]:
+def peer_server(make: Callable[[int], Peer], users: int) -> Iterator[Running]:
     """Serve with another server."""
-    with make() as server:
+    with make(users) as server:
         server.wait_ready(PEER_READY_SECONDS)
         yield Running(server.connect, server.resident_bytes)
 
@@ -148,12 +159,14 @@ async def closed_loop(stream: Stream, users: int, tasks: Sequence[Task], advance
     return Load(sum(task.output_tokens for task in tasks), time.perf_counter() - started, firsts, gaps)
 
 
-async def measure(server: Running, seed: int, measured: Measured, advance: Callable[[], object]) -> None:
-    """Warm a server up and run all loads."""
+async def measure(
+    server: Running, levels: Sequence[int], seed: int, measured: Measured, advance: Callable[[], object]
+) -> None:
+    """Warm a server up and run some loads."""
     async with server.connect() as stream:
-        warm_up = workload(max(LEVELS), OUTPUT_TOKENS, WARM_UP_SEED + seed)
-        await closed_loop(stream, max(LEVELS), warm_up, lambda: None)
-        for users in LEVELS:
+        warm_up = workload(max(levels), OUTPUT_TOKENS, WARM_UP_SEED + seed)
+        await closed_loop(stream, max(levels), warm_up, lambda: None)
+        for users in levels:
             load = await closed_loop(stream, users, tasks_of(users, seed), advance)
             measured.loads.setdefault(users, []).append(load)
     measured.resident_bytes = max(measured.resident_bytes, server.resident_bytes())
@@ -169,18 +182,20 @@ def tasks_of(users: int, seed: int) -> list[Task]:
     return workload(num_tasks(users), OUTPUT_TOKENS, 1000 * seed + users)
 
 
-def compare(starts: dict[str, Start]) -> dict[str, Measured]:
+def compare(contenders: dict[str, Contender]) -> dict[str, Measured]:
     """Measure all servers in turn, as often as there are rounds, behind a progress bar."""
-    results = {name: Measured() for name in starts}
-    total = ROUNDS * len(starts) * sum(map(num_tasks, LEVELS))
+    results = {name: Measured() for name in contenders}
+    total = ROUNDS * len(contenders) * sum(map(num_tasks, LEVELS))
     with tqdm(total=total, bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} requests, {elapsed}") as bar:
         for number in range(1, ROUNDS + 1):
-            for name, start in starts.items():
+            for name, contender in contenders.items():
                 bar.set_description_str(f"{number}/{ROUNDS} {name}")
-                before = time.perf_counter()
-                with start() as server:
-                    results[name].ready_seconds = time.perf_counter() - before
-                    asyncio.run(measure(server, number, results[name], bar.update))
+                for levels in contender.shifts():
+                    before = time.perf_counter()
+                    with contender.start(max(levels)) as server:
+                        waited = time.perf_counter() - before
+                        results[name].ready_seconds = max(results[name].ready_seconds, waited)
+                        asyncio.run(measure(server, levels, number, results[name], bar.update))
     return results
 
 
@@ -224,19 +239,19 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         folder = default_model()
-        starts: dict[str, Start] = {OURS: partial(inflight_server, folder)}
+        contenders = {OURS: Contender(partial(inflight_server, folder))}
         if vllm.installed():
-            starts[vllm.NAME] = partial(peer_server, partial(vllm.server, folder, max(LEVELS)))
+            contenders[vllm.NAME] = Contender(partial(peer_server, partial(vllm.server, folder)))
         if llama_cpp.installed():
-            starts[llama_cpp.NAME] = partial(peer_server, partial(llama_cpp.server, max(LEVELS)))
-        absent = [name for name in (vllm.NAME, llama_cpp.NAME) if name not in starts]
-        results = compare(starts)
+            contenders[llama_cpp.NAME] = Contender(partial(peer_server, llama_cpp.server), restarts=True)
+        absent = [name for name in (vllm.NAME, llama_cpp.NAME) if name not in contenders]
+        results = compare(contenders)
     except KeyboardInterrupt:
         return 130
     except (LauncherError, RuntimeError, OSError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
-    machine = environment("bfloat16", "cpu") | {vllm.NAME: best_dtype()}
+    machine = environment("bfloat16", "cpu") | {vllm.NAME: f"{best_dtype()}, {vllm.allocator() or 'malloc of libc'}"}
     about = "; ".join(f"{name}: {value}" for name, value in machine.items())
     print(f"{table(results)}\n\n{notes(results)}\nabsent: {', '.join(absent) or 'none'}\n{about}")
     if options.json is not None:

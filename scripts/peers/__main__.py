@@ -21,6 +21,8 @@ def main() -> int:
         except LauncherError as error:
             failed = True
             print(f"error: {name}: {error}", file=sys.stderr)
+    if vllm.allocator() is None:
+        print("vLLM is faster where the system has tcmalloc; Debian's package is libtcmalloc-minimal4")
     return 1 if failed else 0
 
 

@@ -1,12 +1,28 @@
 """The arithmetic of `make bench-peers`; the servers themselves run when it does."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from load_tests.workload import Task
-from scripts.bench_peers import LEVELS, OURS, Load, Measured, ask, closed_loop, num_tasks, table, tasks_of
+from scripts.bench_peers import (
+    LEVELS,
+    OURS,
+    ROUNDS,
+    Contender,
+    Load,
+    Measured,
+    Running,
+    Stream,
+    ask,
+    closed_loop,
+    compare,
+    num_tasks,
+    table,
+    tasks_of,
+)
 
 
 def measured(tokens: int) -> Measured:
@@ -20,6 +36,27 @@ def test_the_table_compares_with_each_peer_at_every_level() -> None:
     assert len(lines) == 2 + 2 * len(LEVELS)
     assert lines[2].split(" | ")[1:5] == [OURS, "150", "150, 150", ""]
     assert lines[3].split(" | ")[1:6] == ["other", "100", "100, 100", "1.50", "200, 298"]
+
+
+@pytest.mark.parametrize(("restarts", "places"), [(False, [max(LEVELS)]), (True, list(LEVELS))])
+def test_all_levels_are_measured_each_round_however_often_the_server_starts(restarts: bool, places: list[int]) -> None:
+    starts = []
+
+    async def stream(prompt: str, output_tokens: int) -> AsyncIterator[str]:
+        yield "piece"
+
+    @contextlib.asynccontextmanager
+    async def connect() -> AsyncIterator[Stream]:
+        yield stream
+
+    @contextlib.contextmanager
+    def start(users: int) -> Iterator[Running]:
+        starts.append(users)
+        yield Running(connect, lambda: 2**30)
+
+    results = compare({"any": Contender(start, restarts)})
+    assert starts == ROUNDS * places
+    assert {users: len(loads) for users, loads in results["any"].loads.items()} == dict.fromkeys(LEVELS, ROUNDS)
 
 
 def test_every_round_and_level_has_requests_of_its_own() -> None:
