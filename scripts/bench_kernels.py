@@ -89,6 +89,12 @@ def _products(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[Pair
         [partial(kernels.linear, x, each) for each in packed],
         [partial(functional.linear, x, each) for each in weights],
     )
+    yield Pair(
+        "linear_silu_mul",
+        count,
+        [partial(kernels.linear_silu_mul, x, each) for each in packed],
+        [partial(_gated, x, each) for each in weights],
+    )
     rounded = [rounded_to_int8(weight) for weight in weights]
     yield Pair(
         "linear_int8",
@@ -96,6 +102,11 @@ def _products(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[Pair
         [partial(kernels.linear_int8, x, kernels.pack_weight(whole), scales) for whole, scales in rounded],
         [partial(torch._weight_int8pack_mm, x, whole, scales.bfloat16()) for whole, scales in rounded],
     )
+
+
+def _gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    gate, up = functional.linear(x, weight).chunk(2, dim=-1)
+    return functional.silu(gate) * up
 
 
 def _attention(model: LoadedModel, rows: int) -> Pair:

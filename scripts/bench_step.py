@@ -26,7 +26,8 @@ from scripts.default_model import default_model
 from scripts.errors import LauncherError
 
 PROFILED = 5
-LINEAR, ATTENTION = ("inflight::linear", "aten::addmm", "aten::mm"), ("inflight::paged_attention",)
+LINEAR = ("inflight::linear", "inflight::linear_silu_mul", "aten::addmm", "aten::mm")
+ATTENTION = ("inflight::paged_attention",)
 
 
 def parts_of(step: Step) -> tuple[float, float, float]:

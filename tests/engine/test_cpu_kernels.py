@@ -3,6 +3,7 @@
 import shutil
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,32 @@ def test_linear_int8(rows: int, inputs: int, columns: int) -> None:
     y = torch.ops.inflight.linear_int8(x, torch.ops.inflight.pack_weight(weight), scales)
     wanted = x.double() @ (weight.double() * scales.double()[:, None]).T
     assert max(error(mine, right) for mine, right in zip(y, wanted, strict=True)) < LINEAR_ERROR
+
+
+# More than a hundred rows: where sums of gates wait for the others, rows come in parts.
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 33, 100, 128, 129, 161, 300])
+@pytest.mark.parametrize(("inputs", "columns"), [(30, 32), (64, 96), (576, 352)])
+@pytest.mark.parametrize("int8", [False, True])
+def test_linear_silu_mul(rows: int, inputs: int, columns: int, int8: bool) -> None:
+    x, weight = random(rows, inputs), random(2 * columns, inputs) / inputs**0.5
+    exact = weight.double()
+    if int8:
+        whole, scales = rounded_to_int8(weight)
+        exact = whole.double() * scales.double()[:, None]
+        packed = torch.ops.inflight.pack_weight(whole)
+        multiply = partial(torch.ops.inflight.linear_int8_silu_mul, packed=packed, scales=scales)
+    else:
+        multiply = partial(torch.ops.inflight.linear_silu_mul, packed=torch.ops.inflight.pack_weight(weight))
+    gate, up = (x.double() @ exact.T).chunk(2, dim=-1)
+    y = multiply(x)
+    assert error(y, nn.functional.silu(gate) * up) < 2 * LINEAR_ERROR
+    assert torch.equal(y, torch.cat([multiply(row[None]) for row in x]))
+
+
+def test_linear_silu_mul_takes_as_many_gates_as_others() -> None:
+    packed = torch.ops.inflight.pack_weight(random(96, 64))
+    with pytest.raises(RuntimeError, match="half of 3 panels"):
+        torch.ops.inflight.linear_silu_mul(random(2, 64), packed)
 
 
 def test_weights_in_int8_are_off_by_half_a_step_at_most() -> None:

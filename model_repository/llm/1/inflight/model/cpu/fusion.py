@@ -13,6 +13,19 @@ graph(%gate, %up):
   return (%y)
 """
 _MUL_SILU = _SILU_MUL.replace("(%activated, %up)", "(%up, %activated)")
+_LINEAR_SILU_MUL = """
+graph(%x, %packed, %widths, %last_dim):
+  %both = inflight::linear(%x, %packed)
+  %columns = aten::split_with_sizes(%both, %widths, %last_dim)
+  %first, %second = prim::ListUnpack(%columns)
+  %pair = prim::TupleConstruct(%first, %second)
+  %gate, %up = prim::TupleUnpack(%pair)
+  %y = inflight::silu_mul(%gate, %up)
+  return (%y)
+"""
+_LINEAR_INT8_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(%x, %packed)", "linear_int8(%x, %packed, %scales)").replace(
+    "%packed, %widths", "%packed, %scales, %widths"
+)
 # The matcher begins with what makes the first result, which must be the last of the run.
 _ADD_NORM = """
 graph(%x, %y, %one, %weight, %eps):
@@ -43,6 +56,8 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
+    (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed)"),
+    (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales)"),
     (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )

@@ -42,6 +42,12 @@ inline Lanes exp_nonpositive(Lanes x) {
   return times_power_of_two(p, n);
 }
 
+// x / (1 + e^-x). Of e^-|x| nothing overflows: 1 / (1 + e^-x) is e^x / (1 + e^x).
+inline Lanes silu(Lanes x) {
+  const Lanes zero = all(0.0f), one = all(1.0f), e = exp_nonpositive(zero - absolute(x));
+  return x * (select(less(x, zero), e, one) / (one + e));
+}
+
 // Calls `work` on every thread with a function that gives out the numbers below `count`, and `count` when none is left.
 // Each takes the next one when it is free, as another process may have taken its processor for a while.
 template <class Work>

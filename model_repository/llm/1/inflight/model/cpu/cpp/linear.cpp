@@ -12,6 +12,7 @@
 
 #include "product.h"
 #include "rows.h"
+#include "silu_mul.h"
 #ifdef __AMX_BF16__
 #include "linear_amx.h"
 #endif
@@ -139,10 +140,26 @@ Tensor pack_weight(const Tensor& weight) {
   return weight.view({columns / PANEL, PANEL, inputs / 2, 2}).transpose(1, 2).contiguous();
 }
 
-template <class Kind>
+void check_scales(const Tensor& packed, const Tensor& scales) {
+  TORCH_CHECK(scales.numel() == packed.size(0) * PANEL, "there are ", scales.numel(), " scales for ", packed.size(0) * PANEL,
+              " columns");
+}
+
+// `GATED`: the first half of the columns are gates, the product that of their silu and the other half.
+template <class Kind, bool GATED = false>
 Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
-  const int64_t columns = packed.size(0) * PANEL, inputs = packed.size(1) * 2;
+  const int64_t panels = packed.size(0) / (GATED ? 2 : 1), columns = panels * PANEL, inputs = packed.size(1) * 2;
   TORCH_CHECK(x.size(-1) == inputs, "x has ", x.size(-1), " columns, weights take ", inputs);
+  TORCH_CHECK(!GATED || packed.size(0) % 2 == 0, "gates have half of ", packed.size(0), " panels");
+#ifdef __AMX_BF16__
+  const bool by_amx = inputs % TILE_INPUTS == 0 && may_use_amx();
+#else
+  constexpr bool by_amx = false;
+#endif
+  if (GATED && !by_amx) {
+    const Tensor both = multiply<Kind>(x, packed, scales);
+    return silu_mul(both.narrow(-1, 0, columns), both.narrow(-1, columns, columns));
+  }
   auto shape = x.sizes().vec();
   shape.back() = columns;
   Tensor y = at::empty(shape, x.options());
@@ -156,12 +173,12 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               columns,
                               scales};
 #ifdef __AMX_BF16__
-  if (inputs % TILE_INPUTS == 0 && may_use_amx()) {
-    multiply_by_amx(product, rows.count, packed.size(0));
+  if (by_amx) {
+    multiply_by_amx<GATED>(product, rows.count, panels);
     return y;
   }
 #endif
-  multiply_by_lanes(product, rows.count, packed.size(0));
+  multiply_by_lanes(product, rows.count, panels);
   return y;
 }
 
@@ -170,9 +187,16 @@ Tensor linear(const Tensor& x, const Tensor& packed) { return multiply<Bf16>(x, 
 
 // x [..., K] by packed weights of N columns in int8 with scales [N]: [..., N].
 Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales) {
-  TORCH_CHECK(scales.numel() == packed.size(0) * PANEL, "there are ", scales.numel(), " scales for ", packed.size(0) * PANEL,
-              " columns");
+  check_scales(packed, scales);
   return multiply<Int8>(x, packed, scales.const_data_ptr<float>());
+}
+
+// x [..., K] by packed weights of a gate's N columns and as many others: silu(gate) * other, rounded once: [..., N].
+Tensor linear_silu_mul(const Tensor& x, const Tensor& packed) { return multiply<Bf16, true>(x, packed, nullptr); }
+
+Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor& scales) {
+  check_scales(packed, scales);
+  return multiply<Int8, true>(x, packed, scales.const_data_ptr<float>());
 }
 
 }  // namespace
@@ -181,4 +205,6 @@ TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("pack_weight(Tensor weight) -> Tensor", pack_weight);
   library.def("linear(Tensor x, Tensor packed) -> Tensor", linear);
   library.def("linear_int8(Tensor x, Tensor packed, Tensor scales) -> Tensor", linear_int8);
+  library.def("linear_silu_mul(Tensor x, Tensor packed) -> Tensor", linear_silu_mul);
+  library.def("linear_int8_silu_mul(Tensor x, Tensor packed, Tensor scales) -> Tensor", linear_int8_silu_mul);
 }

@@ -11,6 +11,7 @@
 
 #include "lanes.h"
 #include "rows.h"
+#include "silu_mul.h"
 
 namespace {
 
@@ -66,29 +67,6 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const 
     }
   });
   return {normed, sum};
-}
-
-// gate / (1 + e^-gate) * up, rounded once at the end; both [..., width].
-Tensor silu_mul(const Tensor& gate, const Tensor& up) {
-  TORCH_CHECK(gate.sizes() == up.sizes(), "gate is ", gate.sizes(), ", up ", up.sizes());
-  const Rows gates(gate), ups(up);
-  const int64_t width = gates.width;
-  Tensor y = at::empty(gate.sizes(), gate.options());
-  BFloat16* out = y.mutable_data_ptr<BFloat16>();
-  const Lanes zero = all(0.0f), one = all(1.0f);
-  at::parallel_for(0, gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row)
-      for (int64_t d = 0; d < width; d += LANES) {
-        const Mask lanes = lanes_below(width - d);
-        const Lanes x = load_floats(gates[row] + d, lanes);
-        // Of e^-|x| nothing overflows: 1 / (1 + e^-x) is e^x / (1 + e^x).
-        const Lanes e = exp_nonpositive(zero - absolute(x));
-        const Lanes sigmoid = select(less(x, zero), e, one) / (one + e);
-        const Lanes other = load_floats(ups[row] + d, lanes);
-        store_bf16(out + row * width + d, x * sigmoid * other, lanes);
-      }
-  });
-  return y;
 }
 
 // x * cos + (-x's second half, x's first half) * sin, rounded once at the end (RoPE, arXiv 2104.09864, with the halves
@@ -155,6 +133,24 @@ Tensor argmax(const Tensor& x) {
 }
 
 }  // namespace
+
+// gate / (1 + e^-gate) * up, rounded once at the end; both [..., width].
+Tensor silu_mul(const Tensor& gate, const Tensor& up) {
+  TORCH_CHECK(gate.sizes() == up.sizes(), "gate is ", gate.sizes(), ", up ", up.sizes());
+  const Rows gates(gate), ups(up);
+  const int64_t width = gates.width;
+  Tensor y = at::empty(gate.sizes(), gate.options());
+  BFloat16* out = y.mutable_data_ptr<BFloat16>();
+  at::parallel_for(0, gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      for (int64_t d = 0; d < width; d += LANES) {
+        const Mask lanes = lanes_below(width - d);
+        const Lanes other = load_floats(ups[row] + d, lanes);
+        store_bf16(out + row * width + d, silu(load_floats(gates[row] + d, lanes)) * other, lanes);
+      }
+  });
+  return y;
+}
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
