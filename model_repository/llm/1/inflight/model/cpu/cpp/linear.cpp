@@ -194,6 +194,7 @@ Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales) 
 // x [..., K] by packed weights of a gate's N columns and as many others: silu(gate) * other, rounded once: [..., N].
 Tensor linear_silu_mul(const Tensor& x, const Tensor& packed) { return multiply<Bf16, true>(x, packed, nullptr); }
 
+// The same by weights in int8 with a scale for each of their columns.
 Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor& scales) {
   check_scales(packed, scales);
   return multiply<Int8, true>(x, packed, scales.const_data_ptr<float>());
