@@ -55,6 +55,14 @@ def random(*size: int) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(sum(size))).bfloat16()
 
 
+def test_rows_of_results_do_not_share_cache_sets() -> None:
+    weight = torch.ops.inflight.pack_weight(random(64, 64))
+    y = torch.ops.inflight.linear(random(1, 7, 64), weight)
+    assert y.shape == (1, 7, 64)
+    assert y.stride(1) * y.itemsize % 128 == 64, "as lines of a cache have 64 bytes, an odd number of them"
+    assert torch.ops.inflight.linear(random(2, 7, 64), weight).is_contiguous(), "a model may view them as others"
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 64, 100])
 @pytest.mark.parametrize(("inputs", "columns"), [(2, 32), (30, 64), (576, 960), (1536, 96)])
 def test_linear(rows: int, inputs: int, columns: int) -> None:

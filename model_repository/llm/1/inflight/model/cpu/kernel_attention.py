@@ -24,12 +24,17 @@ def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see cpp/attention.cpp."""
+    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see cpp/attention.cpp.
 
-    def pages(heads: int, width: int) -> torch.Tensor:
-        return empty_pages((num_blocks, heads, block_size * width), dtype, device)
+    A head's values of a block follow its keys: one long piece comes faster from memory than two short ones.
+    """
 
-    return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
+    def layer(shape: LayerShape) -> LayerCache:
+        keys, values = block_size * shape.key_width, block_size * shape.value_width
+        pages = empty_pages((num_blocks, shape.num_kv_heads, keys + values), dtype, device)
+        return LayerCache(pages[..., :keys], pages[..., keys:])
+
+    return [layer(shape) for shape in shapes]
 
 
 class BatchTensors(NamedTuple):

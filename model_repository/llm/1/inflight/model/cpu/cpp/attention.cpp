@@ -2,7 +2,8 @@
 //
 // A block of 16 n tokens of one KV head is, for keys, [n][D / 2][16][2]: sixteen tokens in lanes, pairs of dimensions to
 // sum over; for values, [n][8][D][2]: dimensions in lanes, pairs of tokens to sum over. So neither product adds across
-// lanes. A task is a tile of query rows (tokens times the query heads of a KV head) with one KV head.
+// lanes. Keys and values may lie anywhere; side by side, memory brings them faster. A task is a tile of query rows (tokens
+// times the query heads of a KV head) with one KV head.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -173,8 +174,10 @@ void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, con
   const BFloat16 *from_k = key.const_data_ptr<BFloat16>(), *from_v = value.const_data_ptr<BFloat16>();
   BFloat16 *to_k = keys.mutable_data_ptr<BFloat16>(), *to_v = values.mutable_data_ptr<BFloat16>();
   for (int64_t i = 0; i < begun.size(0); ++i) {
-    BFloat16* page = to_v + begun.const_data_ptr<int64_t>()[i] * values.stride(0);
-    std::fill(page, page + values.stride(0), BFloat16(0));
+    for (int64_t h = 0; h < heads; ++h) {
+      BFloat16* page = to_v + begun.const_data_ptr<int64_t>()[i] * values.stride(0) + h * values.stride(1);
+      std::fill(page, page + block_size * width_v, BFloat16(0));
+    }
   }
   at::parallel_for(0, slots.size(0), ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
@@ -182,13 +185,13 @@ void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, con
       const int64_t lanes = place / LANES * LANES, lane = place % LANES;
       for (int64_t h = 0; h < heads; ++h) {
         const BFloat16* k = from_k + t * key.stride(2) + h * key.stride(1);
-        BFloat16* page_k = to_k + ((block * heads + h) * block_size + lanes) * width_k + lane * 2;
+        BFloat16* page_k = to_k + block * keys.stride(0) + h * keys.stride(1) + lanes * width_k + lane * 2;
         for (int64_t d = 0; d < width_k; d += 2) {
           page_k[d * LANES] = k[d];
           page_k[d * LANES + 1] = k[d + 1];
         }
         const BFloat16* v = from_v + t * value.stride(2) + h * value.stride(1);
-        BFloat16* page_v = to_v + ((block * heads + h) * block_size + lanes) * width_v + lane / 2 * 2 * width_v + lane % 2;
+        BFloat16* page_v = to_v + block * values.stride(0) + h * values.stride(1) + (lanes + lane / 2 * 2) * width_v + lane % 2;
         for (int64_t d = 0; d < width_v; ++d) page_v[d * 2] = v[d];
       }
     }
@@ -221,7 +224,7 @@ void attend(const Attention& a, const Take& take) {
     const int64_t h = task % a.heads, tokens = tile[2], rows = tokens * group;
     const Pages pages{a.keys.const_data_ptr<BFloat16>(), a.values.const_data_ptr<BFloat16>(),
                       a.block_tables.const_data_ptr<int64_t>() + tile[0] * a.block_tables.stride(0), a.block_size,
-                      h * a.block_size * a.width_k, h * a.block_size * a.width_v, a.keys.stride(0), a.values.stride(0),
+                      h * a.keys.stride(1), h * a.values.stride(1), a.keys.stride(0), a.values.stride(0),
                       a.width_k, a.width_v};
     const auto start_of = [&](int64_t end) { return a.window > 0 ? std::max<int64_t>(0, end - a.window) : 0; };
     const int64_t first = start_of(tile[3] + 1) / LANES, last = (tile[3] + tokens + LANES - 1) / LANES;
@@ -244,7 +247,7 @@ void attend(const Attention& a, const Take& take) {
 // Writes the step's keys and values into the pages, then attends: [1, T, query heads, value width].
 //
 // query [1, query heads, T, D], key [1, KV heads, T, D] and value [1, KV heads, T, DV] with any strides but the last;
-// keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV]; slots [T]; begun [blocks];
+// keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV], likewise; slots [T]; begun [blocks];
 // block_tables [R, most blocks]; tiles [tiles, 4]: row, first token, number of tokens, place of the first in its
 // sequence. A token sees `window` tokens, itself included, or all before it if that is 0; softcap 0 is none.
 Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& keys,
@@ -255,6 +258,7 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
   TORCH_CHECK(width_k % 2 == 0 && width_v % LANES == 0 && block_size % LANES == 0, "widths ", width_k, ", ", width_v,
               " or block size ", block_size, " don't fit");
   TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1, "heads must be in one piece");
+  TORCH_CHECK(keys.stride(2) == 1 && values.stride(2) == 1, "a head's part of a block must be in one piece");
   write_pages(key, value, keys, values, slots, begun, block_size);
   Tensor output = at::empty({1, query.size(2), query.size(1), width_v}, query.options());
   const Attention attention{query, keys, values, block_tables, tiles, heads, width_k, width_v, block_size, window,

@@ -18,57 +18,60 @@ inline TileShapes attention_tiles(int64_t rows) {
 inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
   for (int64_t i = 0; i < DIMENSIONS * LANES; i += 2 * LANES) {
     _mm_prefetch(next_keys + i, _MM_HINT_T0);
-    _mm_prefetch(values + i, _MM_HINT_T1);
+    _mm_prefetch(values + i, _MM_HINT_T0);
   }
 }
 
-// Scores as in attention.cpp, for as many rows as the tiles have.
-inline void score_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last,
-                        float* scores, int64_t scores_stride) {
-  int64_t lane = first;
-  for (; lane + 4 <= last; lane += 4) {
-    const BFloat16 *keys[4], *next_keys[4], *values[4];
-    for (int64_t l = 0; l < 4; ++l) {
-      keys[l] = pages.key_lanes(lane + l);
-      next_keys[l] = pages.key_lanes(std::min(lane + l + 4, last - 1));
-      values[l] = pages.value_lanes(lane + l);
-    }
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
-      const int64_t tile = d * LANES;
-      _tile_loadd(4, queries + d, stride * 2);
-      _tile_loadd(6, keys[0] + tile, 64);
-      prefetch_tiles(next_keys[0] + tile, values[0] + tile);
-      _tile_dpbf16ps(0, 4, 6);
+// Scores as in attention.cpp, with the tokens of `COUNT` lanes, four at most, for as many rows as the tiles have.
+template <int COUNT>
+void score_lane_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t lane, int64_t last, float* scores,
+                 int64_t scores_stride) {
+  const BFloat16 *keys[4], *next_keys[4], *values[4];
+  for (int64_t l = 0; l < COUNT; ++l) {
+    keys[l] = pages.key_lanes(lane + l);
+    next_keys[l] = pages.key_lanes(std::min(lane + l + COUNT, last - 1));
+    values[l] = pages.value_lanes(lane + l);
+  }
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
+    const int64_t tile = d * LANES;
+    _tile_loadd(4, queries + d, stride * 2);
+    _tile_loadd(6, keys[0] + tile, 64);
+    prefetch_tiles(next_keys[0] + tile, values[0] + tile);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (COUNT > 1) {
       _tile_loadd(6, keys[1] + tile, 64);
       prefetch_tiles(next_keys[1] + tile, values[1] + tile);
       _tile_dpbf16ps(1, 4, 6);
+    }
+    if constexpr (COUNT > 2) {
       _tile_loadd(6, keys[2] + tile, 64);
       prefetch_tiles(next_keys[2] + tile, values[2] + tile);
       _tile_dpbf16ps(2, 4, 6);
+    }
+    if constexpr (COUNT > 3) {
       _tile_loadd(6, keys[3] + tile, 64);
       prefetch_tiles(next_keys[3] + tile, values[3] + tile);
       _tile_dpbf16ps(3, 4, 6);
     }
-    float* to = scores + lane * LANES;
-    _tile_stored(0, to, scores_stride * 4);
-    _tile_stored(1, to + LANES, scores_stride * 4);
-    _tile_stored(2, to + 2 * LANES, scores_stride * 4);
-    _tile_stored(3, to + 3 * LANES, scores_stride * 4);
   }
-  for (; lane < last; ++lane) {
-    const BFloat16* keys = pages.key_lanes(lane);
-    _tile_zero(0);
-    for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
-      _tile_loadd(4, queries + d, stride * 2);
-      _tile_loadd(6, keys + d * LANES, 64);
-      _tile_dpbf16ps(0, 4, 6);
-    }
-    _tile_stored(0, scores + lane * LANES, scores_stride * 4);
-  }
+  float* to = scores + lane * LANES;
+  _tile_stored(0, to, scores_stride * 4);
+  if constexpr (COUNT > 1) _tile_stored(1, to + LANES, scores_stride * 4);
+  if constexpr (COUNT > 2) _tile_stored(2, to + 2 * LANES, scores_stride * 4);
+  if constexpr (COUNT > 3) _tile_stored(3, to + 3 * LANES, scores_stride * 4);
+}
+
+inline void score_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last,
+                        float* scores, int64_t scores_stride) {
+  static constexpr decltype(&score_lane_tiles<4>) REST[] = {nullptr, score_lane_tiles<1>, score_lane_tiles<2>,
+                                                                 score_lane_tiles<3>};
+  int64_t lane = first;
+  for (; lane + 4 <= last; lane += 4) score_lane_tiles<4>(queries, stride, pages, lane, last, scores, scores_stride);
+  if (lane < last) REST[last - lane](queries, stride, pages, lane, last, scores, scores_stride);
 }
 
 // Mixes as in attention.cpp, for as many rows as the tiles have.

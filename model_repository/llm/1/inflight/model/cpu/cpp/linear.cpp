@@ -162,7 +162,7 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   }
   auto shape = x.sizes().vec();
   shape.back() = columns;
-  Tensor y = at::empty(shape, x.options());
+  Tensor y = empty_rows(shape, x.options());
   const Rows rows(x);
   if (rows.count == 0) return y;
   const Product<Kind> product{rows[0],
@@ -170,7 +170,7 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               packed.const_data_ptr<typename Kind::Weight>(),
                               packed.size(1),
                               y.mutable_data_ptr<BFloat16>(),
-                              columns,
+                              row_stride(y),
                               scales};
 #ifdef __AMX_BF16__
   if (by_amx) {

@@ -43,10 +43,11 @@ struct Norm {
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   const Rows rows(x);
   const Norm norm(weight, rows.width, eps);
-  Tensor y = at::empty(x.sizes(), x.options());
+  Tensor y = empty_rows(x.sizes(), x.options());
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
+  const int64_t stride = row_stride(y);
   at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) norm(rows[row], out + row * rows.width);
+    for (int64_t row = first; row < last; ++row) norm(rows[row], out + row * stride);
   });
   return y;
 }
@@ -56,14 +57,15 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const 
   TORCH_CHECK(x.sizes() == y.sizes(), "x is ", x.sizes(), ", y ", y.sizes());
   const Rows rows(x), others(y);
   const Norm norm(weight, rows.width, eps);
-  Tensor sum = at::empty(x.sizes(), x.options()), normed = at::empty(x.sizes(), x.options());
+  Tensor sum = at::empty(x.sizes(), x.options()), normed = empty_rows(x.sizes(), x.options());
   BFloat16 *sums = sum.mutable_data_ptr<BFloat16>(), *out = normed.mutable_data_ptr<BFloat16>();
+  const int64_t stride = row_stride(normed);
   at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       BFloat16* to = sums + row * rows.width;
       for (int64_t d = 0; d < rows.width; d += LANES)
         store_bf16(to + d, load_floats(rows[row] + d) + load_floats(others[row] + d));
-      norm(to, out + row * rows.width);
+      norm(to, out + row * stride);
     }
   });
   return {normed, sum};
@@ -139,14 +141,15 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   TORCH_CHECK(gate.sizes() == up.sizes(), "gate is ", gate.sizes(), ", up ", up.sizes());
   const Rows gates(gate), ups(up);
   const int64_t width = gates.width;
-  Tensor y = at::empty(gate.sizes(), gate.options());
+  Tensor y = empty_rows(gate.sizes(), gate.options());
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
+  const int64_t stride = row_stride(y);
   at::parallel_for(0, gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       for (int64_t d = 0; d < width; d += LANES) {
         const Mask lanes = lanes_below(width - d);
         const Lanes other = load_floats(ups[row] + d, lanes);
-        store_bf16(out + row * width + d, silu(load_floats(gates[row] + d, lanes)) * other, lanes);
+        store_bf16(out + row * stride + d, silu(load_floats(gates[row] + d, lanes)) * other, lanes);
       }
   });
   return y;
