@@ -22,11 +22,11 @@ inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
   }
 }
 
-// Scores as in attention.cpp, with the tokens of `COUNT` lanes, four at most, for as many rows as the tiles have.
+// Scores with the tokens of `COUNT` lanes, four at most; fetches their values and as many lanes of keys after them.
 template <int COUNT>
 void score_lane_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t lane, int64_t last, float* scores,
-                 int64_t scores_stride) {
-  const BFloat16 *keys[4], *next_keys[4], *values[4];
+                      int64_t scores_stride) {
+  const BFloat16 *keys[COUNT], *next_keys[COUNT], *values[COUNT];
   for (int64_t l = 0; l < COUNT; ++l) {
     keys[l] = pages.key_lanes(lane + l);
     next_keys[l] = pages.key_lanes(std::min(lane + l + COUNT, last - 1));
@@ -65,10 +65,11 @@ void score_lane_tiles(const BFloat16* queries, int64_t stride, const Pages& page
   if constexpr (COUNT > 3) _tile_stored(3, to + 3 * LANES, scores_stride * 4);
 }
 
+// Scores as in attention.cpp, for as many rows as the tiles have.
 inline void score_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last,
                         float* scores, int64_t scores_stride) {
   static constexpr decltype(&score_lane_tiles<4>) REST[] = {nullptr, score_lane_tiles<1>, score_lane_tiles<2>,
-                                                                 score_lane_tiles<3>};
+                                                            score_lane_tiles<3>};
   int64_t lane = first;
   for (; lane + 4 <= last; lane += 4) score_lane_tiles<4>(queries, stride, pages, lane, last, scores, scores_stride);
   if (lane < last) REST[last - lane](queries, stride, pages, lane, last, scores, scores_stride);

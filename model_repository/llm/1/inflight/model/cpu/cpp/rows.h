@@ -3,15 +3,14 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 // A new tensor. If all of its rows are in one dimension, they lie an odd number of cache lines apart: the same column of
 // sixteen neighbours is a tile, and at an even number, as most widths are, these would share half of a cache's sets or less.
 inline at::Tensor empty_rows(at::IntArrayRef sizes, const at::TensorOptions& options) {
   constexpr int64_t LINE = 32;  // Numbers in bfloat16.
   const int64_t width = sizes.back(), lines = (width + LINE - 1) / LINE | 1;
-  int64_t numbers = 1;
-  for (const int64_t size : sizes) numbers *= size;
-  if (sizes.size() < 2 || numbers != sizes[sizes.size() - 2] * width) return at::empty(sizes, options);
+  if (sizes.size() < 2 || c10::multiply_integers(sizes) != sizes[sizes.size() - 2] * width) return at::empty(sizes, options);
   auto longer = sizes.vec();
   longer.back() = lines * LINE;
   return at::empty(longer, options).narrow(-1, 0, width);
