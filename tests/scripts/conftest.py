@@ -25,8 +25,9 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        pb_utils.Logger.log_info("the model speaks")
+        # In this order: Triton writes a logged line and its end apart, and a print of this process could come between.
         print("plain output", flush=True)
+        pb_utils.Logger.log_info("the model speaks")
 
     def execute(self, requests):
         for request in requests:
