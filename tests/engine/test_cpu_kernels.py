@@ -3,6 +3,7 @@
 import shutil
 import sys
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.request import Request
 from inflight.scheduler.plan import Scheduled, StepPlan
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
 from tests.unit.builders import make_request
@@ -29,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("cpu_kernels")
 LINEAR_ERROR, ATTENTION_ERROR = 3e-3, 6e-3
 
 EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
+# Of more than the 256 tokens that are attended to at once.
+LONG = [(600, 1), (250, 20), (0, 300), (511, 2)]
 LAYERS = {
     "plain": {},
     "a head each": {"query_heads": 4, "shape": LayerShape(4, 16, 16)},
@@ -40,6 +42,7 @@ LAYERS = {
     "larger blocks": {"block_size": 48},
     "window": {"window": 21},
     "window of one": {"window": 1},
+    "long window": {"window": 270},
     "softcap": {"softcap": 2.0},
     "sinks": {"sinks": True},
     "all at once": {"softcap": 1.5, "window": 9, "sinks": True, "query_heads": 6},
@@ -165,56 +168,71 @@ def test_what_siblings_computed_is_not_kept() -> None:
     assert [output() for output in outputs] == [None, None]
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_attention(layer: str) -> None:
-    case = Case(EVERYTHING, **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
-    shape, size = case.shape, case.block_size
-    assert kernel_attention.takes([shape], size)
-    lengths = [past + new for past, new in case.rows]
-    query = [random(length, case.query_heads, shape.key_width) for length in lengths]
-    keys = [random(length + 1, shape.num_kv_heads, shape.key_width)[1:] for length in lengths]
-    values = [random(length + 2, shape.num_kv_heads, shape.value_width)[2:] for length in lengths]
-    sinks = random(case.query_heads) if case.sinks else None
-    num_blocks = sum(-(-length // size) for length in lengths)
-    (cache,) = kernel_attention.allocate([shape], num_blocks, size, torch.bfloat16, CPU)
-    cache.keys.fill_(GARBAGE)
-    cache.values.fill_(float("nan"))  # What other requests left there.
-    free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0)).tolist()
-    requests = []
-    for row, length in enumerate(lengths):
-        requests.append(make_request(str(row), length))
-        requests[-1].blocks = [free.pop() for _ in range(-(-length // size))]
+class Sequences:
+    """Random sequences, one for each row of a case, and a cache that knows nothing of them yet."""
 
-    def attend(counts: list[int]) -> dict[int, torch.Tensor]:
-        shares = [Scheduled(r, count) for r, count in zip(requests, counts, strict=True) if count]
-        batch = RaggedBatch.build(StepPlan(tuple(shares)), size, CPU)
+    def __init__(self, case: Case) -> None:
+        self.case, shape, size = case, case.shape, case.block_size
+        assert kernel_attention.takes([shape], size)
+        lengths = [past + new for past, new in case.rows]
+        self.query = [random(length, case.query_heads, shape.key_width) for length in lengths]
+        self.keys = [random(length + 1, shape.num_kv_heads, shape.key_width)[1:] for length in lengths]
+        self.values = [random(length + 2, shape.num_kv_heads, shape.value_width)[2:] for length in lengths]
+        self.sinks = random(case.query_heads) if case.sinks else None
+        num_blocks = sum(-(-length // size) for length in lengths)
+        (self._cache,) = kernel_attention.allocate([shape], num_blocks, size, torch.bfloat16, CPU)
+        self._cache.keys.fill_(GARBAGE)
+        self._cache.values.fill_(float("nan"))  # What other requests left there.
+        free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0)).tolist()
+        self._requests = []
+        for row, length in enumerate(lengths):
+            self._requests.append(make_request(str(row), length))
+            self._requests[-1].blocks = [free.pop() for _ in range(-(-length // size))]
+
+    def attend(self, counts: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Attend for as many of each row's next tokens; no row for those of which there is none."""
+        shares = [Scheduled(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
+        batch = RaggedBatch.build(StepPlan(tuple(shares)), self.case.block_size, CPU)
         flat = [
             torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in batch.rows])
-            for part in (query, keys, values)
+            for part in (self.query, self.keys, self.values)
         ]
         call = AttentionCall(
             nn.Identity(),
             *(part.transpose(0, 1)[None] for part in flat),
-            scaling=case.scaling,
-            window=case.window,
-            softcap=case.softcap,
-            sinks=sinks,
+            scaling=self.case.scaling,
+            window=self.case.window,
+            softcap=self.case.softcap,
+            sinks=self.sinks,
         )
-        output = KernelAttention(BatchTensors.of(batch), [cache], [case.window]).attend(call)[0]
+        output = KernelAttention(BatchTensors.of(batch), [self._cache], [self.case.window]).attend(call)[0]
         borders = zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False)
-        return {int(request.request_id): output[first:last] for request, first, last in borders}
-
-    attend([past for past, _ in case.rows])
-    _commit(requests, [past for past, _ in case.rows])
-    found = attend([new for _, new in case.rows])
-    for row, (past, _) in enumerate(case.rows):
-        wanted = dense(query[row][past:], keys[row], values[row], case, sinks)
-        assert error(found[row], wanted) < ATTENTION_ERROR
+        found = {int(request.request_id): output[first:last] for request, first, last in borders}
+        for request, count in zip(self._requests, counts, strict=True):
+            request.num_computed += count
+        return found
 
 
-def _commit(requests: list[Request], counts: list[int]) -> None:
-    for request, count in zip(requests, counts, strict=True):
-        request.num_computed += count
+@pytest.mark.parametrize("rows", [EVERYTHING, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_attention(layer: str, rows: Sequence[tuple[int, int]]) -> None:
+    case = Case(rows, **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
+    sequences = Sequences(case)
+    sequences.attend([past for past, _ in rows])
+    found = sequences.attend([new for _, new in rows])
+    for row, (past, _) in enumerate(rows):
+        query, keys, values = sequences.query[row], sequences.keys[row], sequences.values[row]
+        assert error(found[row], dense(query[past:], keys, values, case, sequences.sinks)) < ATTENTION_ERROR
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_attention_of_a_token_does_not_depend_on_those_computed_with_it(layer: str) -> None:
+    case = Case([(0, 300), (0, 9)], **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
+    whole = Sequences(case).attend([300, 9])
+    chunked, chunks = Sequences(case), [(7, 9), (242, 0), (9, 0), (1, 0), (17, 0), (23, 0), (1, 0)]
+    found = [chunked.attend(chunk) for chunk in chunks]
+    assert torch.equal(torch.cat([outputs[0] for outputs in found]), whole[0])
+    assert torch.equal(found[0][1], whole[1])
 
 
 @pytest.mark.parametrize("rows", [1, 3, 70])

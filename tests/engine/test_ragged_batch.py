@@ -55,8 +55,10 @@ def test_block_tables_hold_what_the_step_needs_and_no_block_of_others(batch: Rag
     assert batch.block_tables.tolist() == [[8, 8], [7, 2], [3, 3], [5, 0]]
 
 
-def test_blocks_are_begun_where_their_first_slot_is_written(batch: RaggedBatch) -> None:
+def test_blocks_are_begun_where_their_first_slot_is_written_and_not_their_last(batch: RaggedBatch) -> None:
     assert batch.begun_blocks.tolist() == [3, 0]
+    assert build((running("prompt", list(range(9)), 0, [5, 1, 7]), 8)).begun_blocks.tolist() == []
+    assert build((running("prompt", list(range(9)), 2, [5, 1, 7]), 7)).begun_blocks.tolist() == [7]
     assert build((running("decode", [1, 2, 3], 2, [0]), 1)).begun_blocks.tolist() == []
 
 

@@ -26,8 +26,8 @@ class RaggedBatch:
     slots: torch.Tensor
     """[T] int64, `block * block_size + offset` that takes the token's key and value."""
     begun_blocks: torch.Tensor
-    """[blocks] int64, those of which this step writes the first slot. What else they hold is of requests that are
-    gone."""
+    """[blocks] int64, those of which this step writes the first slot but not the last. What else they hold is of
+    requests that are gone."""
     block_tables: torch.Tensor
     """[R, most blocks] int64: what the step reads and writes, each row padded with its own first block."""
     rows: list[Request]
@@ -52,12 +52,13 @@ class RaggedBatch:
         shares = sorted(plan.scheduled, key=lambda s: (s.num_tokens > 1, s.request.num_computed))
         lengths = np.array([share.num_tokens for share in shares])
         starts = np.array([share.request.num_computed for share in shares])
+        ends = starts + lengths
         borders = np.concatenate(([0], np.cumsum(lengths)))
         positions = np.arange(borders[-1]) + np.repeat(starts - borders[:-1], lengths)
-        tables = _block_tables(shares, -(-(starts + lengths) // block_size))
+        tables = _block_tables(shares, -(-ends // block_size))
         rows = np.repeat(np.arange(len(shares)), lengths)
         slots = tables[rows, positions // block_size] * block_size + positions % block_size
-        begun = slots[positions % block_size == 0] // block_size
+        begun = slots[(positions % block_size == 0) & (positions + block_size > ends[rows])] // block_size
         sampling = [
             (int(end) - 1, share.request) for end, share in zip(borders[1:], shares, strict=True) if share.samples
         ]
@@ -69,7 +70,7 @@ class RaggedBatch:
             block_tables=_to(device, tables),
             rows=[share.request for share in shares],
             query_starts=borders.tolist(),
-            context_lens=(starts + lengths).tolist(),
+            context_lens=ends.tolist(),
             logit_rows=_to(device, np.array([row for row, _ in sampling], dtype=np.int64)),
             sampling=[request for _, request in sampling],
         )

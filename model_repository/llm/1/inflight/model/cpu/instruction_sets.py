@@ -7,11 +7,10 @@ _COMPILERS_NAMES = {
     "avx512_bf16": "avx512bf16",
     "amx_tile": "amx-tile",
     "amx_bf16": "amx-bf16",
-    "3dnowprefetch": "prfchw",
 }
 
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
-    "AMX": (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16", "3dnowprefetch"),
+    "AMX": (*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
     "AVX512_BF16": (*_AVX512, "avx512_bf16"),
     "AVX512": _AVX512,
     "AVX2": ("avx2", "fma"),

@@ -12,7 +12,7 @@ from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.tiles import cut
 
 _LANES = 16
-_TILE_TOKENS = 4
+_TILE_TOKENS = 16
 
 
 def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:

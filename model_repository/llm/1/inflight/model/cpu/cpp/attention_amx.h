@@ -3,6 +3,7 @@
 #pragma once
 
 #include "amx.h"
+#include "mixture.h"
 #include "pages.h"
 
 namespace {
@@ -24,12 +25,11 @@ inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
 
 // Scores with the tokens of `COUNT` lanes, four at most; fetches their values and as many lanes of keys after them.
 template <int COUNT>
-void score_lane_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t lane, int64_t last, float* scores,
-                      int64_t scores_stride) {
+void score_lane_tiles(const BFloat16* queries, const Pages& pages, int64_t lane, float* scores) {
   const BFloat16 *keys[COUNT], *next_keys[COUNT], *values[COUNT];
   for (int64_t l = 0; l < COUNT; ++l) {
     keys[l] = pages.key_lanes(lane + l);
-    next_keys[l] = pages.key_lanes(std::min(lane + l + COUNT, last - 1));
+    next_keys[l] = pages.key_lanes(std::min(lane + l + COUNT, pages.lanes - 1));
     values[l] = pages.value_lanes(lane + l);
   }
   _tile_zero(0);
@@ -38,46 +38,44 @@ void score_lane_tiles(const BFloat16* queries, int64_t stride, const Pages& page
   _tile_zero(3);
   for (int64_t d = 0; d < pages.width_k; d += DIMENSIONS) {
     const int64_t tile = d * LANES;
-    _tile_loadd(4, queries + d, stride * 2);
+    _tile_loadd(4, queries + d, pages.width_k * 2);
     _tile_loadd(6, keys[0] + tile, 64);
-    prefetch_tiles(next_keys[0] + tile, values[0] + tile);
+    if (pages.cold) prefetch_tiles(next_keys[0] + tile, values[0] + tile);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (COUNT > 1) {
       _tile_loadd(6, keys[1] + tile, 64);
-      prefetch_tiles(next_keys[1] + tile, values[1] + tile);
+      if (pages.cold) prefetch_tiles(next_keys[1] + tile, values[1] + tile);
       _tile_dpbf16ps(1, 4, 6);
     }
     if constexpr (COUNT > 2) {
       _tile_loadd(6, keys[2] + tile, 64);
-      prefetch_tiles(next_keys[2] + tile, values[2] + tile);
+      if (pages.cold) prefetch_tiles(next_keys[2] + tile, values[2] + tile);
       _tile_dpbf16ps(2, 4, 6);
     }
     if constexpr (COUNT > 3) {
       _tile_loadd(6, keys[3] + tile, 64);
-      prefetch_tiles(next_keys[3] + tile, values[3] + tile);
+      if (pages.cold) prefetch_tiles(next_keys[3] + tile, values[3] + tile);
       _tile_dpbf16ps(3, 4, 6);
     }
   }
-  float* to = scores + lane * LANES;
-  _tile_stored(0, to, scores_stride * 4);
-  if constexpr (COUNT > 1) _tile_stored(1, to + LANES, scores_stride * 4);
-  if constexpr (COUNT > 2) _tile_stored(2, to + 2 * LANES, scores_stride * 4);
-  if constexpr (COUNT > 3) _tile_stored(3, to + 3 * LANES, scores_stride * 4);
+  _tile_stored(0, scores, PART_STRIDE * 4);
+  if constexpr (COUNT > 1) _tile_stored(1, scores + LANES, PART_STRIDE * 4);
+  if constexpr (COUNT > 2) _tile_stored(2, scores + 2 * LANES, PART_STRIDE * 4);
+  if constexpr (COUNT > 3) _tile_stored(3, scores + 3 * LANES, PART_STRIDE * 4);
 }
 
-// Scores as in attention.cpp, for as many rows as the tiles have.
-inline void score_tiles(const BFloat16* queries, int64_t stride, const Pages& pages, int64_t first, int64_t last,
-                        float* scores, int64_t scores_stride) {
+// Scores as in attention_lanes.h, for as many rows as the tiles have.
+inline void score_tiles(const BFloat16* queries, const Pages& pages, int64_t first, int64_t last, float* scores) {
   static constexpr decltype(&score_lane_tiles<4>) REST[] = {nullptr, score_lane_tiles<1>, score_lane_tiles<2>,
                                                             score_lane_tiles<3>};
   int64_t lane = first;
-  for (; lane + 4 <= last; lane += 4) score_lane_tiles<4>(queries, stride, pages, lane, last, scores, scores_stride);
-  if (lane < last) REST[last - lane](queries, stride, pages, lane, last, scores, scores_stride);
+  for (; lane + 4 <= last; lane += 4) score_lane_tiles<4>(queries, pages, lane, scores + (lane - first) * LANES);
+  if (lane < last) REST[last - lane](queries, pages, lane, scores + (lane - first) * LANES);
 }
 
-// Mixes as in attention.cpp, for as many rows as the tiles have.
-inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first,
-                      int64_t last, const float* scale, BFloat16* const* outputs) {
+// Mixes as in attention_lanes.h, for as many rows as the tiles have.
+inline void mix_tiles(const BFloat16* probabilities, int64_t rows, const Pages& pages, int64_t first, int64_t last,
+                      const Mixture& mixture) {
   const int64_t pair_bytes = pages.width_v * 4;
   alignas(64) float sums[16][4 * LANES];
   for (int64_t d = 0; d < pages.width_v; d += 4 * LANES) {
@@ -88,7 +86,7 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t strid
     _tile_zero(3);
     for (int64_t lane = first; lane < last; ++lane) {
       const BFloat16* values = pages.value_lanes(lane) + d * 2;
-      _tile_loadd(5, probabilities + lane * LANES, stride * 2);
+      _tile_loadd(5, probabilities + (lane - first) * LANES, PART_STRIDE * 2);
       _tile_loadd(7, values, pair_bytes);
       _tile_dpbf16ps(0, 5, 7);
       if (chunks > 1) {
@@ -110,14 +108,16 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, int64_t strid
     _tile_stored(3, sums[0] + 3 * LANES, sizeof sums[0]);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < chunks; ++c)
-        store_bf16(outputs[r] + d + c * LANES, load(sums[r] + c * LANES) * all(scale[r]));
+        mixture.add(r, d + c * LANES, load(sums[r] + c * LANES));
   }
 }
 
-// The two products, sixteen rows at a time. Few ones too, though lanes were a little faster: a row must not be summed up
-// in another way when it has other neighbours.
+// The two products of up to `ROWS` rows. Few ones too, though lanes were a little faster: a row must not be summed up in
+// another way when it has other neighbours.
 class ByAmx {
  public:
+  static constexpr int64_t ROWS = 16;
+
   ByAmx() = default;
   ByAmx(const ByAmx&) = delete;
   ByAmx& operator=(const ByAmx&) = delete;
@@ -125,21 +125,14 @@ class ByAmx {
     if (shaped_) release_tiles();
   }
 
-  void score(const BFloat16* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores,
-             int64_t scores_stride) {
-    for (int64_t r = 0; r < rows; r += 16) {
-      shape(std::min<int64_t>(16, rows - r));
-      score_tiles(queries + r * pages.width_k, pages.width_k, pages, first, last, scores + r * scores_stride, scores_stride);
-    }
+  void score(const BFloat16* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores) {
+    shape(rows);
+    score_tiles(queries, pages, first, last, scores);
   }
 
-  void mix(const BFloat16* probabilities, int64_t rows, int64_t stride, const Pages& pages, int64_t first, int64_t last,
-           const float* scale, BFloat16* const* outputs) {
-    for (int64_t r = 0; r < rows; r += 16) {
-      const int64_t count = std::min<int64_t>(16, rows - r);
-      shape(count);
-      mix_tiles(probabilities + r * stride, count, stride, pages, first, last, scale + r, outputs + r);
-    }
+  void mix(const BFloat16* probabilities, int64_t rows, const Pages& pages, int64_t first, int64_t last,
+           const Mixture& mixture) const {
+    mix_tiles(probabilities, rows, pages, first, last, mixture);
   }
 
  private:

@@ -41,18 +41,12 @@ inline Lanes fma(Lanes a, Lanes b, Lanes c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 inline Lanes maximum(Lanes a, Lanes b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
-inline Lanes absolute(Lanes a) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
-}
-inline Lanes rounded(Lanes a) {
-  constexpr int HOW = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  return {_mm256_round_ps(a.low, HOW), _mm256_round_ps(a.high, HOW)};
-}
-// For whole powers from -126 to 0.
-inline Lanes times_power_of_two(Lanes a, Lanes power) {
+inline Lanes fraction(Lanes a) { return {a.low - _mm256_floor_ps(a.low), a.high - _mm256_floor_ps(a.high)}; }
+// Powers count as at least -126 and less than 128.
+inline Lanes times_two_to_floor(Lanes a, Lanes power) {
   const auto two_to = [](__m256 n) {
-    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    const __m256 bounded = _mm256_min_ps(_mm256_max_ps(_mm256_floor_ps(n), _mm256_set1_ps(-126)), _mm256_set1_ps(127));
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
   };
   return a * Lanes{two_to(power.low), two_to(power.high)};
@@ -98,6 +92,11 @@ inline Lanes load_floats(const BFloat16* from, Mask lanes) {
   BFloat16 some[LANES] = {};
   std::memcpy(some, from, __builtin_popcount(lanes) * sizeof *from);
   return load_floats(some);
+}
+
+// Stores sixteen numbers as the first of each pair; the others are not touched.
+inline void store_first_of_pairs(BFloat16* to, const BFloat16* from) {
+  for (int64_t i = 0; i < LANES; ++i) to[2 * i] = from[i];
 }
 
 inline void store_bf16(BFloat16* to, Lanes value) {

@@ -18,10 +18,8 @@ inline Lanes load(const float* from) { return _mm512_loadu_ps(from); }
 inline void store(float* to, Lanes value) { _mm512_storeu_ps(to, value); }
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 inline Lanes maximum(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
-inline Lanes absolute(Lanes a) { return _mm512_abs_ps(a); }
-inline Lanes rounded(Lanes a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// For whole powers from -126 to 0.
-inline Lanes times_power_of_two(Lanes a, Lanes power) { return _mm512_scalef_ps(a, power); }
+inline Lanes fraction(Lanes a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+inline Lanes times_two_to_floor(Lanes a, Lanes power) { return _mm512_scalef_ps(a, power); }
 inline float sum_of(Lanes a) { return _mm512_reduce_add_ps(a); }
 inline float largest_of(Lanes a) { return _mm512_reduce_max_ps(a); }
 
@@ -33,6 +31,12 @@ inline Lanes select(Mask mask, Lanes yes, Lanes no) { return _mm512_mask_mov_ps(
 inline Lanes load_floats(const BFloat16* from, Mask lanes = 0xffff) {
   const __m256i bits = _mm256_maskz_loadu_epi16(lanes, from);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+// Stores sixteen numbers as the first of each pair; the others are not touched.
+inline void store_first_of_pairs(BFloat16* to, const BFloat16* from) {
+  const __m512i spread = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
+  _mm512_mask_storeu_epi16(to, 0x55555555, spread);
 }
 
 inline __m256i to_bf16(Lanes value);

@@ -27,26 +27,20 @@ constexpr int64_t ROWS_OF_A_THREAD = 32;  // Fewer are not worth the second thre
 #endif
 
 // Those of sixteen lanes that are below `count`.
-inline Mask lanes_below(int64_t count) { return count >= LANES ? 0xffff : (Mask)((1u << count) - 1); }
+inline Mask lanes_below(int64_t count) { return (Mask)((1u << std::clamp<int64_t>(count, 0, LANES)) - 1); }
 
-// e^x to about 2 ulp for x <= 0, by 2^n * p(r): Cephes' polynomial.
-inline Lanes exp_nonpositive(Lanes x) {
-  x = maximum(x, all(-87.0f));
-  const Lanes n = rounded(x * all(1.44269504f));
-  Lanes r = fma(n, all(-0.693359375f), x);
-  r = fma(n, all(2.12194440e-4f), r);
-  Lanes p = all(1.9875691500e-4f);
-  for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-    p = fma(p, r, all(c));
-  p = fma(p * r, r, r + all(1.0f));
-  return times_power_of_two(p, n);
+constexpr float LOG2_E = 1.44269504f;
+
+// 2^x to about 3 ulp, by a polynomial for its fraction whose largest error is the least there is.
+inline Lanes two_to(Lanes x) {
+  const Lanes r = fraction(x);
+  Lanes p = all(1.8745128e-3f);
+  for (const float c : {9.0007987e-3f, 5.5811651e-2f, 2.4016152e-1f, 6.9315135e-1f, 1.0f}) p = fma(p, r, all(c));
+  return times_two_to_floor(p, x);
 }
 
-// x / (1 + e^-x). Of e^-|x| nothing overflows: 1 / (1 + e^-x) is e^x / (1 + e^x).
-inline Lanes silu(Lanes x) {
-  const Lanes zero = all(0.0f), one = all(1.0f), e = exp_nonpositive(zero - absolute(x));
-  return x * (select(less(x, zero), e, one) / (one + e));
-}
+// x / (1 + e^-x). Where e^-x is too large for a float it is 0.
+inline Lanes silu(Lanes x) { return x / (all(1.0f) + two_to(x * all(-LOG2_E))); }
 
 // Calls `work` on every thread with a function that gives out the numbers below `count`, and `count` when none is left.
 // Each takes the next one when it is free, as another process may have taken its processor for a while.

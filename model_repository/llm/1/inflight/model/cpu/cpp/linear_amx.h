@@ -61,16 +61,14 @@ struct Leaving {
 };
 
 // `top` and `bottom` rows of x, sixteen at most, times one panel of weights, into `sums`, once all that is `leaving` is
-// stored. The panel `ahead`, if there is one, is fetched, and the lines of y, if there is one, for writing. Inputs pass by
-// the first cache, so that weights stay there for the next rows.
+// stored. The panel `ahead`, if there is one, is fetched. Inputs pass by the first cache, so that weights stay there for the
+// next rows.
 template <class Kind>
 void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int64_t bottom, const BFloat16* weights,
-                    const typename Kind::Weight* ahead, const Turning& turning, Leaving<Kind>& leaving, Sums& sums,
-                    const BFloat16* y) {
+                    const typename Kind::Weight* ahead, const Turning& turning, Leaving<Kind>& leaving, Sums& sums) {
   const BFloat16* below = x + TILE_ROWS * p.x_stride;
   const int64_t x_bytes = p.x_stride * 2, weight_bytes = 2 * PANEL * 2, inputs = 2 * p.pairs;
   const int64_t rows_of_tile = (BLOCK_ROWS * TILE_INPUTS + inputs - 1) / inputs;
-  int64_t fetched = y ? 0 : top + bottom;
   _tile_zero(0);
   _tile_zero(1);
   if (bottom) {
@@ -81,7 +79,6 @@ void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int6
   for (int64_t input = 0; input < inputs; input += TILE_INPUTS) {
     if (ahead) prefetch(ahead, input);
     if (turning.from && input + TILE_INPUTS < inputs) turning(input + TILE_INPUTS);
-    for (int64_t i = 0; i < rows_of_tile && fetched < top + bottom; ++i) __builtin_prefetch(y + fetched++ * p.y_stride, 1);
     leaving.store(rows_of_tile);
     _tile_loadd(6, weights + input * PANEL, weight_bytes);
     _tile_loadd(7, weights + input * PANEL + 2 * LANES, weight_bytes);
@@ -151,11 +148,13 @@ class Multiplier {
       const int64_t count = std::min(BLOCK_ROWS, last - row), top = std::min(TILE_ROWS, count);
       Sums* const gates = GATED ? &gates_[(row - first) / BLOCK_ROWS] : nullptr;
       Sums* const sums = GATES ? gates : &sums_;
-      BFloat16* const y = GATES ? nullptr : p_.y + row * p_.y_stride + panel * PANEL;
       shape(top, count - top);
-      multiply_tiles(p_, p_.x + row * p_.x_stride, top, count - top, packed, ahead, turning, leaving_, *sums, y);
+      multiply_tiles(p_, p_.x + row * p_.x_stride, top, count - top, packed, ahead, turning, leaving_, *sums);
       leaving_ = {};
-      if (!GATES) leaving_ = {sums, gates, y, p_.y_stride, count, p_.scales + of_weights * PANEL, p_.scales + panel * PANEL};
+      if constexpr (!GATES) {
+        BFloat16* const y = p_.y + row * p_.y_stride + panel * PANEL;
+        leaving_ = {sums, gates, y, p_.y_stride, count, p_.scales + of_weights * PANEL, p_.scales + panel * PANEL};
+      }
     }
   }
 

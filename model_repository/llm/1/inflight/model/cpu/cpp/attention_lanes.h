@@ -1,0 +1,110 @@
+// The two products of attention by lanes, for any processor.
+
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "mixture.h"
+#include "pages.h"
+
+namespace {
+
+// Scores of `ROWS` queries, each `width_k` long, with the tokens of lanes from `lane` on.
+template <int ROWS, int AT_ONCE>
+int64_t score_lanes(const Factor* queries, const Pages& pages, int64_t lane, int64_t last, float* scores) {
+  for (; lane + AT_ONCE <= last; lane += AT_ONCE, scores += AT_ONCE * LANES) {
+    const BFloat16 *keys[AT_ONCE], *next_keys[AT_ONCE], *values[AT_ONCE];
+    Lanes sums[ROWS][AT_ONCE];
+#pragma GCC unroll 8
+    for (int l = 0; l < AT_ONCE; ++l) {
+      keys[l] = pages.key_lanes(lane + l);
+      values[l] = pages.value_lanes(lane + l);
+      next_keys[l] = pages.key_lanes(std::min(lane + l + AT_ONCE, pages.lanes - 1));
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; ++r) sums[r][l] = all(0.0f);
+    }
+    for (int64_t d = 0; d < pages.width_k; d += 2) {
+#pragma GCC unroll 8
+      for (int l = 0; l < AT_ONCE; ++l) {
+        if (pages.cold) {
+          _mm_prefetch(next_keys[l] + d * LANES, _MM_HINT_T0);
+          _mm_prefetch(values[l] + d * LANES, _MM_HINT_T1);
+        }
+      }
+      add_products(sums, queries + d, pages.width_k, [&](int l) { return load_pairs(keys[l] + d * LANES); });
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+      for (int l = 0; l < AT_ONCE; ++l) store(scores + r * PART_STRIDE + l * LANES, sums[r][l]);
+  }
+  return lane;
+}
+
+template <int ROWS>
+void score(const Factor* queries, const Pages& pages, int64_t first, int64_t last, float* scores) {
+  const int64_t rest = score_lanes<ROWS, keys_at_once(ROWS)>(queries, pages, first, last, scores);
+  score_lanes<ROWS, 1>(queries, pages, rest, last, scores + (rest - first) * LANES);
+}
+
+// Adds the values of lanes first..last by probability to a mixture, `CHUNKS` times 16 dimensions from `d` on.
+template <int ROWS, int CHUNKS>
+void mix(const Factor* probabilities, const Pages& pages, int64_t first, int64_t last, int64_t d, const Mixture& mixture) {
+  Lanes sums[ROWS][CHUNKS];
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < CHUNKS; ++c) sums[r][c] = all(0.0f);
+  for (int64_t lane = first; lane < last; ++lane) {
+    const BFloat16* values = pages.value_lanes(lane) + d * 2;
+    const BFloat16* next_values = pages.value_lanes(std::min(lane + 1, last - 1)) + d * 2;
+    for (int64_t token = 0; token < LANES; token += 2, values += 2 * pages.width_v, next_values += 2 * pages.width_v) {
+#pragma GCC unroll 8
+      for (int c = 0; c < CHUNKS; ++c) _mm_prefetch(next_values + c * 2 * LANES, _MM_HINT_T0);
+      add_products(sums, probabilities + (lane - first) * LANES + token, PART_STRIDE,
+                   [&](int c) { return load_pairs(values + c * 2 * LANES); });
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < CHUNKS; ++c) mixture.add(r, d + c * LANES, sums[r][c]);
+}
+
+template <int ROWS>
+void mix(const Factor* probabilities, const Pages& pages, int64_t first, int64_t last, const Mixture& mixture) {
+  constexpr int WIDE = values_at_once(ROWS);
+  int64_t d = 0;
+  for (; d + WIDE * LANES <= pages.width_v; d += WIDE * LANES)
+    mix<ROWS, WIDE>(probabilities, pages, first, last, d, mixture);
+  for (; d < pages.width_v; d += LANES) mix<ROWS, 1>(probabilities, pages, first, last, d, mixture);
+}
+
+// The two products for some number of rows.
+struct Kernel {
+  void (*score)(const Factor*, const Pages&, int64_t, int64_t, float*);
+  void (*mix)(const Factor*, const Pages&, int64_t, int64_t, const Mixture&);
+};
+
+template <int... BEFORE>
+constexpr std::array<Kernel, MOST_QUERIES> kernels(std::integer_sequence<int, BEFORE...>) {
+  return {{{score<BEFORE + 1>, mix<BEFORE + 1>}...}};
+}
+
+// The two products of up to `ROWS` rows.
+struct ByLanes {
+  static constexpr int64_t ROWS = MOST_QUERIES;
+  static constexpr auto KERNELS = kernels(std::make_integer_sequence<int, MOST_QUERIES>());
+
+  void score(const Factor* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores) const {
+    KERNELS[rows - 1].score(queries, pages, first, last, scores);
+  }
+
+  void mix(const Factor* probabilities, int64_t rows, const Pages& pages, int64_t first, int64_t last,
+           const Mixture& mixture) const {
+    KERNELS[rows - 1].mix(probabilities, pages, first, last, mixture);
+  }
+};
+
+}  // namespace
