@@ -4,12 +4,14 @@ InflightError
 ├── InvalidRequest      the server understood the request and will never serve it as it is
 ├── AccessDenied        the server wants other credentials
 ├── ServerOverloaded    refused for now; the same request may succeed later
-├── ModelNotReady       no such model, or it is loading or unloading
+├── ModelNotReady       no such model, or it is loading or unloading, or its process does not answer
 ├── DeadlineExceeded    not finished within the request's timeout
 ├── RequestCancelled    cancelled, by this client or by the server
 ├── TransportError      no connection, or it broke
 └── ServerFault         the server failed while serving the request
 """
+
+import re
 
 
 class InflightError(Exception):
@@ -34,7 +36,7 @@ class ServerOverloaded(InflightError):
 
 
 class ModelNotReady(InflightError):
-    """There is no such model, or it is loading or unloading."""
+    """There is no such model, or it is loading or unloading, or its process does not answer."""
 
 
 class DeadlineExceeded(InflightError):
@@ -53,6 +55,9 @@ class ServerFault(InflightError):
     """The server failed while serving the request."""
 
 
+# What Triton says, without a code, for a Python model whose process died or got no processor for a second.
+_SILENT_MODEL = re.compile(r"Stub process '.*' is not healthy")
+
 # The names by which the model spells Triton's codes.
 _ERROR_OF_CODE: dict[str, type[InflightError]] = {
     "INVALID_ARG": InvalidRequest,
@@ -66,7 +71,9 @@ _ERROR_OF_CODE: dict[str, type[InflightError]] = {
 
 
 def error_of_model(text: str) -> InflightError | None:
-    """The error that a model's message stands for, which begins with Triton's code; None for a message without."""
+    """The error that a failed response stands for: by Triton's code before a model's message, or as Triton says that
+    the model does not answer. None for all else."""
     code, _, message = text.partition(": ")
-    kind = _ERROR_OF_CODE.get(code)
-    return None if kind is None else kind(message)
+    if (kind := _ERROR_OF_CODE.get(code)) is not None:
+        return kind(message)
+    return ModelNotReady(text) if _SILENT_MODEL.search(text) else None

@@ -1,7 +1,11 @@
 """Each way in which a request can fail has one exception."""
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from inflight_client import (
@@ -17,6 +21,8 @@ from inflight_client import (
 )
 from scripts.triton_server import TritonServer
 from tests.client.blocking import Blocking
+from tests.client.conftest import ECHO
+from tests.running_server import running_server
 
 ERROR_OF_TRITON_CODE = {
     "INVALID_ARG": InvalidRequest,
@@ -55,6 +61,17 @@ def test_model_that_is_not_there(connect: Any) -> None:
             client.generate("one")
         with pytest.raises((ModelNotReady, InvalidRequest), match="nothing"):
             client.model_info()
+
+
+def test_model_whose_process_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "llm").symlink_to(ECHO)
+    with running_server(tmp_path, ["llm"]) as server:
+        (stub,) = psutil.Process(server.pid).children()
+        os.kill(stub.pid, signal.SIGSTOP)
+        once = RetryPolicy(attempts=1)
+        for url in (server.grpc_url, f"http://{server.http_url}"):
+            with Client(url, retry=once) as client, pytest.raises(ModelNotReady, match="not healthy"):
+                client.generate("one")
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://127.0.0.1:1"])

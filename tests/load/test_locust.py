@@ -159,6 +159,7 @@ def test_a_model_that_the_gateway_does_not_have_is_an_error(tmp_path: Path, gate
     run = locust(tmp_path, "load_tests/locust/openai_user.py", gateway.url, "--model", "other")
     assert run.code == 1, run.said
     assert "Status404" in (tmp_path / "run_failures.csv").read_text()
+    assert run.said.count("the first Status404: the server answered 404: ") == 1
 
 
 def test_a_workload_that_makes_no_sense_is_refused_before_the_run(tmp_path: Path) -> None:

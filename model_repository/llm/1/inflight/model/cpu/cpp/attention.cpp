@@ -23,8 +23,8 @@
 
 namespace {
 
-// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Pages of the blocks `begun` are new: what
-// their values hold past the tokens written must be finite, as it counts 0 times.
+// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Blocks `begun` are new and have room left:
+// what their values hold there must be finite, as it counts 0 times.
 void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, const Tensor& values, const Tensor& slots,
                  const Tensor& begun, int64_t block_size) {
   const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3);
@@ -65,11 +65,11 @@ struct Attention {
   int64_t start_of(int64_t end) const { return window > 0 ? std::max<int64_t>(0, end - window) : 0; }
 };
 
-// Attends for some rows at a time, in its own memory.
+// What a thread attends with: some rows at a time, in its own memory.
 template <class Products>
-class Attendant {
+class Worker {
  public:
-  explicit Attendant(const Attention& attention)
+  explicit Worker(const Attention& attention)
       : a_(attention), group_(a_.group()), queries_(ROWS * a_.width_k), mixed_(ROWS * a_.width_v) {}
 
   void attend(const int64_t* tile, int64_t head) {
@@ -133,11 +133,11 @@ class Attendant {
 // Attends for tile after tile, which `take` gives out.
 template <class Products, class Take>
 void attend(const Attention& a, const Take& take) {
-  Attendant<Products> attendant(a);
+  Worker<Products> worker(a);
   const int64_t tasks = a.tiles.size(0) * a.heads;
   for (int64_t taken = take(); taken < tasks; taken = take()) {
     const int64_t task = tasks - 1 - taken;  // The long ones, which come last, first.
-    attendant.attend(a.tiles.const_data_ptr<int64_t>() + task / a.heads * 4, task % a.heads);
+    worker.attend(a.tiles.const_data_ptr<int64_t>() + task / a.heads * 4, task % a.heads);
   }
 }
 
