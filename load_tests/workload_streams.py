@@ -40,7 +40,7 @@ class Chats(Strict):
     """How many there are, at most."""
     think_seconds: NonNegativeFloat
     """From one message of a user to the next, on average (exponential); it holds the time to read the answer."""
-    most_tokens: PositiveInt
+    max_tokens: PositiveInt
     """Of prompt and answer together; a turn that would have more ends the chat before it."""
 
 
@@ -98,7 +98,7 @@ class DrawnStream(StreamField):
             messages, answers = prompts.draw(turns, chance).tolist(), outputs.draw(turns, chance).tolist()
             for message, answer in zip(messages, answers, strict=True):
                 said += message
-                if at >= seconds or said + answer > chats.most_tokens:
+                if at >= seconds or said + answer > chats.max_tokens:
                     break
                 # All of a prompt is prefix, so that the next turn of this chat begins with it.
                 lengths = {"prompt_tokens": said, "prefix_tokens": said, "output_tokens": answer, "max_tokens": answer}

@@ -41,7 +41,7 @@ def _process(name: str, folder: Path) -> ProcessPoolExecutor:
 
 def _load(newest: str, folder: Path) -> None:
     from inflight import EngineConfig
-    from inflight.model.loader import load_model
+    from inflight.model.loading.loader import load_model
 
     as_if_newest(newest)
     model = load_model(EngineConfig(str(folder), **SETTINGS))

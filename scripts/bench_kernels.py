@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional
 from tqdm import tqdm
 
-from inflight.model.attention_interface import AttentionCall
-from inflight.model.backend import PORTABLE, AttentionBackend
+from inflight.model.attention.backend import TORCH, AttentionBackend
+from inflight.model.attention.interface import AttentionCall
 from inflight.model.cpu.packed_linear import rounded_to_int8
-from inflight.model.loader import LoadedModel
+from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from scripts.bench_steps import BLOCK_SIZE, Step, Work, decodes, in_turns, num_blocks, plan_of
 
@@ -112,7 +112,7 @@ def _gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _attention(model: LoadedModel, rows: int) -> Pair:
     work = decodes(rows)
     count = len(model.layers)
-    return Pair("paged_attention", count, [_attended(model, model.backend, work)], [_attended(model, PORTABLE, work)])
+    return Pair("paged_attention", count, [_attended(model, model.backend, work)], [_attended(model, TORCH, work)])
 
 
 def _attended(model: LoadedModel, backend: AttentionBackend, work: Work) -> Step:

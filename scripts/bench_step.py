@@ -15,9 +15,9 @@ from tqdm import tqdm
 from transformers.utils import logging
 
 from inflight import EngineConfig
-from inflight.model.cpu.captured_forward import CapturedForward
+from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
-from inflight.model.loader import LoadedModel, load_model
+from inflight.model.loading.loader import LoadedModel, load_model
 from scripts.bench_instruction_sets import instruction_sets_table
 from scripts.bench_kernels import kernels_table
 from scripts.bench_report import environment
@@ -65,7 +65,7 @@ def parts_table(model: LoadedModel) -> Iterator[str]:
 def shares_of_floor(folder: Path) -> dict[str, float]:
     """How much of each step the floor takes; nothing where the CPU kernels do not serve."""
     model = load_model(EngineConfig(str(folder), **SETTINGS))
-    if not isinstance(model.forward, CapturedForward):
+    if not isinstance(model.forward, TracedForward):
         return {}
     shares = {}
     for work in works():
@@ -80,7 +80,7 @@ def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
     ways: dict[str, tuple[LoadedModel, ForwardPass]] = {
         "torch's own operators": (portable, portable.forward),
         "CPU kernels": (model, EagerForward(model.module, model.backend, windows)),
-        "recorded": (model, CapturedForward(model.module, model.layers)),
+        "recorded": (model, TracedForward(model.module, model.layers)),
         "fused": (model, model.forward),
     }
     yield f"| Step, ms | {' | '.join(ways)} | Gain of each |"
@@ -100,7 +100,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     model = load_model(EngineConfig(str(folder), **SETTINGS))
-    if not isinstance(model.forward, CapturedForward):
+    if not isinstance(model.forward, TracedForward):
         print("error: the CPU kernels do not serve on this machine; the log says why", file=sys.stderr)
         return 1
     lines = [*parts_table(model), ""]

@@ -17,11 +17,11 @@ import torch
 from inflight import SamplingParams
 from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.forward import ForwardPass
-from inflight.model.loader import LoadedModel
+from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampler import sample
+from inflight.model.sampling.sampler import sample
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 DECODES = (1, 8, 32, 64)
 PROMPTS = (32, 128, 512)
@@ -68,7 +68,7 @@ def plan_of(work: Work) -> StepPlan:
         request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
         request.num_computed = cached
         request.blocks = [next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))]
-        shares.append(Scheduled(request, new))
+        shares.append(ScheduledRequest(request, new))
     return StepPlan(tuple(shares))
 
 

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from inflight import Engine, EngineConfig, SamplingParams
-from inflight.model.loader import LoadedModel
+from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from scripts.bench_workload import workload
 from scripts.default_model import default_model
 from scripts.errors import LauncherError
@@ -82,7 +82,7 @@ def engine_logits(model: LoadedModel) -> Logits:
     def logits(tokens: list[int]) -> torch.Tensor:
         request = Request("", tokens, SamplingParams(), max_tokens=1, seed=0)
         request.blocks = list(range(-(-len(tokens) // BLOCK_SIZE)))
-        plan = StepPlan((Scheduled(request, len(tokens)),))
+        plan = StepPlan((ScheduledRequest(request, len(tokens)),))
         shapes = [layer.shape for layer in model.layers]
         caches = model.backend.allocate(shapes, len(request.blocks), BLOCK_SIZE, model.dtype, model.device)
         with torch.inference_mode():

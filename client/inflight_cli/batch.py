@@ -30,7 +30,7 @@ RETRY = RetryPolicy(attempts=6)
 OF_ONE_LINE = (InvalidRequest, DeadlineExceeded, ServerFault)
 # So many answers for each request at once may be kept in memory until the one before them is there.
 WINDOW = 8
-MOST_FAILURES_SHOWN = 20
+MAX_FAILURES_SHOWN = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,10 +138,10 @@ async def _answer(client: AsyncClient, line: InputLine, defaults: Sampling) -> b
 def _report_failures(output: Path) -> int:
     count = 0
     for count, failure in enumerate(failures(output), start=1):
-        if count <= MOST_FAILURES_SHOWN:
+        if count <= MAX_FAILURES_SHOWN:
             print(failure, file=sys.stderr)
-    if count > MOST_FAILURES_SHOWN:
-        print(f"and {count - MOST_FAILURES_SHOWN} more", file=sys.stderr)
+    if count > MAX_FAILURES_SHOWN:
+        print(f"and {count - MAX_FAILURES_SHOWN} more", file=sys.stderr)
     if count:
         print(f"error: {count} of the lines failed; --retry-failed asks for them again", file=sys.stderr)
     return 1 if count else 0

@@ -19,7 +19,7 @@ HELP = "check a server"
 PACKAGES = ("tritonclient", "grpcio", "httpx", "protobuf")
 OLDEST_TRITON = (2, 51)  # Release 24.10.
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_MEMORY = 64 * 2**20
+MIN_SHARED_MEMORY = 64 * 2**20
 ANSWER_SECONDS = 60.0
 # What the client sends, and what it reads.
 INPUTS = {
@@ -105,8 +105,8 @@ def _is_local(url: str) -> bool:
 def _check_shared_memory() -> Finding:
     free = shutil.disk_usage(SHARED_MEMORY).free
     text = f"{free // 2**20} MB free in {SHARED_MEMORY}"
-    if free < LEAST_SHARED_MEMORY:
-        text += f"; models in Python need {LEAST_SHARED_MEMORY // 2**20}: give the container a larger --shm-size"
+    if free < MIN_SHARED_MEMORY:
+        text += f"; models in Python need {MIN_SHARED_MEMORY // 2**20}: give the container a larger --shm-size"
         return Finding(Level.WARNING, "shared memory", text)
     return Finding(Level.OK, "shared memory", text)
 

@@ -16,7 +16,7 @@ from inflight_cli.load import Latency, Load, Turnover
 _FRAME_WIDTH = 39
 # What is not chart on a terminal of 80 columns.
 _OTHER_ROWS = 18
-_FEWEST_ROWS, _MOST_ROWS = 4, 16
+_MIN_ROWS, _MAX_ROWS = 4, 16
 # A bar of the chart and the space before the next; numbers up to 9999 fit below it.
 _COLUMN_WIDTH = 5
 _LABEL_WIDTH = 8
@@ -26,7 +26,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 def screen(load: Load, turnovers: Sequence[Turnover], max_num_seqs: int, size: ConsoleDimensions) -> RenderableType:
     """All of it, for a terminal of that size; `turnovers` begin with the oldest."""
-    rows = min(max(size.height - _OTHER_ROWS, _FEWEST_ROWS), _MOST_ROWS)
+    rows = min(max(size.height - _OTHER_ROWS, _MIN_ROWS), _MAX_ROWS)
     frames = [_requests(load), _tokens(load), _latencies(load), _cache(load)]
     return Group(
         Columns(frames, width=_FRAME_WIDTH, padding=(0, 1)),

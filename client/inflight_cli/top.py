@@ -22,7 +22,7 @@ HELP = "watch a server"
 REFRESH_SECONDS = 1.0
 WINDOW_SECONDS = 10.0
 # More than fit on any screen.
-MOST_TURNOVERS = 500
+MAX_TURNOVERS = 500
 # The engine's own, for a config.pbtxt that does not say.
 DEFAULT_MAX_NUM_SEQS = 64
 
@@ -67,7 +67,7 @@ def _print_once(client: Client, model: str, max_num_seqs: int) -> None:
 
 def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> None:
     readings = deque([_read(client, model)])
-    turnovers: deque[Turnover] = deque(maxlen=MOST_TURNOVERS)
+    turnovers: deque[Turnover] = deque(maxlen=MAX_TURNOVERS)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             time.sleep(REFRESH_SECONDS)

@@ -27,9 +27,9 @@ _INK = "#24292f"
 # A column of a page on a phone, at its own size; wide pages enlarge it.
 _INCHES_WIDE, INCHES_HIGH = 4.8, 3.6
 _TITLE_CHARACTERS = 50
-_MOST_TICKS = 7
+_MAX_TICKS = 7
 # Between two names in a plot, as a share of its width or height.
-_LEAST_DISTANCE = 0.1
+_MIN_DISTANCE = 0.1
 _DOTS_PER_INCH = 160
 
 _STYLE = {
@@ -94,7 +94,7 @@ def png(figure: "Figure", path: Path) -> None:
 def load_axis(axes: "Axes", loads: Sequence[float], label: str) -> None:
     """Loads from left to right on a logarithmic scale, and as many of them named as fit."""
     axes.set(xscale="log", xlabel=label, xlim=(loads[0] / 1.15, loads[-1] * 1.15))
-    shown = spaced(np.log(loads), np.log(loads[-1] / loads[0]) / _MOST_TICKS)
+    shown = spaced(np.log(loads), np.log(loads[-1] / loads[0]) / _MAX_TICKS)
     axes.set_xticks([loads[i] for i in shown], [f"{loads[i]:.3g}" for i in shown])
     axes.set_xticks([], minor=True)
 
@@ -113,7 +113,7 @@ def annotate(axes: "Axes", points: Sequence[tuple[float, float]], texts: Sequenc
     named: list[Floats] = []
     for point, text in zip(points, texts, strict=True):
         place = (axes.transScale + axes.transLimits).transform(point)
-        if all(np.abs(place - other).max() >= _LEAST_DISTANCE for other in named):
+        if all(np.abs(place - other).max() >= _MIN_DISTANCE for other in named):
             axes.annotate(text, point, (4, -3), textcoords="offset points", va="top", fontsize="small")
             named.append(place)
 

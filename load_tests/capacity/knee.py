@@ -8,7 +8,7 @@ from kneed import KneeLocator
 
 _FEWEST_POINTS = 3
 # How far a curve must rise above the line between its ends, both scaled to 0..1; below that it may be noise.
-_LEAST_BEND = 0.05
+_MIN_BEND = 0.05
 
 
 def knee(loads: Sequence[float], throughputs: Sequence[float]) -> float | None:
@@ -25,6 +25,6 @@ def knee(loads: Sequence[float], throughputs: Sequence[float]) -> float | None:
         # It warns where it finds none, which is an answer.
         warnings.simplefilter("ignore", UserWarning)
         locator = KneeLocator(loads, rising, curve="concave", direction="increasing")
-    if locator.knee is None or max(locator.y_difference) < _LEAST_BEND:
+    if locator.knee is None or max(locator.y_difference) < _MIN_BEND:
         return None
     return float(locator.knee)

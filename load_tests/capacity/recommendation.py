@@ -47,7 +47,7 @@ def _settings(sweep: Sweep, level: Level) -> str:
 
 def needed_sequences(uses: list[ServerUse]) -> int:
     """The most that ever ran at once, rounded up to a group."""
-    most = max(use.most_running for use in uses)
+    most = max(use.max_running for use in uses)
     return max(_GROUP, -(-int(most) // _GROUP) * _GROUP)
 
 

@@ -7,9 +7,9 @@ from typing import Generic, Protocol, TypeVar
 
 GROWTH = 2.0
 """From one load to the next."""
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 """Of throughput for `GROWTH` times the load; where it is less and answers take longer the server is saturated."""
-LEAST_DELAY = 0.1
+MIN_DELAY = 0.1
 """By how much answers take longer then, as a share."""
 BAD_LEVELS = 2
 """So many in a row out of the objective end the rise."""
@@ -95,11 +95,11 @@ def _why_enough(levels: Sequence[O], good: Callable[[O], bool]) -> str | None:
     if len(levels) < 2:
         return None
     before, last = levels[-2:]
-    gained = last.throughput >= before.throughput * (1 + LEAST_GAIN)
-    delayed = last.latency > before.latency * (1 + LEAST_DELAY)
+    gained = last.throughput >= before.throughput * (1 + MIN_GAIN)
+    delayed = last.latency > before.latency * (1 + MIN_DELAY)
     if gained or not delayed:
         return None
-    return f"{GROWTH:g} times the load brought less than {LEAST_GAIN:.0%} more throughput, and answers took longer"
+    return f"{GROWTH:g} times the load brought less than {MIN_GAIN:.0%} more throughput, and answers took longer"
 
 
 def _between(capacity: O | None, broken: O | None, *, whole: bool) -> float | None:

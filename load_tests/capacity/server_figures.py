@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _SINCE_START = "time since the start of the sweep (s)"
 _PHASE_COLOURS = {"waiting": GREY, "prefill": ORANGE, "decode": BLUE}
-_MOST_REQUESTS = 48
+_MAX_REQUESTS = 48
 # So that a lonely request is no wall.
-_FEWEST_ROWS = 8
+_MIN_ROWS = 8
 
 
 def queue(sweep: Sweep, axes: "Axes") -> None:
@@ -53,13 +53,13 @@ def batch_timeline(sweep: Sweep, axes: "Axes") -> None:
 
     timeline = sweep.timeline
     assert timeline is not None
-    shown = timeline.requests[:_MOST_REQUESTS]
+    shown = timeline.requests[:_MAX_REQUESTS]
     part = f"{len(shown)} of {len(timeline.requests)} shown" if len(shown) < len(timeline.requests) else "all shown"
     headline(axes, f"Who was in the batch for {timeline.seconds:.2g} s at {sweep.kind.text(timeline.load)} ({part})")
     for phase, colour in _PHASE_COLOURS.items():
         _draw_phase(axes, timeline, phase, colour)
     axes.set(xlabel="time (s)", ylabel="requests, in the order of arrival", xlim=(0, timeline.seconds))
-    axes.set_ylim(max(len(shown), _FEWEST_ROWS) + 0.7, 0.3)
+    axes.set_ylim(max(len(shown), _MIN_ROWS) + 0.7, 0.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(axis="y", visible=False)
 
@@ -67,7 +67,7 @@ def batch_timeline(sweep: Sweep, axes: "Axes") -> None:
 def _draw_phase(axes: "Axes", timeline: Timeline, phase: str, colour: str) -> None:
     spans = [
         (row, span)
-        for row, request in enumerate(timeline.requests[:_MOST_REQUESTS], 1)
+        for row, request in enumerate(timeline.requests[:_MAX_REQUESTS], 1)
         for span in request
         if span.phase == phase
     ]

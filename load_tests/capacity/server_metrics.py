@@ -118,8 +118,8 @@ class ServerUse:
     of equal prompts that is close to generated / (batch size * longest output); where nothing is padded it is 1."""
     prefill_to_decode: float
     """Prompt tokens computed for each decoded token."""
-    most_running: float
-    most_waiting: float
+    max_running: float
+    max_waiting: float
     mean_waiting: float
     cache_usage: float
     """Of the KV cache, at the highest."""
@@ -148,8 +148,8 @@ def server_use(samples: Sequence[ServerSample]) -> ServerUse | None:
         batch_utilisation=(prefill + decode) / budget,
         batch_efficiency=(prefill + decode) / (prefill + decode + last.padding_tokens - first.padding_tokens),
         prefill_to_decode=prefill / decode if decode else float("inf"),
-        most_running=max(sample.running for sample in samples),
-        most_waiting=max(waiting),
+        max_running=max(sample.running for sample in samples),
+        max_waiting=max(waiting),
         mean_waiting=sum(waiting) / len(waiting),
         cache_usage=max(sample.cache_usage for sample in samples),
         preemptions=last.preemptions - first.preemptions,

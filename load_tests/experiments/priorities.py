@@ -31,7 +31,7 @@ def urgent_ttft(result: Result, percent: float) -> float:
 
 
 class PriorityInversion(Experiment):
-    """A crowd of level 2 takes all seats at once; urgent requests of level 1 come one by one."""
+    """A crowd of level 2 takes all slots at once; urgent requests of level 1 come one by one."""
 
     name = "priorities"
     title = "Time to first token of urgent requests, while a crowd runs and waits"

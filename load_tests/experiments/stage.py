@@ -32,11 +32,11 @@ class Stage:
     max_num_seqs: int
     cache_tokens: int
     length_scale: float = 1.0
-    most_requests: int | None = None
+    max_requests: int | None = None
 
     def requests(self, wanted: int) -> int:
         """How many of the simulator's requests there are here."""
-        return wanted if self.most_requests is None else min(wanted, self.most_requests)
+        return wanted if self.max_requests is None else min(wanted, self.max_requests)
 
     def tokens(self, count: float) -> int:
         """As many tokens in proportion to the lengths of requests here."""
@@ -95,4 +95,4 @@ def engine(folder: Path) -> Stage:
         return run_engine(arrivals, engine_config(folder, **base | dict(settings)), progress=True)
 
     cost = calibrate(folder)
-    return Stage(cost, run, max_num_seqs=8, cache_tokens=16_384, length_scale=1 / 8, most_requests=_ENGINE_REQUESTS)
+    return Stage(cost, run, max_num_seqs=8, cache_tokens=16_384, length_scale=1 / 8, max_requests=_ENGINE_REQUESTS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from inflight import Engine, EngineConfig, SamplingParams
-from inflight.model import backend
+from inflight.model.attention import backend
 from scripts.gpu_check.finding import Finding
 from tests.engine.dense_reference import CASES, worst_error
 from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
@@ -54,7 +54,7 @@ def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Findi
             missed.append(name)
         half = Engine(EngineConfig(str(folder / name), device=device, dtype="bfloat16", kv_cache_tokens=96))
         half.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
-        by_kernels += half.model.backend is not backend.PORTABLE
+        by_kernels += half.model.backend is not backend.TORCH
     return [
         Finding("requests with transformers' tokens, float32", same / total, at_least=1, note=", ".join(missed)),
         Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", at_least=len(chosen)),

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import torch
 
-from inflight.model.attention_interface import Attends, AttentionCall
-from inflight.model.kv_tensors import LayerCache, LayerShape, allocate
-from inflight.model.paged_attention import PagedAttention
+from inflight.model.attention.interface import AttentionCall, AttentionImpl
+from inflight.model.attention.torch_attention import TorchAttention
+from inflight.model.cache.kv_tensors import LayerCache, LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.unit.builders import make_request
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ GARBAGE = 1000.0
 """What free slots hold: large, so that no trace of it in an output goes unnoticed."""
 
 
-Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], Attends]
+Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], AttentionImpl]
 """What attends to a batch over caches with windows."""
 
 TWO_HEADS = LayerShape(num_kv_heads=2, key_width=8, value_width=8)
@@ -86,7 +86,7 @@ class Layer:
     """A case with random numbers in it, attended to by pages and densely."""
 
     def __init__(
-        self, case: Case, dtype: torch.dtype, attention: Attention = PagedAttention, device: torch.device = CPU
+        self, case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
     ) -> None:
         self._case, self._dtype, self._attention, self._device = case, dtype, attention, device
         self._random = torch.Generator().manual_seed(case.seed)
@@ -127,7 +127,9 @@ class Layer:
             for request, sequence in zip(self._requests, sequences, strict=True):
                 for position in range(request.num_computed):
                     pages[request.blocks[position // size], position % size] = sequence[position]
-        plan = StepPlan(tuple(Scheduled(r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True)))
+        plan = StepPlan(
+            tuple(ScheduledRequest(r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True))
+        )
         batch = RaggedBatch.build(plan, size, self._device)
         output = self._attend(batch, self.cache)
         found = {}
@@ -153,7 +155,7 @@ class Layer:
 
 
 def worst_error(
-    case: Case, dtype: torch.dtype, attention: Attention = PagedAttention, device: torch.device = CPU
+    case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
 ) -> float:
     """The largest difference between the paged output and the dense one, over 1 or the dense one's size."""
     layer = Layer(case, dtype, attention, device)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from inflight.model.attention_interface import AttentionCall
+from inflight.model.attention.interface import AttentionCall
+from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
-from inflight.model.kv_tensors import LayerShape
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
 from tests.unit.builders import make_request
 
@@ -191,7 +191,7 @@ class Sequences:
 
     def attend(self, counts: Sequence[int]) -> dict[int, torch.Tensor]:
         """Attend for as many of each row's next tokens; no row for those of which there is none."""
-        shares = [Scheduled(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
+        shares = [ScheduledRequest(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
         batch = RaggedBatch.build(StepPlan(tuple(shares)), self.case.block_size, CPU)
         flat = [
             torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in batch.rows])

@@ -6,8 +6,8 @@ What it can't show is that the compiler agrees; `make gpu-check` does, where the
 import pytest
 import torch
 
-from inflight.model import tiles
-from inflight.model.backend import CUDA_KERNELS
+from inflight.model.attention import tiles
+from inflight.model.attention.backend import CUDA_KERNELS
 from tests.engine.dense_reference import CASES, worst_error
 
 
@@ -28,7 +28,7 @@ def test_keys_are_cut_where_few_rows_read_much() -> None:
 
 
 def test_tiles_cover_the_rows_that_are_asked_for() -> None:
-    cut = tiles.cut([0, 1, 2, 9], [5, 1, 10], range(3), 3)
+    cut = tiles.make_tiles([0, 1, 2, 9], [5, 1, 10], range(3), 3)
     assert cut.tolist() == [[0, 0, 1, 4], [1, 1, 1, 0], [2, 2, 3, 3], [2, 5, 3, 6], [2, 8, 1, 9]]
-    assert tiles.cut([0, 1, 2, 9], [5, 1, 10], range(1, 2), 3).tolist() == [[1, 1, 1, 0]]
-    assert tiles.cut([0, 1], [5], range(1, 1), 3).shape == (0, 4)
+    assert tiles.make_tiles([0, 1, 2, 9], [5, 1, 10], range(1, 2), 3).tolist() == [[1, 1, 1, 0]]
+    assert tiles.make_tiles([0, 1], [5], range(1, 1), 3).shape == (0, 4)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from inflight.model import loader, memory
-from inflight.model.backend import CUDA_KERNELS
+from inflight.model.attention.backend import CUDA_KERNELS
+from inflight.model.cache import memory
 from inflight.model.cuda.graphed_forward import GraphedForward, sizes
 from inflight.model.forward import EagerForward
+from inflight.model.loading import loader
 from tests.engine.models import Tiny, greedy, make_prompt, tokens
 
 SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 64}
@@ -41,7 +42,7 @@ def test_tokens_are_those_of_the_portable_path(tiny: Tiny, monkeypatch: pytest.M
     def as_on_a_gpu(module: Any, layers: Any, config: Any, check: Any) -> Any:
         return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), record)
 
-    monkeypatch.setattr(loader, "make_faster", as_on_a_gpu)
+    monkeypatch.setattr(loader, "optimize", as_on_a_gpu)
     engine = tiny.engine(**SETTINGS)
     assert list(record.runs) == [6, 4, 2, 1]
     assert tokens(engine.generate(prompts, params)) == wanted
@@ -57,7 +58,7 @@ def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny, monkeypatch: pyte
         return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), fail)
 
     wanted = tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3)))
-    monkeypatch.setattr(loader, "make_faster", as_on_a_gpu)
+    monkeypatch.setattr(loader, "optimize", as_on_a_gpu)
     assert tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3))) == wanted
 
 

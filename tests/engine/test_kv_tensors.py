@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inflight.model.kv_tensors import LayerShape, allocate, bytes_per_token, fetch
+from inflight.model.cache.kv_tensors import LayerShape, allocate, bytes_per_token, prefault
 
 CPU = torch.device("cpu")
 STATM = Path("/proc/self/statm")
@@ -50,13 +50,13 @@ def test_memory_is_taken_only_when_written() -> None:
 
 @pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
 @pytest.mark.parametrize("seconds", [0.0, 600.0])
-def test_memory_is_fetched_for_as_long_as_there_is_time(seconds: float) -> None:
+def test_memory_is_prefaulted_for_as_long_as_there_is_time(seconds: float) -> None:
     layers = allocate([LayerShape(8, 128, 128)] * 2, 1024, 16, torch.float32, CPU)
     total = sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values))
     before = resident_bytes()
-    fetched = fetch(layers, seconds)
-    assert fetched == 1.0 if seconds else 0.0 < fetched < 0.5
-    assert resident_bytes() - before == pytest.approx(fetched * total, abs=16 * 2**20)
+    prefaulted = prefault(layers, seconds)
+    assert prefaulted == 1.0 if seconds else 0.0 < prefaulted < 0.5
+    assert resident_bytes() - before == pytest.approx(prefaulted * total, abs=16 * 2**20)
     assert not any(tensor.any() for layer in layers for tensor in (layer.keys, layer.values))
 
 

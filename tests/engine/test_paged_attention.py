@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.model.attention_interface import AttentionCall
-from inflight.model.kv_tensors import LayerShape, allocate
-from inflight.model.paged_attention import PagedAttention
+from inflight.model.attention.interface import AttentionCall
+from inflight.model.attention.torch_attention import TorchAttention
+from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.engine.dense_reference import CPU, Case, Layer, worst_error
 from tests.unit.builders import make_request
 
@@ -111,7 +111,7 @@ def test_every_layer_has_its_own_cache_and_window() -> None:
     caches = allocate([shape, shape], 2, 4, torch.float32, CPU)
     request = make_request("a", 4)
     request.blocks = [1]
-    attention = PagedAttention(RaggedBatch.build(StepPlan((Scheduled(request, 4),)), 4, CPU), caches, [2, None])
+    attention = TorchAttention(RaggedBatch.build(StepPlan((ScheduledRequest(request, 4),)), 4, CPU), caches, [2, None])
     # With keys of zero every visible token has the same weight.
     values = torch.arange(4.0).repeat(2, 1).T.reshape(1, 1, 4, 2)
     nothing = torch.zeros(1, 1, 4, 2)

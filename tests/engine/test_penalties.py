@@ -7,7 +7,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from inflight import SamplingParams
-from inflight.model.penalties import apply_penalties
+from inflight.model.sampling.penalties import apply_penalties
 from inflight.request import Request
 from tests.engine.models import Tiny, make_prompt
 from tests.engine.sampling_reference import asking

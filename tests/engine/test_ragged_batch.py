@@ -5,7 +5,7 @@ import torch
 
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.unit.builders import make_request
 
 BLOCK_SIZE = 4
@@ -18,7 +18,9 @@ def running(name: str, token_ids: list[int], computed: int, blocks: list[int]) -
 
 
 def build(*shares: tuple[Request, int]) -> RaggedBatch:
-    return RaggedBatch.build(StepPlan(tuple(Scheduled(*share) for share in shares)), BLOCK_SIZE, torch.device("cpu"))
+    return RaggedBatch.build(
+        StepPlan(tuple(ScheduledRequest(*share) for share in shares)), BLOCK_SIZE, torch.device("cpu")
+    )
 
 
 @pytest.fixture
@@ -56,10 +58,10 @@ def test_block_tables_hold_what_the_step_needs_and_no_block_of_others(batch: Rag
 
 
 def test_blocks_are_begun_where_their_first_slot_is_written_and_not_their_last(batch: RaggedBatch) -> None:
-    assert batch.begun_blocks.tolist() == [3, 0]
-    assert build((running("prompt", list(range(9)), 0, [5, 1, 7]), 8)).begun_blocks.tolist() == []
-    assert build((running("prompt", list(range(9)), 2, [5, 1, 7]), 7)).begun_blocks.tolist() == [7]
-    assert build((running("decode", [1, 2, 3], 2, [0]), 1)).begun_blocks.tolist() == []
+    assert batch.partial_blocks.tolist() == [3, 0]
+    assert build((running("prompt", list(range(9)), 0, [5, 1, 7]), 8)).partial_blocks.tolist() == []
+    assert build((running("prompt", list(range(9)), 2, [5, 1, 7]), 7)).partial_blocks.tolist() == [7]
+    assert build((running("decode", [1, 2, 3], 2, [0]), 1)).partial_blocks.tolist() == []
 
 
 def test_only_rows_that_reach_their_last_token_are_sampled(batch: RaggedBatch) -> None:

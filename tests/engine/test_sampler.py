@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.model.sampler import sample
+from inflight.model.sampling.sampler import sample
 from inflight.request import Request
 from tests.engine.sampling_reference import asking, cut, softmax
 

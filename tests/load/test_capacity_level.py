@@ -72,7 +72,7 @@ def test_the_use_of_a_server_is_what_its_counters_grew_by() -> None:
     use = server_use([first, last])
     assert use is not None
     assert use.throughput == 10 * 8
-    assert (use.batch_size, use.prefill_to_decode, use.most_running) == (8, 2, 8)
+    assert (use.batch_size, use.prefill_to_decode, use.max_running) == (8, 2, 8)
     # 20 steps of 24 tokens under a budget of 512, and as many tokens of padding.
     assert use.batch_utilisation == pytest.approx(24 / 512)
     assert use.batch_efficiency == pytest.approx(0.5)

@@ -24,7 +24,7 @@ from tests.load.synthetic_sweeps import PLACES, SLO, sweep
 LOADS = {1: [4.0], 3: [8.0, 32.0, 128.0], 50: [float(load) for load in range(1, 100, 2)]}
 RATES = [0.125, 0.595, 0.648, 0.707, 1.19, 2.38]
 FOUND = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 38.0, 45.0, 64.0, 128.0]
-MOST_LEGEND_ENTRIES = 6
+MAX_LEGEND_ENTRIES = 6
 
 
 @pytest.fixture(scope="module", params=LOADS)
@@ -147,7 +147,7 @@ def label_boxes(axes: Axes) -> list[tuple[str, Bbox]]:
     texts += [*axes.texts, title, axes.xaxis.label, axes.yaxis.label]
     for shown in axes.figure.legends:
         texts += shown.get_texts()
-        assert len(shown.get_texts()) <= MOST_LEGEND_ENTRIES
+        assert len(shown.get_texts()) <= MAX_LEGEND_ENTRIES
     return [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
 
 

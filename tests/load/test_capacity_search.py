@@ -26,13 +26,13 @@ def find(
     good: Callable[[Outcome], bool],
     *,
     whole: bool = True,
-    most_levels: int = 100,
+    max_levels: int = 100,
 ) -> tuple[Found[Outcome], list[float]]:
     """What the search finds, and the loads in the order in which it measured them."""
     asked: list[float] = []
 
     async def measure(load: float) -> Outcome | None:
-        if len(asked) == most_levels:
+        if len(asked) == max_levels:
             return None
         asked.append(load)
         return system(load)
@@ -94,7 +94,7 @@ def test_a_server_that_is_too_slow_for_the_least_load_has_no_capacity() -> None:
 
 @pytest.mark.parametrize("levels", [1, 3, 6])
 def test_it_ends_when_the_time_is_up(levels: int) -> None:
-    found, asked = find(lambda load: Outcome(load, load, 1.0), lambda outcome: outcome.load <= 3, most_levels=levels)
+    found, asked = find(lambda load: Outcome(load, load, 1.0), lambda outcome: outcome.load <= 3, max_levels=levels)
     assert len(found.levels) == len(asked) == min(levels, 5)
     assert (found.ended == "the time was too short for more load") == (levels < 4)
 

@@ -14,7 +14,7 @@ from load_tests.experiments.stage import simulator
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_an_experiment_reports(experiment: Experiment, tmp_path: Path) -> None:
-    stage = replace(simulator(), most_requests=24, length_scale=1 / 4)
+    stage = replace(simulator(), max_requests=24, length_scale=1 / 4)
     results = run(experiment, stage)
     assert list(results) == [arm.label for arm in experiment.arms(stage)]
     assert all(result.done.all() for result in results.values())
@@ -25,7 +25,7 @@ def test_an_experiment_reports(experiment: Experiment, tmp_path: Path) -> None:
 
 
 def test_a_claim_is_judged_by_its_numbers() -> None:
-    experiment, stage = FairShares(), replace(simulator(), most_requests=600)
+    experiment, stage = FairShares(), replace(simulator(), max_requests=600)
     results = run(experiment, stage)
     swapped = {"fcfs": results["fair"], "fair": results["fcfs"]}
     assert experiment.findings(results, stage)[2].held

@@ -174,7 +174,7 @@ def test_64_streams_are_measured_as_they_were_sent(metronome: TritonServer) -> N
     sent = sent_times(metronome, begun)
     assert seen.errors() == {}
     assert len(sent) == 150
-    assert most_at_once(seen) >= 60
+    assert max_at_once(seen) >= 60
     assert 0 < seen.generator_busy < 1
     parts = [slice(start, start + 25) for start in range(0, 150, 25)]
     assert min(deviation(Run(seen.records[part], 0.0), sent[part], begun) for part in parts) <= 0.05
@@ -188,7 +188,7 @@ def deviation(run: Run, sent: list[list[float]], begun: float) -> float:
     return float(max(abs(ttft - 1), abs(gap - 1)))
 
 
-def most_at_once(run: Run) -> int:
+def max_at_once(run: Run) -> int:
     """How many requests ran at the same time at most."""
     events = [(r.sent, 1) for r in run.done] + [(r.last_token or 0.0, -1) for r in run.done]
     return int(np.cumsum([change for _, change in sorted(events)]).max())

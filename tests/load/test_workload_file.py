@@ -132,7 +132,7 @@ def test_prefixes_come_on_top_of_the_prompts(tmp_path: Path) -> None:
 
 def test_each_turn_of_a_chat_begins_with_all_that_was_said(tmp_path: Path) -> None:
     turns = {"distribution": "uniform", "low": 1, "high": 5}
-    chats = {"turns": turns, "think_seconds": 4.0, "most_tokens": 60}
+    chats = {"turns": turns, "think_seconds": 4.0, "max_tokens": 60}
     requests = workload(tmp_path, document(chats=chats)).arrivals(3.0, 400.0)
     by_chat = defaultdict(list)
     for request in requests:
@@ -196,7 +196,7 @@ WRONG = [
     ),
     (document(tenants={"a": 0}), "tenants.a is 0: Input should be greater than 0"),
     (
-        document(prefixes={"count": 1, "tokens": 1}, chats={"turns": FIXED, "think_seconds": 0, "most_tokens": 9}),
+        document(prefixes={"count": 1, "tokens": 1}, chats={"turns": FIXED, "think_seconds": 0, "max_tokens": 9}),
         "streams.only: prefixes and chats are both given; it must be one of them at most",
     ),
     ({**document(), "streams": {}}, "streams is {}: Dictionary should have at least 1 item"),

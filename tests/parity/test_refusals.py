@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
-from inflight.model.support import check_config
+from inflight.model.loading.support import check_config
 from tests.parity.zoo import REFUSED, SERVED, save_model
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import inflight.engine
 from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model.loading import loader
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
     BATCHING_STRATEGIES,
@@ -48,7 +49,7 @@ def _load_once(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> None:
 @pytest.fixture(scope="module")
 def loaded() -> Any:
     """Loading and checking the model takes longer than serving it; no setting below concerns either."""
-    by_folder = cache(lambda folder: inflight.model.loader.load_model(EngineConfig(model=folder, dtype="float32")))
+    by_folder = cache(lambda folder: loader.load_model(EngineConfig(model=folder, dtype="float32")))
     return lambda config: by_folder(config.model)
 
 

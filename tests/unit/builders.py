@@ -13,6 +13,9 @@ from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
 
+_numbers: dict[str, int] = {}
+"""A number for each request id, so that no two of them have a prompt in common."""
+
 
 def make_request(
     request_id: str,
@@ -29,7 +32,7 @@ def make_request(
 ) -> Request:
     """A request; a prompt given as a number has as many tokens, different from those of other requests."""
     if isinstance(prompt, int):
-        first = 1000 * (1 + sum(request_id.encode()))
+        first = 1000 * (1 + _numbers.setdefault(request_id, len(_numbers)))
         prompt = range(first, first + prompt)
     return Request(
         request_id=request_id,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from inflight.outputs import TokenLogprobs
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 VOCABULARY = 7
 
@@ -102,5 +102,5 @@ class FakeModel:
         return block * self._block_size + position % self._block_size
 
 
-def _positions(share: Scheduled) -> range:
+def _positions(share: ScheduledRequest) -> range:
     return range(share.request.num_computed, share.request.num_computed + share.num_tokens)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
 
@@ -18,9 +18,9 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
     assert plan.num_tokens <= config.max_num_batched_tokens
     assert all(1 <= share.num_tokens <= share.request.num_uncomputed for share in plan.scheduled)
     assert {request.request_id for request in joined} <= chunk.keys(), "admitted, but not a token is computed"
-    assert plan.prompt_budget is not None
+    assert plan.prefill_budget is not None
     prompts = [s for s in plan.scheduled if s.request.num_uncomputed > 1 or s.request in joined]
-    assert sum(share.num_tokens for share in prompts) <= plan.prompt_budget.tokens
+    assert sum(share.num_tokens for share in prompts) <= plan.prefill_budget.tokens
     if config.batching_strategy == "continuous" and config.enable_chunked_prefill:
         unfinished = [r for r in running if chunk.get(r.request_id, 0) < r.num_uncomputed]
         assert len(unfinished) <= (config.max_num_partial_prefills or len(running))
@@ -44,12 +44,12 @@ def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], jo
                 assert not _fills(earlier, request, tables, first), "computed twice in a step"
 
 
-def _fills_for(share: Scheduled, request: Request, tables: BlockTables) -> bool:
+def _fills_for(share: ScheduledRequest, request: Request, tables: BlockTables) -> bool:
     last = (len(request.token_ids) - 1) // tables.block_size
     return any(_fills(share, request, tables, index) for index in range(last))
 
 
-def _fills(share: Scheduled, request: Request, tables: BlockTables, index: int) -> bool:
+def _fills(share: ScheduledRequest, request: Request, tables: BlockTables, index: int) -> bool:
     """Whether a share completes block `index` of another request that may use it."""
     other, size = share.request, tables.block_size
     end = (index + 1) * size
@@ -80,7 +80,7 @@ class NaiveBatch:
         self._decodes = False
         self._before = 0
         """Padding of batches that have ended."""
-        self._seats = 0
+        self._slots = 0
         """Empty ones in decodes of this batch."""
         self._counted = 0
 
@@ -89,16 +89,16 @@ class NaiveBatch:
             assert plan.padding == 0
             return
         if not before and joined:
-            self._before += self._prompts() + self._seats
-            self._lengths, self._decodes, self._seats = [], False, 0
+            self._before += self._prompts() + self._slots
+            self._lengths, self._decodes, self._slots = [], False, 0
         assert not (joined and self._decodes), "a request joins a batch that decodes"
         self._lengths += [len(request.token_ids) for request in joined]
         assert len(self._lengths) <= self._config.max_num_seqs
         if plan.scheduled and not joined and all(share.request.num_uncomputed == 1 for share in plan.scheduled):
             self._decodes = True
-            self._seats += len(self._lengths) - len(plan.scheduled)
+            self._slots += len(self._lengths) - len(plan.scheduled)
         self._counted += plan.padding
-        assert self._counted == self._before + self._prompts() + self._seats, "padding is miscounted"
+        assert self._counted == self._before + self._prompts() + self._slots, "padding is miscounted"
 
     def _prompts(self) -> int:
         return len(self._lengths) * max(self._lengths, default=0) - sum(self._lengths)

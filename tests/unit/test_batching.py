@@ -11,9 +11,9 @@ from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import make_request, make_scheduler, shares, step
 
 
-def run_to_completion(strategy: str, *, seats: int = 3, **settings: Any) -> Scheduler:
+def run_to_completion(strategy: str, *, slots: int = 3, **settings: Any) -> Scheduler:
     return make_scheduler(
-        num_blocks=400, max_num_seqs=seats, batching_strategy=strategy, **({"batch_wait_ms": 50.0} | settings)
+        num_blocks=400, max_num_seqs=slots, batching_strategy=strategy, **({"batch_wait_ms": 50.0} | settings)
     )
 
 
@@ -60,7 +60,7 @@ def test_nobody_joins_a_batch_that_decodes(strategy: str) -> None:
     assert planned(scheduler, 0.0)["c"] == 4
 
 
-def test_padding_is_that_of_the_prompts_and_of_empty_seats() -> None:
+def test_padding_is_that_of_the_prompts_and_of_empty_slots() -> None:
     scheduler = run_to_completion("static", batch_wait_ms=0.0)
     for name, prompt, max_tokens in (("a", 10, 1), ("b", 4, 2), ("c", 7, 4)):
         scheduler.add(make_request(name, prompt, max_tokens=max_tokens))
@@ -80,7 +80,7 @@ def test_padding_of_a_batch_that_never_decodes_is_counted_too() -> None:
 
 
 def test_a_dynamic_batch_has_so_many_tokens() -> None:
-    scheduler = run_to_completion("dynamic", seats=8, budget=10)
+    scheduler = run_to_completion("dynamic", slots=8, budget=10)
     for name in "ab":
         scheduler.add(make_request(name, 4))
     assert planned(scheduler, 0.0) == {}
@@ -90,31 +90,31 @@ def test_a_dynamic_batch_has_so_many_tokens() -> None:
 
 
 def test_a_prompt_longer_than_a_dynamic_batch_is_one_of_its_own() -> None:
-    scheduler = run_to_completion("dynamic", seats=8, budget=10)
+    scheduler = run_to_completion("dynamic", slots=8, budget=10)
     for name, prompt in (("long", 25), ("short", 2)):
         scheduler.add(make_request(name, prompt, max_tokens=1))
     assert [planned(scheduler, 1.0) for _ in range(4)] == [{"long": 10}, {"long": 10}, {"long": 5}, {"short": 2}]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 5))
-def test_a_bucket_has_the_head_and_those_nearest_to_it_in_length(lengths: list[int], seats: int) -> None:
-    scheduler = run_to_completion("bucketed", seats=seats, batch_wait_ms=0.0, budget=200)
+def test_a_bucket_has_the_head_and_those_nearest_to_it_in_length(lengths: list[int], slots: int) -> None:
+    scheduler = run_to_completion("bucketed", slots=slots, batch_wait_ms=0.0, budget=200)
     for number, length in enumerate(lengths):
         scheduler.add(make_request(f"{number}", length, max_tokens=2, arrival=number / 1000))
     while scheduler.waiting:
         queue = list(scheduler.waiting)
         bucket = [int(name) for name in planned(scheduler, 1.0)]
         assert int(queue[0].request_id) in bucket
-        assert len(bucket) <= seats
+        assert len(bucket) <= slots
         least, most = min(lengths[n] for n in bucket), max(lengths[n] for n in bucket)
-        window = {int(request.request_id) for request in queue[: 8 * seats]}
+        window = {int(request.request_id) for request in queue[: 8 * slots]}
         assert not [n for n in window - set(bucket) if least < lengths[n] < most], "one of such a length was left out"
         while scheduler.running:
             planned(scheduler, 1.0)
 
 
 def test_one_of_a_bucket_that_waits_for_a_prefix_keeps_its_seat() -> None:
-    scheduler = run_to_completion("bucketed", seats=2, batch_wait_ms=0.0)
+    scheduler = run_to_completion("bucketed", slots=2, batch_wait_ms=0.0)
     for name in "ab":
         scheduler.add(make_request(name, range(9)))
     assert [planned(scheduler, 0.0) for _ in range(3)] == [{"a": 9}, {"b": 1}, {"a": 1, "b": 1}]

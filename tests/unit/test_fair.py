@@ -68,7 +68,7 @@ class Shop:
         if first is not None and tokens < config.max_num_batched_tokens:
             full = len(self.scheduler.running) == min(config.max_num_seqs, config.max_num_batched_tokens)
             running: list[Request] = [*self.scheduler.running.values(), first]
-            blocks = sum(self.scheduler.tables.blocks_for(request.most_cached_tokens) for request in running)
+            blocks = sum(self.scheduler.tables.blocks_for(request.max_cached_tokens) for request in running)
             assert full or blocks > self.scheduler.tables.pool.num_blocks
 
     def lead(self) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.scheduler.length_predictor import LengthPredictor
-from inflight.scheduler.prompt_budget import AdaptiveBudget, FixedBudget
+from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
 from inflight.scheduler.step_time import StepTimeModel
 from tests.unit.builders import make_request
 

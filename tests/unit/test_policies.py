@@ -59,7 +59,7 @@ def busy_with_low(**sizes: int) -> Scheduler:
     return scheduler
 
 
-@pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"num_blocks": 6}], ids=["seats", "blocks"])
+@pytest.mark.parametrize("sizes", [{"max_num_seqs": 2}, {"num_blocks": 6}], ids=["slots", "blocks"])
 def test_a_higher_level_gets_in_at_once(sizes: dict[str, int]) -> None:
     scheduler = busy_with_low(**sizes)
     scheduler.add(make_request("high", 8, max_tokens=2, priority=1))

@@ -17,7 +17,7 @@ def test_output_does_not_change_the_prompt() -> None:
 
 
 def test_the_last_token_never_enters_the_cache() -> None:
-    assert make_request("a", 10, max_tokens=5).most_cached_tokens == 14
+    assert make_request("a", 10, max_tokens=5).max_cached_tokens == 14
 
 
 @pytest.mark.parametrize(

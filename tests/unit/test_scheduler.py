@@ -175,7 +175,7 @@ def test_a_request_that_fills_the_whole_cache_finishes(block_size: int) -> None:
     scheduler = make_scheduler(num_blocks=8 // block_size + 1, block_size=block_size, budget=2)
     capacity = scheduler.tables.pool.num_blocks * block_size
     request = make_request("a", 3, max_tokens=capacity - 2)
-    assert request.most_cached_tokens == capacity
+    assert request.max_cached_tokens == capacity
     add(scheduler, request)
     for _ in range(capacity):
         step(scheduler)

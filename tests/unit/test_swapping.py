@@ -112,7 +112,7 @@ def test_what_a_failed_step_was_to_copy_out_is_computed_again() -> None:
     scheduler, request = crowded(preemption_mode="swap")
     plan = scheduler.schedule(0.0)
     assert shares(plan) == {"a": 1}
-    assert [gone.request_id for gone in scheduler.abandon(plan)] == ["a"]
+    assert [gone.request_id for gone in scheduler.fail_step(plan)] == ["a"]
     assert (request.num_swapped, request.host_blocks) == (0, [])
     assert step(scheduler) == {"b": 5}
 

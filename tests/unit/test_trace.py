@@ -138,7 +138,7 @@ def test_the_clients_trace_is_named(path: Path) -> None:
 
 
 def test_the_file_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "MOST_BYTES", 5_000)
+    monkeypatch.setattr(trace_module, "MAX_BYTES", 5_000)
     harness = Harness(path)
     for i in range(100):
         harness.submit(f"{i}")

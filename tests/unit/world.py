@@ -147,7 +147,7 @@ class World:
         plan = self._plan()
         self.model.break_down(plan)
         hit = [share.request for share in plan.scheduled]
-        assert self.scheduler.abandon(plan) == hit
+        assert self.scheduler.fail_step(plan) == hit
         for request in hit:
             del self.live[request.request_id]
 
@@ -160,7 +160,7 @@ class World:
         self.model.run_out_of_memory(plan)
         budget, running = self.scheduler.token_budget, self.scheduler.running.keys()
         before = set(running)
-        halved = self.scheduler.retreat(plan)
+        halved = self.scheduler.shrink_after_oom(plan)
         assert halved == (plan.num_tokens > 1)
         assert self.scheduler.token_budget == (plan.num_tokens // 2 if halved else budget)
         assert running <= before
@@ -170,7 +170,7 @@ class World:
         """Nobody arrives any more; all that are here must get to their ends."""
         # The first by rank computes a token in each step, or soon. It can lose what it has only when one that goes
         # before it is admitted, which happens once for each of those.
-        bound = 3 * sum(request.most_cached_tokens for request in self.live.values()) * (len(self.live) + 1)
+        bound = 3 * sum(request.max_cached_tokens for request in self.live.values()) * (len(self.live) + 1)
         for _ in range(bound):
             if not self.live:
                 return

@@ -219,7 +219,7 @@ class EngineCore:
         try:
             tokens, logprobs = self._runner.run(plan)
         except OutOfMemory as fault:
-            if not self._scheduler.retreat(plan):
+            if not self._scheduler.shrink_after_oom(plan):
                 return self._fail(plan, fault)
             logger.warning(
                 "out of memory in a step of %d tokens; from now on a step has at most %d: %s",
@@ -242,7 +242,7 @@ class EngineCore:
 
     def _fail(self, plan: StepPlan, fault: Exception) -> list[TokenEvent]:
         error = f"{type(fault).__name__}: {fault}"
-        return [TokenEvent(request, finish_reason=ERROR, error=error) for request in self._scheduler.abandon(plan)]
+        return [TokenEvent(request, finish_reason=ERROR, error=error) for request in self._scheduler.fail_step(plan)]
 
     def _record(self, plan: StepPlan, started: float, events: list[TokenEvent]) -> StepRecord:
         return StepRecord(

@@ -16,7 +16,7 @@ from inflight.errors import InvalidRequest
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
-from inflight.model.loader import load_model
+from inflight.model.loading.loader import load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
 from inflight.request import ERROR, STOP, Request

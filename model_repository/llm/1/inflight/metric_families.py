@@ -153,7 +153,7 @@ FAMILIES = (
         "inflight:padding_tokens_total",
         COUNTER,
         "Tokens that the batching strategies `static`, `dynamic` and `bucketed` would compute besides, padding their "
-        "batches: prompts to the longest of the batch, and the seats of requests that ended before it. They are "
+        "batches: prompts to the longest of the batch, and the slots of requests that ended before it. They are "
         "counted, not computed.",
         lambda s: s.padding_tokens,
     ),

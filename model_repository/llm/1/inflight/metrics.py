@@ -37,7 +37,7 @@ FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
 """Upper bounds of the histograms that are filled here."""
 
 # Far more than come up between two looks of a server's housekeeping; an engine that nobody looks at keeps the newest.
-_MOST_OBSERVATIONS = 100_000
+_MAX_OBSERVATIONS = 100_000
 
 
 class Buckets:
@@ -61,7 +61,7 @@ class EngineMetrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is that of the requests' arrival times, in seconds."""
         self._clock = clock
-        self.observations: deque[tuple[str, float]] = deque(maxlen=_MOST_OBSERVATIONS)
+        self.observations: deque[tuple[str, float]] = deque(maxlen=_MAX_OBSERVATIONS)
         """Name and value; whoever takes them pops them from the left."""
         # Written by the stepping thread.
         self.steps = 0

@@ -76,7 +76,7 @@ class Request:
         return self.token_ids[len(self.prompt_ids) :]
 
     @property
-    def most_cached_tokens(self) -> int:
+    def max_cached_tokens(self) -> int:
         """Most tokens that this request ever keeps in the cache: the last one sampled is never computed."""
         return len(self.prompt_ids) + self.max_tokens - 1
 

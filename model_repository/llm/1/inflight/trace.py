@@ -20,7 +20,7 @@ from inflight.scheduler.plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Where the file ends: viewers don't open larger ones."""
 
 _ENGINE, _REQUESTS = 1, 2
@@ -103,8 +103,8 @@ class Trace:
             self._file.write(b"[\n")
         self._file.write(rows.encode() + _END)
         self._file.flush()
-        if self._file.tell() > MOST_BYTES:
-            logger.warning("the trace has reached %d bytes and ends here", MOST_BYTES)
+        if self._file.tell() > MAX_BYTES:
+            logger.warning("the trace has reached %d bytes and ends here", MAX_BYTES)
             self._full = True
 
     # -- records to events -------------------------------------------------------------------------------------------
@@ -152,8 +152,11 @@ class Trace:
                 "padding_tokens": plan.padding,
                 "requests": shares,
             }
-            if plan.prompt_budget is not None:
-                args |= {"prompt_budget": plan.prompt_budget.tokens, "prompt_budget_set_by": plan.prompt_budget.set_by}
+            if plan.prefill_budget is not None:
+                args |= {
+                    "prefill_budget": plan.prefill_budget.tokens,
+                    "prefill_budget_set_by": plan.prefill_budget.set_by,
+                }
             if plan.swapped_out or plan.swapped_in:
                 args |= {"blocks_swapped_out": len(plan.swapped_out), "blocks_swapped_in": len(plan.swapped_in)}
             self._events.append(

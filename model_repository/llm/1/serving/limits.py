@@ -7,15 +7,15 @@ from typing import Any
 from inflight import InvalidRequest
 from serving import values
 
-MOST_TENANT_CHARACTERS = 256
+MAX_TENANT_CHARACTERS = 256
 
 
 def tenant(name: str, value: Any) -> str:
     """Reads the name of a tenant."""
     text = values.text(name, value)
-    if not 1 <= len(text) <= MOST_TENANT_CHARACTERS:
+    if not 1 <= len(text) <= MAX_TENANT_CHARACTERS:
         raise InvalidRequest(
-            f"{name} has {len(text)} characters; it must have at least 1 and at most {MOST_TENANT_CHARACTERS}"
+            f"{name} has {len(text)} characters; it must have at least 1 and at most {MAX_TENANT_CHARACTERS}"
         )
     return text
 

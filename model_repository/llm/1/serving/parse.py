@@ -11,7 +11,7 @@ from inflight import InvalidRequest, SamplingParams
 from serving import values
 from serving.fields import KNOWN, SAMPLING, read_fields
 from serving.limits import Limits
-from serving.response import Wanted
+from serving.response import OutputOptions
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ParsedRequest:
     stream: bool
     prepend_prompt: bool
     """The output begins with the prompt."""
-    wanted: Wanted
+    wanted: OutputOptions
 
 
 def parse(request: Any) -> ParsedRequest:
@@ -105,8 +105,8 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     return (value, None) if given[0] != "messages" else (None, values.decoded("messages", value))
 
 
-def _wanted(fields: Mapping[str, Any]) -> Wanted:
-    return Wanted(
+def _wanted(fields: Mapping[str, Any]) -> OutputOptions:
+    return OutputOptions(
         finish_reason=fields.get("return_finish_reason"),
         cumulative_logprob=fields.get("return_cumulative_logprob", False),
         logprobs=fields.get("return_logprobs", False),
@@ -118,7 +118,7 @@ def _wanted(fields: Mapping[str, Any]) -> Wanted:
     )
 
 
-def _sampling_params(fields: Mapping[str, Any], wanted: Wanted) -> SamplingParams:
+def _sampling_params(fields: Mapping[str, Any], wanted: OutputOptions) -> SamplingParams:
     given = {name: value for name, value in fields.items() if name in _SAMPLING_FIELDS}
     if "end_id" in fields:
         # TensorRT-LLM's: instead of the model's own; -1 for none.

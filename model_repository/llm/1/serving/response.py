@@ -12,7 +12,7 @@ from inflight.outputs import Delta, TokenLogprobs
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputOptions:
     """Which of the optional outputs a request asks for."""
 
     finish_reason: bool | None = None
@@ -73,7 +73,7 @@ class ResponseFormat:
         self._decode = decode
         self._batched = batched
 
-    def response(self, samples: Sequence[Sample], wanted: Wanted, *, outermost: bool) -> Any:
+    def response(self, samples: Sequence[Sample], wanted: OutputOptions, *, outermost: bool) -> Any:
         """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
         if wanted.finish_reason or (wanted.finish_reason is None and any(s.finish_reason for s in samples)):

@@ -59,7 +59,7 @@ class Server:
         self._threads = [
             engine_thread,
             threading.Thread(target=self._respond, name="responder", daemon=True),
-            threading.Thread(target=self._keep_house, name="housekeeping", daemon=True),
+            threading.Thread(target=self._maintain, name="housekeeping", daemon=True),
         ]
 
     def start(self) -> None:
@@ -230,7 +230,7 @@ class Server:
 
     # -- housekeeping ------------------------------------------------------------------------------------------------
 
-    def _keep_house(self) -> None:
+    def _maintain(self) -> None:
         log = ProgressLog(self._engine)
         metrics = MetricsExport(self._engine, self._refusals, self._metric_labels)
         for sweep in itertools.count():

@@ -84,7 +84,7 @@ class BlockTables:
             self._swap_in(request, len(hit))
 
     def _growth(self, request: Request) -> int:
-        return self.blocks_for(request.most_cached_tokens) - len(request.blocks)
+        return self.blocks_for(request.max_cached_tokens) - len(request.blocks)
 
     def grow(self, request: Request) -> bool:
         """Make sure that a running request has room for all its known tokens; False if there is none left."""

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from inflight.model.attention_interface import attending
-from inflight.model.backend import AttentionBackend
-from inflight.model.kv_tensors import LayerCache
+from inflight.model.attention.backend import AttentionBackend
+from inflight.model.attention.interface import use_attention
+from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
 
 
@@ -37,7 +37,7 @@ class EagerForward:
         """See `ForwardPass`: nothing depends on them."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
-        with attending(self.backend.attend(batch, caches, self.windows)):
+        with use_attention(self.backend.attend(batch, caches, self.windows)):
             return forward(self.module, batch.token_ids, batch.positions, rows)
 
 
@@ -46,8 +46,8 @@ def forward(
 ) -> torch.Tensor:
     """Logits [S, vocabulary] of the tokens `rows` [S] of a flat row of tokens [T] at `positions` [T].
 
-    Whoever attends is set by `attending`. The model's own head runs, for it may scale or cap logits, but only on the
-    rows that are wanted if it lets us.
+    `use_attention` sets the attention. The model's own head runs, for it may scale or cap logits; if the model allows
+    it, only on `rows`.
     """
     arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
     if takes(module, "logits_to_keep"):

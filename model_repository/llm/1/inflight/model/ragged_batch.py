@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from inflight.request import Request
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RaggedBatch:
     """[T] int64, place of each token in its sequence."""
     slots: torch.Tensor
     """[T] int64, `block * block_size + offset` that takes the token's key and value."""
-    begun_blocks: torch.Tensor
+    partial_blocks: torch.Tensor
     """[blocks] int64, those of which this step writes the first slot but not the last. What else they hold is of
     requests that are gone."""
     block_tables: torch.Tensor
@@ -66,7 +66,7 @@ class RaggedBatch:
             token_ids=_to(device, _token_ids(shares)),
             positions=_to(device, positions),
             slots=_to(device, slots),
-            begun_blocks=_to(device, begun),
+            partial_blocks=_to(device, begun),
             block_tables=_to(device, tables),
             rows=[share.request for share in shares],
             query_starts=borders.tolist(),
@@ -76,7 +76,7 @@ class RaggedBatch:
         )
 
 
-def _token_ids(shares: list[Scheduled]) -> NDArray[np.int64]:
+def _token_ids(shares: list[ScheduledRequest]) -> NDArray[np.int64]:
     flat: list[int] = []
     for share in shares:
         first = share.request.num_computed
@@ -84,7 +84,7 @@ def _token_ids(shares: list[Scheduled]) -> NDArray[np.int64]:
     return np.array(flat, dtype=np.int64)
 
 
-def _block_tables(shares: list[Scheduled], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _block_tables(shares: list[ScheduledRequest], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first `counts[i]` blocks of the i-th request. Whatever else a row holds must be finite, or its own."""
     tables = np.empty((len(shares), counts.max()), dtype=np.int64)
     for row, share, count in zip(tables, shares, counts, strict=True):

@@ -6,19 +6,19 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
-from inflight.model import kv_tensors
-from inflight.model.loader import LoadedModel
-from inflight.model.memory import num_blocks
+from inflight.model.cache import kv_tensors
+from inflight.model.cache.host_cache import HostCache
+from inflight.model.cache.memory import num_blocks
+from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampler import sample
-from inflight.model.swap import HostCache
+from inflight.model.sampling.sampler import sample
 from inflight.outputs import TokenLogprobs
 from inflight.scheduler.plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
 # Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is one and a half gigabytes.
-_FETCH_SECONDS = 3.0
+_PREFAULT_SECONDS = 3.0
 
 
 class ModelRunner:
@@ -35,11 +35,11 @@ class ModelRunner:
         self.num_blocks = num_blocks(model, config)
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
         if model.device.type == "cpu":
-            fetched = kv_tensors.fetch(self._caches, _FETCH_SECONDS)
-            if fetched < 1.0:
-                logger.info("%.0f %% of the KV cache has its memory, the rest gets it when it is used", 100 * fetched)
-        most_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
-        model.forward.prepare(self._caches, config.max_num_seqs, most_blocks)
+            resident = kv_tensors.prefault(self._caches, _PREFAULT_SECONDS)
+            if resident < 1.0:
+                logger.info("prefaulted %.0f %% of the KV cache; the rest is allocated on first use", 100 * resident)
+        max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
+        model.forward.prepare(self._caches, config.max_num_seqs, max_blocks)
         self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()

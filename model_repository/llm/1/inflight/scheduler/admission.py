@@ -41,7 +41,7 @@ class GuaranteedNoEvict(Admission):
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
         """Blocks for the worst case, beside what those that run may still ask for."""
         tables = self.tables
-        grows = tables.blocks_for(request.most_cached_tokens) - tables.blocks_for(len(request.token_ids))
+        grows = tables.blocks_for(request.max_cached_tokens) - tables.blocks_for(len(request.token_ids))
         return tables.fresh_blocks(request, hit) + grows <= tables.pool.num_free - tables.num_promised
 
 

@@ -67,16 +67,16 @@ class RunToCompletion(Batching):
     """A batch at a time: the next begins when the last request of this one has ended.
 
     A batch fills while its prompts are computed and closes with its first decode. Requests that end early keep their
-    seats. We compute no padding, but count it: prompts padded to the batch's longest, and seats that are empty.
+    slots. We compute no padding, but count it: prompts padded to the batch's longest, and slots that are empty.
     """
 
     mixes = False
 
-    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float) -> None:
-        """`seats` is the most requests of a batch, `wait` the seconds that one may take to fill."""
+    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float) -> None:
+        """`slots` is the most requests of a batch, `wait` the seconds that one may take to fill."""
         self.waiting = waiting
         self._running = running
-        self._seats = seats
+        self._slots = slots
         self._wait = wait
         self._open = False
         self.taken = 0
@@ -104,7 +104,7 @@ class RunToCompletion(Batching):
 
     def gathered(self) -> bool:
         """Whether a batch is full."""
-        return len(self.waiting) >= self._seats
+        return len(self.waiting) >= self._slots
 
     def opened(self) -> None:
         """A batch is about to fill."""
@@ -114,8 +114,8 @@ class RunToCompletion(Batching):
         return self.waiting.first()
 
     def next(self, now: float) -> Request | None:
-        """Whoever is next, as long as the batch is open and has seats."""
-        return self.candidate() if self._open and self.taken < self._seats else None
+        """Whoever is next, as long as the batch is open and has slots."""
+        return self.candidate() if self._open and self.taken < self._slots else None
 
     def joined(self, request: Request) -> None:
         """Take a seat."""
@@ -124,7 +124,7 @@ class RunToCompletion(Batching):
         self._longest = max(self._longest, len(request.token_ids))
 
     def padding(self, num_decodes: int) -> int:
-        """What the newcomers add to the padding of the batch's prompts; or its empty seats, and then it closes."""
+        """What the newcomers add to the padding of the batch's prompts; or its empty slots, and then it closes."""
         newly = self.taken * self._longest - self.tokens - self._padded
         self._padded += newly
         if not num_decodes:
@@ -141,19 +141,19 @@ class Dynamic(RunToCompletion):
     """Batches of about so many prompt tokens, as they come: Triton's dynamic batching, by tokens."""
 
     def __init__(
-        self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float, tokens: int
+        self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float, tokens: int
     ) -> None:
-        super().__init__(waiting, running, seats=seats, wait=wait)
-        self._most_tokens = tokens
+        super().__init__(waiting, running, slots=slots, wait=wait)
+        self._max_tokens = tokens
 
     def gathered(self) -> bool:
-        """Whether all seats would be taken, or the tokens suffice."""
-        return super().gathered() or self.waiting.num_tokens >= self._most_tokens
+        """Whether all slots would be taken, or the tokens suffice."""
+        return super().gathered() or self.waiting.num_tokens >= self._max_tokens
 
     def candidate(self) -> Request | None:
         """The first in the queue, if the batch keeps within its tokens; one alone may be longer."""
         request = super().candidate()
-        if request is None or (self.taken and self.tokens + len(request.token_ids) > self._most_tokens):
+        if request is None or (self.taken and self.tokens + len(request.token_ids) > self._max_tokens):
             return None
         return request
 
@@ -168,16 +168,16 @@ class Bucketed(RunToCompletion):
     # How many batches' worth of requests are sorted.
     _WINDOW = 8
 
-    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, seats: int, wait: float) -> None:
-        super().__init__(waiting, running, seats=seats, wait=wait)
+    def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float) -> None:
+        super().__init__(waiting, running, slots=slots, wait=wait)
         self._bucket: list[Request] = []
 
     def opened(self) -> None:
         """Choose the bucket."""
-        window = self.waiting.peek(self._WINDOW * self._seats)
+        window = self.waiting.peek(self._WINDOW * self._slots)
         by_length = sorted(window, key=lambda request: len(request.token_ids))
-        first = by_length.index(window[0]) // self._seats * self._seats
-        self._bucket = by_length[first : first + self._seats]
+        first = by_length.index(window[0]) // self._slots * self._slots
+        self._bucket = by_length[first : first + self._slots]
 
     def candidate(self) -> Request | None:
         """The next of the bucket that waits; one that is held now may come later."""

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from inflight.request import Request
 
 _KEPT = 500
-_MOST_TENANTS = 1000
+_MAX_TENANTS = 1000
 _ENOUGH = 10
 
 
@@ -27,7 +27,7 @@ class LengthPredictor:
         lengths = self._by_tenant.setdefault(request.tenant, _Lengths())
         lengths.add(request.num_output)
         self._by_tenant.move_to_end(request.tenant)
-        if len(self._by_tenant) > _MOST_TENANTS:
+        if len(self._by_tenant) > _MAX_TENANTS:
             self._by_tenant.popitem(last=False)
 
     def remaining(self, request: Request, quantile: float = 0.5) -> int:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from inflight.request import Request
-from inflight.scheduler.prompt_budget import PromptBudget
+from inflight.scheduler.prefill_budget import PrefillBudget
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledRequest:
     """One request's share of a step: its next `num_tokens` uncomputed tokens."""
 
     request: Request
@@ -23,7 +23,7 @@ class Scheduled:
 class StepPlan:
     """The shares of a step, decodes (one token each) before prompt chunks."""
 
-    scheduled: tuple[Scheduled, ...]
+    scheduled: tuple[ScheduledRequest, ...]
     preempted: tuple[Request, ...] = ()
     """Requests that gave their blocks back and wait again."""
     swapped_out: tuple[tuple[int, int], ...] = ()
@@ -34,7 +34,7 @@ class StepPlan:
     """Tokens computed before, whose keys and values the step reads."""
     padding: int = 0
     """Tokens that a padded batch would compute besides, where the batching strategy pads."""
-    prompt_budget: PromptBudget | None = None
+    prefill_budget: PrefillBudget | None = None
     """Most prompt tokens that the step could have taken, and why."""
 
     @property

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, Request
-from inflight.scheduler import parts
+from inflight.scheduler import factory
 from inflight.scheduler.length_predictor import LengthPredictor
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
@@ -46,17 +46,17 @@ class Scheduler:
         _check_levels(config.scheduling_policy, self.policies.priority_levels)
         self.times = StepTimeModel()
         self.lengths = LengthPredictor()
-        self.policy = parts.make_policy(config, tables, self.times, self.lengths)
+        self.policy = factory.make_policy(config, tables, self.times, self.lengths)
         self.waiting = WaitingQueue(self.policies, self.policy)
         self.running: dict[str, Request] = {}
         """In order of admission."""
-        self._admission = parts.make_admission(config, tables, self.lengths)
-        self._batching = parts.make_batching(config, self.waiting, self.running)
-        self._budget = parts.make_budget(config, self.times)
+        self._admission = factory.make_admission(config, tables, self.lengths)
+        self._batching = factory.make_batching(config, self.waiting, self.running)
+        self._budget = factory.make_budget(config, self.times)
         self.token_budget = config.max_num_batched_tokens
         """Most tokens of any step."""
-        self._most_share = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
-        self._most_partial = config.max_num_partial_prefills or sys.maxsize
+        self._max_share = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
+        self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._swap_seconds_per_block = swap_seconds_per_block
         self._deadlines = Timers()
         self._preempted: list[Request] = []
@@ -77,7 +77,7 @@ class Scheduler:
 
     def fits(self, request: Request) -> bool:
         """Whether the request could ever run to its end, given the whole cache."""
-        return self.tables.blocks_for(request.most_cached_tokens) <= self.tables.pool.num_blocks
+        return self.tables.blocks_for(request.max_cached_tokens) <= self.tables.pool.num_blocks
 
     # -- requests come and go ----------------------------------------------------------------------------------------
 
@@ -145,14 +145,14 @@ class Scheduler:
             swapped_in=into,
             num_cached=_num_cached(shares),
             padding=padding,
-            prompt_budget=budget,
+            prefill_budget=budget,
         )
 
-    def _decodes(self) -> list[Scheduled]:
+    def _decodes(self) -> list[ScheduledRequest]:
         decodes = []
         for request in self._ranked():
             if request.num_uncomputed == 1 and request.request_id in self.running and self._make_room(request):
-                decodes.append(Scheduled(request, 1))
+                decodes.append(ScheduledRequest(request, 1))
         return decodes
 
     def _ranked(self) -> list[Request]:
@@ -162,7 +162,7 @@ class Scheduler:
             running.sort(key=self.policy.rank)
         return running
 
-    def _prompts(self, budget: int, now: float) -> list[Scheduled]:
+    def _prompts(self, budget: int, now: float) -> list[ScheduledRequest]:
         """Chunks of the prompts that are being computed, and newcomers; those that the first of these outranks wait."""
         going = [request for request in self._ranked() if request.num_uncomputed > 1]
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
@@ -175,19 +175,21 @@ class Scheduler:
         # Where prompts are not cut, one that is longer than any step has steps of its own.
         return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, left)
 
-    def _chunks(self, requests: Sequence[Request], budget: int) -> list[Scheduled]:
-        chunks: list[Scheduled] = []
+    def _chunks(self, requests: Sequence[Request], budget: int) -> list[ScheduledRequest]:
+        chunks: list[ScheduledRequest] = []
         for request in requests:
             if budget > 0:
                 chunks.append(self._chunk(request, budget))
                 budget -= chunks[-1].num_tokens
         return chunks
 
-    def _chunk(self, request: Request, budget: int) -> Scheduled:
-        return Scheduled(request, min(budget, self._most_share, request.num_uncomputed))
+    def _chunk(self, request: Request, budget: int) -> ScheduledRequest:
+        return ScheduledRequest(request, min(budget, self._max_share, request.num_uncomputed))
 
-    def _admit(self, budget: int, partial: int, now: float, chunks: Sequence[Scheduled]) -> list[Scheduled]:
-        admitted: list[Scheduled] = []
+    def _admit(
+        self, budget: int, partial: int, now: float, chunks: Sequence[ScheduledRequest]
+    ) -> list[ScheduledRequest]:
+        admitted: list[ScheduledRequest] = []
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
         while budget > 0 and len(self.running) < self._max_running and (request := self._batching.next(now)):
             if self._preempted and not self._made_way_for(request):
@@ -212,11 +214,11 @@ class Scheduler:
     def _suits(self, request: Request, hit: Sequence[int], budget: int, partial: int, has_others: bool) -> bool:
         """Whether a newcomer's prompt fits into what is left of the step, or may be cut."""
         known = max(len(hit) * self.tables.block_size, request.num_swapped)
-        whole = len(request.token_ids) - known <= min(budget, self._most_share)
+        whole = len(request.token_ids) - known <= min(budget, self._max_share)
         if not self._batching.mixes:
             # One that is longer than any step has steps of its own.
             return whole or not has_others
-        return whole or partial < self._most_partial
+        return whole or partial < self._max_partial
 
     def _join(self, request: Request, hit: Sequence[int]) -> None:
         first_time = request.num_preemptions == 0
@@ -293,13 +295,13 @@ class Scheduler:
         self.times.observe(plan.num_tokens, plan.num_cached, seconds)
         self._batching.observe(plan, seconds)
 
-    def abandon(self, plan: StepPlan) -> list[Request]:
+    def fail_step(self, plan: StepPlan) -> list[Request]:
         """Forget the requests of a step that failed; what was to be copied out in it is computed again."""
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         return [share.request for share in plan.scheduled if self.remove(share.request.request_id)]
 
-    def retreat(self, plan: StepPlan) -> bool:
+    def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory: no later one has more than half as many tokens.
 
         Running requests that are too many for that are preempted, the last in rank first; all else stays as it was
@@ -338,7 +340,7 @@ class Scheduler:
         return reason
 
 
-def _num_cached(shares: Sequence[Scheduled]) -> int:
+def _num_cached(shares: Sequence[ScheduledRequest]) -> int:
     return sum(share.request.num_computed for share in shares)
 
 

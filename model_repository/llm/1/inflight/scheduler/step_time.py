@@ -17,7 +17,7 @@ class StepTimeModel:
     _SCALE = (1.0, 1 / 256, 1 / 4096)
     _ENOUGH = 8
     # Above this, an unexcited direction of the covariance would let one odd step turn the model over.
-    _MOST_VARIANCE = 10.0
+    _MAX_VARIANCE = 10.0
 
     def __init__(self) -> None:
         self.num_steps = 0
@@ -42,7 +42,7 @@ class StepTimeModel:
         scale = self._FORGETTING + sum(p * v for p, v in zip(px, x, strict=True))
         error = seconds - sum(w * v for w, v in zip(self._weights, x, strict=True))
         self._weights = [w + error * p / scale for w, p in zip(self._weights, px, strict=True)]
-        grow = 1.0 if self._spread() > self._MOST_VARIANCE else 1 / self._FORGETTING
+        grow = 1.0 if self._spread() > self._MAX_VARIANCE else 1 / self._FORGETTING
         self._covariance = [
             [(self._covariance[i][j] - px[i] * px[j] / scale) * grow for j in range(3)] for i in range(3)
         ]

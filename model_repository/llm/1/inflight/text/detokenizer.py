@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 
 # Decoders need some tokens of context: whether a word begins with a space depends on what stands before it.
 _CONTEXT = 8
-_MOST_BYTES = 4
+_MAX_BYTES = 4
 """Bytes of the longest character."""
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
@@ -53,7 +53,7 @@ class Detokenizer:
 
     def _end_of(self, prompt_ids: Sequence[int]) -> tuple[list[int], str]:
         """The prompt's last tokens and their text; they don't begin within a character if that can be helped."""
-        for length in range(_CONTEXT, _CONTEXT + _MOST_BYTES):
+        for length in range(_CONTEXT, _CONTEXT + _MAX_BYTES):
             tail = list(prompt_ids[-length:])
             text = self._decode(tail)
             if not text.startswith(_BROKEN):

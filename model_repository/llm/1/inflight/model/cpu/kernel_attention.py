@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from inflight.model.attention_interface import AttentionCall
-from inflight.model.huge_pages import empty_pages
-from inflight.model.kv_tensors import LayerCache, LayerShape
+from inflight.model.attention.interface import AttentionCall
+from inflight.model.attention.tiles import make_tiles
+from inflight.model.cache.huge_pages import zeros_huge_pages
+from inflight.model.cache.kv_tensors import LayerCache, LayerShape
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.tiles import cut
 
 _LANES = 16
 _TILE_TOKENS = 16
@@ -31,7 +31,7 @@ def allocate(
 
     def layer(shape: LayerShape) -> LayerCache:
         keys, values = block_size * shape.key_width, block_size * shape.value_width
-        pages = empty_pages((num_blocks, shape.num_kv_heads, keys + values), dtype, device)
+        pages = zeros_huge_pages((num_blocks, shape.num_kv_heads, keys + values), dtype, device)
         return LayerCache(pages[..., :keys], pages[..., keys:])
 
     return [layer(shape) for shape in shapes]
@@ -42,22 +42,22 @@ class BatchTensors(NamedTuple):
 
     slots: torch.Tensor
     """[T] int64."""
-    begun_blocks: torch.Tensor
+    partial_blocks: torch.Tensor
     """[blocks] int64."""
     block_tables: torch.Tensor
     """[R, most blocks] int64."""
     tiles: torch.Tensor
-    """[tiles, 4] int64, see `tiles.cut`."""
+    """[tiles, 4] int64, see `tiles.make_tiles`."""
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
         """Take them from a batch."""
-        tiles = cut(batch.query_starts, batch.context_lens, range(len(batch.rows)), _TILE_TOKENS)
-        return cls(batch.slots, batch.begun_blocks, batch.block_tables, torch.from_numpy(tiles))
+        tiles = make_tiles(batch.query_starts, batch.context_lens, range(len(batch.rows)), _TILE_TOKENS)
+        return cls(batch.slots, batch.partial_blocks, batch.block_tables, torch.from_numpy(tiles))
 
 
 class KernelAttention:
-    """Attends for one forward pass: layer by layer, in the order in which the model calls.
+    """AttentionImpl for one forward pass: layer by layer, in the order in which the model calls.
 
     Args:
         caches: one per attention call of a forward pass, in order.

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from inflight.model.attention_probe import probe_layers
-from inflight.model.huge_pages import empty_pages
+from inflight.model.cache.huge_pages import zeros_huge_pages
+from inflight.model.loading.attention_probe import probe_layers
 
 _PANEL = 32
 
@@ -58,7 +58,7 @@ class WeightRoom:
 
     def __init__(self, layers: Iterable[nn.Linear], *, int8: bool) -> None:
         weights = sum(_padded_rows(layer.weight) * layer.in_features for layer in layers)
-        self._rest = empty_pages((weights if int8 else 2 * weights,), torch.uint8, torch.device("cpu"))
+        self._rest = zeros_huge_pages((weights if int8 else 2 * weights,), torch.uint8, torch.device("cpu"))
 
     def copy(self, packed: torch.Tensor) -> torch.Tensor:
         """The packed weights, in this memory."""

@@ -184,8 +184,8 @@ def attend(
 
     `query` is [tokens, query heads, key width], `keys` and `values` [blocks, block size, KV heads, width] hold the
     tokens' own already; `block_tables` [rows, blocks] int64; `tiles` [tiles, 4] int64 of at most `tile_tokens` tokens,
-    see `tiles.cut`, which lie in a row. `parts` is into how many parts the keys are cut: more than one only where tiles
-    have one token each and begin with the first. Elements of a head must be next to each other.
+    see `tiles.make_tiles`, which lie in a row. `parts` is into how many parts the keys are cut: more than one only if
+    tiles have one token each and begin with the first. Elements of a head must be next to each other.
     """
     num_heads, key_width = query.shape[1:]
     block_size, num_kv_heads, value_width = values.shape[1:]

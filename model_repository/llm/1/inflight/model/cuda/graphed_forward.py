@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 import torch
 
-from inflight.model.attention_interface import attending
+from inflight.model.attention.interface import use_attention
+from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cuda.kernel_attention import BatchTensors, KernelAttention, parts_for
 from inflight.model.forward import EagerForward, forward
-from inflight.model.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
 
 logger = logging.getLogger(__name__)
 
 # Above so many rows a step computes for longer than it takes to launch.
-_MOST_ROWS = 256
+_MAX_ROWS = 256
 
 Record: TypeAlias = Callable[[Callable[[], torch.Tensor]], tuple[torch.Tensor, Callable[[], object]]]
 """Runs a step, and returns what it gave and how to run it again, into the same memory."""
@@ -109,7 +109,7 @@ class GraphedForward:
         def step() -> torch.Tensor:
             tiles = torch.stack((every, every, ones, positions), dim=1)
             batch = BatchTensors(slots, block_tables, tiles, no_prompts, parts)
-            with attending(KernelAttention(batch, caches, self._eager.windows)):
+            with use_attention(KernelAttention(batch, caches, self._eager.windows)):
                 return forward(self._eager.module, token_ids, positions, every)
 
         logits, replay = self._record(step)
@@ -118,5 +118,5 @@ class GraphedForward:
 
 def sizes(max_rows: int) -> list[int]:
     """The numbers of rows that are recorded: 1, 2, 4, then by eights."""
-    most = min(max_rows, _MOST_ROWS)
+    most = min(max_rows, _MAX_ROWS)
     return sorted({size for size in (1, 2, 4, *range(8, most, 8), most) if size <= most})

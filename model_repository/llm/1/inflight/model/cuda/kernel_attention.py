@@ -5,16 +5,16 @@ from typing import NamedTuple
 
 import torch
 
-from inflight.model.attention_interface import AttentionCall
+from inflight.model.attention.interface import AttentionCall
+from inflight.model.attention.tiles import make_tiles
+from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cuda.attention_kernel import attend
-from inflight.model.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.tiles import cut
 
 _TILE_TOKENS = 16
 # So many keys of a row are worth a program of their own.
 _PART_KEYS = 256
-_MOST_PARTS = 32
+_MAX_PARTS = 32
 
 
 class BatchTensors(NamedTuple):
@@ -25,7 +25,7 @@ class BatchTensors(NamedTuple):
     block_tables: torch.Tensor
     """[R, most blocks] int64."""
     single: torch.Tensor
-    """[rows of one token, 4] int64, see `tiles.cut`."""
+    """[rows of one token, 4] int64, see `tiles.make_tiles`."""
     prompts: torch.Tensor
     """[tiles of other rows, 4] int64."""
     parts: int
@@ -36,7 +36,7 @@ class BatchTensors(NamedTuple):
         """Take them from a batch."""
         device, singles = batch.slots.device, batch.num_single
         single, prompts = (
-            torch.from_numpy(cut(batch.query_starts, batch.context_lens, rows, tokens)).to(device)
+            torch.from_numpy(make_tiles(batch.query_starts, batch.context_lens, rows, tokens)).to(device)
             for rows, tokens in ((range(singles), 1), (range(singles, len(batch.rows)), _TILE_TOKENS))
         )
         longest = max(batch.context_lens[:singles], default=0)
@@ -45,13 +45,13 @@ class BatchTensors(NamedTuple):
 
 def parts_for(longest: int, rows: int) -> int:
     """Into how many parts to cut contexts of up to `longest` tokens: the fewer the more rows there are."""
-    wanted = min(longest // _PART_KEYS, _MOST_PARTS, 512 // max(rows, 1))
+    wanted = min(longest // _PART_KEYS, _MAX_PARTS, 512 // max(rows, 1))
     # Each number is another compilation of the kernel.
     return 1 << max(0, wanted.bit_length() - 1)
 
 
 class KernelAttention:
-    """Attends for one forward pass: layer by layer, in the order in which the model calls.
+    """AttentionImpl for one forward pass: layer by layer, in the order in which the model calls.
 
     Args:
         caches: one per attention call of a forward pass, in order.

@@ -76,7 +76,7 @@ class _FairOrder(Order):
         tenant = request.tenant
         if tenant not in self._queues:
             if newcomer:
-                self._policy.lift(tenant, self._least())
+                self._policy.lift(tenant, self._min_served())
             self._queues[tenant] = KeyedOrder(arrival_number)
             if tenant not in self._in_heap:
                 self._in_heap.add(tenant)
@@ -93,10 +93,10 @@ class _FairOrder(Order):
             self._policy.left(tenant, self._queues)
 
     def first(self) -> Request | None:
-        tenant = self._least()
+        tenant = self._min_served()
         return None if tenant is None else self._queues[tenant].first()
 
-    def _least(self) -> str | None:
+    def _min_served(self) -> str | None:
         """The waiting tenant with the smallest counter. Counters only grow, so that an old one is never too large."""
         while self._heap:
             counter, tenant = self._heap[0]

@@ -86,7 +86,7 @@ class Worker {
                 (tile[3] + tile[2] + LANES - 1) / LANES,
                 true};
     const int64_t rows = tile[2] * group_;
-    for (int64_t row = 0; row < rows; row += ROWS, pages.cold = false)
+    for (int64_t row = 0; row < rows; row += ROWS, pages.first_touch = false)
       attend_rows(tile, head, row, std::min(ROWS, rows - row), pages);
   }
 
@@ -130,7 +130,7 @@ class Worker {
   alignas(64) Factor probabilities_[ROWS * PART_STRIDE];
 };
 
-// Attends for tile after tile, which `take` gives out.
+// AttentionImpl for tile after tile, which `take` gives out.
 template <class Products, class Take>
 void attend(const Attention& a, const Take& take) {
   Worker<Products> worker(a);

@@ -40,21 +40,21 @@ void score_lane_tiles(const BFloat16* queries, const Pages& pages, int64_t lane,
     const int64_t tile = d * LANES;
     _tile_loadd(4, queries + d, pages.width_k * 2);
     _tile_loadd(6, keys[0] + tile, 64);
-    if (pages.cold) prefetch_tiles(next_keys[0] + tile, values[0] + tile);
+    if (pages.first_touch) prefetch_tiles(next_keys[0] + tile, values[0] + tile);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (COUNT > 1) {
       _tile_loadd(6, keys[1] + tile, 64);
-      if (pages.cold) prefetch_tiles(next_keys[1] + tile, values[1] + tile);
+      if (pages.first_touch) prefetch_tiles(next_keys[1] + tile, values[1] + tile);
       _tile_dpbf16ps(1, 4, 6);
     }
     if constexpr (COUNT > 2) {
       _tile_loadd(6, keys[2] + tile, 64);
-      if (pages.cold) prefetch_tiles(next_keys[2] + tile, values[2] + tile);
+      if (pages.first_touch) prefetch_tiles(next_keys[2] + tile, values[2] + tile);
       _tile_dpbf16ps(2, 4, 6);
     }
     if constexpr (COUNT > 3) {
       _tile_loadd(6, keys[3] + tile, 64);
-      if (pages.cold) prefetch_tiles(next_keys[3] + tile, values[3] + tile);
+      if (pages.first_touch) prefetch_tiles(next_keys[3] + tile, values[3] + tile);
       _tile_dpbf16ps(3, 4, 6);
     }
   }

@@ -27,7 +27,7 @@ int64_t score_lanes(const Factor* queries, const Pages& pages, int64_t lane, int
     for (int64_t d = 0; d < pages.width_k; d += 2) {
 #pragma GCC unroll 8
       for (int l = 0; l < AT_ONCE; ++l) {
-        if (pages.cold) {
+        if (pages.first_touch) {
           _mm_prefetch(next_keys[l] + d * LANES, _MM_HINT_T0);
           _mm_prefetch(values[l] + d * LANES, _MM_HINT_T1);
         }
@@ -88,14 +88,14 @@ struct Kernel {
 };
 
 template <int... BEFORE>
-constexpr std::array<Kernel, MOST_QUERIES> kernels(std::integer_sequence<int, BEFORE...>) {
+constexpr std::array<Kernel, MAX_QUERIES> kernels(std::integer_sequence<int, BEFORE...>) {
   return {{{score<BEFORE + 1>, mix<BEFORE + 1>}...}};
 }
 
 // The two products of up to `ROWS` rows.
 struct ByLanes {
-  static constexpr int64_t ROWS = MOST_QUERIES;
-  static constexpr auto KERNELS = kernels(std::make_integer_sequence<int, MOST_QUERIES>());
+  static constexpr int64_t ROWS = MAX_QUERIES;
+  static constexpr auto KERNELS = kernels(std::make_integer_sequence<int, MAX_QUERIES>());
 
   void score(const Factor* queries, int64_t rows, const Pages& pages, int64_t first, int64_t last, float* scores) const {
     KERNELS[rows - 1].score(queries, pages, first, last, scores);

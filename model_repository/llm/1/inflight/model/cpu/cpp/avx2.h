@@ -20,9 +20,9 @@ using Mask = uint16_t;
 using Factor = float;
 
 // Shapes of what is summed up at the same time, so that sums, weights and an input fit in sixteen registers.
-constexpr int MOST_SUMS = 6;
-constexpr int MOST_ROWS = 3;
-constexpr int MOST_QUERIES = 4;
+constexpr int MAX_SUMS = 6;
+constexpr int MAX_ROWS = 3;
+constexpr int MAX_QUERIES = 4;
 constexpr int keys_at_once(int queries) { return queries <= 1 ? 4 : queries <= 3 ? 2 : 1; }
 constexpr int values_at_once(int queries) { return keys_at_once(queries); }
 

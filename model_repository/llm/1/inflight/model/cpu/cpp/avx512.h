@@ -7,9 +7,9 @@ using Mask = __mmask16;
 
 // Shapes of what is summed up at the same time, so that sums, weights and an input fit in 32 registers. Few rows take
 // several columns of lanes, to hide the latency of the sums.
-constexpr int MOST_SUMS = 24;
-constexpr int MOST_ROWS = 12;
-constexpr int MOST_QUERIES = 8;
+constexpr int MAX_SUMS = 24;
+constexpr int MAX_ROWS = 12;
+constexpr int MAX_QUERIES = 8;
 constexpr int keys_at_once(int queries) { return queries <= 2 ? 4 : queries <= 4 ? 3 : 2; }
 constexpr int values_at_once(int queries) { return queries <= 6 ? 4 : 2; }
 

@@ -19,7 +19,7 @@
 
 namespace {
 
-constexpr int MOST_PANELS = 8;
+constexpr int MAX_PANELS = 8;
 
 // Whether rows lie pair by pair in tiles of the rows that are multiplied together, rather than one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
@@ -62,10 +62,10 @@ struct Kernel {
   Multiply wide;
 };
 
-constexpr int panels_at_once(int rows) { return std::clamp(MOST_SUMS / 2 / rows, 1, MOST_PANELS); }
+constexpr int panels_at_once(int rows) { return std::clamp(MAX_SUMS / 2 / rows, 1, MAX_PANELS); }
 
 template <class Kind, int... BEFORE>
-constexpr std::array<Kernel<Kind>, MOST_ROWS> kernels(std::integer_sequence<int, BEFORE...>) {
+constexpr std::array<Kernel<Kind>, MAX_ROWS> kernels(std::integer_sequence<int, BEFORE...>) {
   return {{{multiply_panels<Kind, BEFORE + 1, 1>, panels_at_once(BEFORE + 1),
             multiply_panels<Kind, BEFORE + 1, panels_at_once(BEFORE + 1)>}...}};
 }
@@ -82,7 +82,7 @@ template <class Kind>
 Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
   const Tensor floats = at::empty({rows * product.pairs * 2}, at::kFloat);
   float* to = floats.mutable_data_ptr<float>();
-  at::parallel_for(0, tiles, ROWS_OF_A_THREAD / MOST_ROWS, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, tiles, ROWS_OF_A_THREAD / MAX_ROWS, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const Tile tile(rows, tiles, t);
       for (int64_t r = 0; r < tile.count; ++r) {
@@ -101,8 +101,8 @@ Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
 // All rows times all panels.
 template <class Kind>
 void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panels) {
-  static constexpr auto KERNELS = kernels<Kind>(std::make_integer_sequence<int, MOST_ROWS>());
-  const int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS;
+  static constexpr auto KERNELS = kernels<Kind>(std::make_integer_sequence<int, MAX_ROWS>());
+  const int64_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
   Tensor floats;
   const Factor* factors;
   if constexpr (INTERLEAVED) {
@@ -111,7 +111,7 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
   } else {
     factors = product.x;
   }
-  const Kernel<Kind>& few = KERNELS[std::min<int64_t>(rows, MOST_ROWS) - 1];
+  const Kernel<Kind>& few = KERNELS[std::min<int64_t>(rows, MAX_ROWS) - 1];
   const int64_t width = tiles == 1 ? few.width : 1;
   const int64_t parts = (panels + width - 1) / width, threads = at::get_num_threads();
   share_out(parts, [&](const auto& take) {

@@ -15,7 +15,7 @@ struct Pages {
   const int64_t* table;
   int64_t block_size, head_offset_k, head_offset_v, block_stride_k, block_stride_v, width_k, width_v;
   int64_t lanes;  // As many as the sequence has.
-  bool cold;      // Whether no rows have been here before these.
+  bool first_touch;     // Whether no rows have been here before these.
 
   // Keys and values of the sixteen tokens from 16 * index on.
   const BFloat16* key_lanes(int64_t index) const {

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from inflight.scheduler.step_time import StepTimeModel
 
 
-class PromptBudget(NamedTuple):
+class PrefillBudget(NamedTuple):
     """Most prompt tokens of a step, and the setting that says so."""
 
     tokens: int
@@ -18,9 +18,9 @@ class FixedBudget:
     def __init__(self, max_num_batched_tokens: int) -> None:
         self.tokens = max_num_batched_tokens
 
-    def for_prompts(self, decodes: int, cached: int, waiting: int) -> PromptBudget:
+    def for_prompts(self, decodes: int, cached: int, waiting: int) -> PrefillBudget:
         """For a step with so many decodes, which read so many cached tokens, while so many wait for their first one."""
-        return PromptBudget(self.tokens - decodes, "max_num_batched_tokens")
+        return PrefillBudget(self.tokens - decodes, "max_num_batched_tokens")
 
 
 class AdaptiveBudget(FixedBudget):
@@ -38,14 +38,14 @@ class AdaptiveBudget(FixedBudget):
     _SHARE = 0.75
     _WEIGHT_OF_WAITING = 8
     # Matrix products of fewer rows take hardly less time.
-    _LEAST_CHUNK = 64
+    _MIN_CHUNK = 64
 
     def __init__(self, max_num_batched_tokens: int, target_seconds: float | None, times: StepTimeModel) -> None:
         super().__init__(max_num_batched_tokens)
         self._target = target_seconds
         self._times = times
 
-    def for_prompts(self, decodes: int, cached: int, waiting: int) -> PromptBudget:
+    def for_prompts(self, decodes: int, cached: int, waiting: int) -> PrefillBudget:
         """The fixed budget, or less."""
         most = super().for_prompts(decodes, cached, waiting)
         if not decodes:
@@ -53,8 +53,8 @@ class AdaptiveBudget(FixedBudget):
         target, least = self._target, self._LEAST
         if target is None:
             share = max(self._SHARE, self._WEIGHT_OF_WAITING * waiting / decodes)
-            target, least = self._times.predict(decodes, cached) * (1 + share), self._LEAST_CHUNK
+            target, least = self._times.predict(decodes, cached) * (1 + share), self._MIN_CHUNK
         within = self._times.tokens_within(target, cached)
         if within is None or within - decodes >= most.tokens:
             return most
-        return PromptBudget(min(most.tokens, max(least, within - decodes)), "target_itl_ms")
+        return PrefillBudget(min(most.tokens, max(least, within - decodes)), "target_itl_ms")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def cut(query_starts: Sequence[int], context_lens: Sequence[int], rows: range, tokens: int) -> NDArray[np.int64]:
+def make_tiles(query_starts: Sequence[int], context_lens: Sequence[int], rows: range, tokens: int) -> NDArray[np.int64]:
     """Cut some rows of a batch into tiles of at most `tokens` tokens.
 
     `query_starts` and `context_lens` are those of a RaggedBatch. Returns [tiles, 4]: row, first token, number of

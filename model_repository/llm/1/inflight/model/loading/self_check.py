@@ -14,14 +14,14 @@ import torch
 from inflight.errors import UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.model import attention_interface
-from inflight.model.attention_probe import AttentionLayer
-from inflight.model.backend import PORTABLE, AttentionBackend
+from inflight.model.attention import interface
+from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.forward import EagerForward, ForwardPass, takes
+from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class SelfCheck:
         errors = []
         for layers in candidates:
             with _failing_as_unsupported(self._module):
-                forward = EagerForward(self._module, PORTABLE, [layer.window for layer in layers])
-                errors.append(self._error(forward, layers, PORTABLE))
+                forward = EagerForward(self._module, TORCH, [layer.window for layer in layers])
+                errors.append(self._error(forward, layers, TORCH))
             if errors[-1] < self._tolerance:
                 return layers
         raise UnsupportedModel(
@@ -149,7 +149,7 @@ def _next_chunks(requests: Sequence[Request]) -> StepPlan | None:
     for parts, request in enumerate(requests, start=2):
         left = request.num_uncomputed
         if left:
-            shares.append(Scheduled(request, 1 if left <= _DECODED else -(-left // parts)))
+            shares.append(ScheduledRequest(request, 1 if left <= _DECODED else -(-left // parts)))
     return StepPlan(tuple(shares)) if shares else None
 
 
@@ -173,4 +173,4 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
             logits.append(torch.cat(rows))
         return logits
     finally:
-        module.set_attn_implementation(attention_interface.NAME)
+        module.set_attn_implementation(interface.NAME)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from inflight.model.attention_interface import AttentionCall
-from inflight.model.kv_tensors import LayerCache
+from inflight.model.attention.interface import AttentionCall
+from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
 
 
-class PagedAttention:
-    """Attends for one forward pass over `batch`: layer by layer, in the order in which the model calls.
+class TorchAttention:
+    """AttentionImpl for one forward pass over `batch`: layer by layer, in the order in which the model calls.
 
     Args:
         caches: one per attention call of a forward pass, in order.
@@ -25,7 +25,7 @@ class PagedAttention:
     """
 
     def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
-        self._slots, self._begun_blocks = batch.slots, batch.begun_blocks
+        self._slots, self._partial_blocks = batch.slots, batch.partial_blocks
         self._layers = iter(zip(caches, windows, strict=True))
         block_size, dtype = caches[0].keys.shape[1], caches[0].keys.dtype
         self._groups = {window: list(_groups(batch, block_size, window, dtype)) for window in set(windows)}
@@ -33,9 +33,9 @@ class PagedAttention:
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
         cache, window = next(self._layers)
-        if len(self._begun_blocks):
+        if len(self._partial_blocks):
             # A hidden slot counts 0 times its content, which is NaN if that is NaN: one request must not spoil another.
-            cache.clear(self._begun_blocks)
+            cache.clear(self._partial_blocks)
         cache.write(self._slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))
         query = call.query[0].transpose(0, 1)
         parts = [_attend_group(query[g.first : g.last], cache, g, call) for g in self._groups[window]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inflight.model.huge_pages import empty_pages
+from inflight.model.cache.huge_pages import zeros_huge_pages
 
 # Little enough to look at the clock often, and two huge pages for each of two threads.
 _BYTES_AT_ONCE = 8 << 20
@@ -59,19 +59,19 @@ def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache of `num_blocks` blocks for every layer, all zero; its memory comes with `fetch` or when it is used."""
+    """A cache of `num_blocks` blocks for every layer, all zero; its memory comes with `prefault` or when it is used."""
 
     def pages(heads: int, width: int) -> torch.Tensor:
-        return empty_pages((num_blocks, block_size, heads, width), dtype, device)
+        return zeros_huge_pages((num_blocks, block_size, heads, width), dtype, device)
 
     return [LayerCache(pages(s.num_kv_heads, s.key_width), pages(s.num_kv_heads, s.value_width)) for s in shapes]
 
 
-def fetch(caches: Sequence[LayerCache], seconds: float) -> float:
-    """Have the system give the memory of new caches now, in the order of blocks, for at most about `seconds`.
+def prefault(caches: Sequence[LayerCache], seconds: float) -> float:
+    """Fault in the pages of new caches, block by block, for at most about `seconds`.
 
-    Otherwise each page comes when it is first written: in a virtual machine the steps that filled a cache took a sixth
-    longer. Returns the fetched part, 0.0 to 1.0.
+    Without this, each page is faulted in when it is first written, which makes steps a sixth slower in a virtual
+    machine. Returns the fraction that is resident, 0.0 to 1.0.
     """
     until = time.monotonic() + seconds
     tensors = [tensor for cache in caches for tensor in (cache.keys, cache.values)]

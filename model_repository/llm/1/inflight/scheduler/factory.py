@@ -13,7 +13,7 @@ from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.policies.priority import Priority
 from inflight.scheduler.policies.sjf import ShortestJobFirst
 from inflight.scheduler.policies.slo import SloAware
-from inflight.scheduler.prompt_budget import AdaptiveBudget, FixedBudget
+from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -53,14 +53,14 @@ def make_admission(config: SchedulerConfig, tables: BlockTables, lengths: Length
 
 def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mapping[str, Request]) -> Batching:
     """What `batching_strategy` names."""
-    seats, wait = config.max_num_seqs, config.batch_wait_ms / 1e3
+    slots, wait = config.max_num_seqs, config.batch_wait_ms / 1e3
     match config.batching_strategy:
         case "static":
-            return Static(waiting, running, seats=seats, wait=wait)
+            return Static(waiting, running, slots=slots, wait=wait)
         case "dynamic":
-            return Dynamic(waiting, running, seats=seats, wait=wait, tokens=config.max_num_batched_tokens)
+            return Dynamic(waiting, running, slots=slots, wait=wait, tokens=config.max_num_batched_tokens)
         case "bucketed":
-            return Bucketed(waiting, running, seats=seats, wait=wait)
+            return Bucketed(waiting, running, slots=slots, wait=wait)
     return Continuous(waiting, running, mixes=config.enable_chunked_prefill, delay_factor=config.scheduler_delay_factor)
 
 

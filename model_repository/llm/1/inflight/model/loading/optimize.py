@@ -8,20 +8,20 @@ from typing import Any
 import torch
 
 from inflight.config import EngineConfig
-from inflight.model.attention_probe import AttentionLayer
-from inflight.model.backend import CPU_KERNELS, CUDA_KERNELS, PORTABLE, AttentionBackend
+from inflight.model.attention.backend import CPU_KERNELS, CUDA_KERNELS, TORCH, AttentionBackend
 from inflight.model.cpu import kernel_attention
-from inflight.model.cpu.captured_forward import CapturedForward
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears
+from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
-from inflight.model.self_check import SelfCheck
+from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.self_check import SelfCheck
 
 logger = logging.getLogger(__name__)
 
 
-def make_faster(
+def optimize(
     module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
 ) -> tuple[AttentionBackend, ForwardPass]:
     """What is to attend, and what to run: kernels for the GPU, or for the CPU where the model is in bfloat16.
@@ -32,7 +32,7 @@ def make_faster(
         ValueError: quantization is asked for and cannot be had.
     """
     windows = [layer.window for layer in layers]
-    portable = PORTABLE, EagerForward(module, PORTABLE, windows)
+    portable = TORCH, EagerForward(module, TORCH, windows)
     device = next(module.parameters()).device
     if device.type == "cuda":
         _check_no_quantization(config, "is for the CPU")
@@ -40,7 +40,7 @@ def make_faster(
     if not config.enable_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         return portable
-    backend = PORTABLE
+    backend = TORCH
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
     replaced = replace_norms(module) + pack_linears(module, int8=config.quantization == "int8")
@@ -51,7 +51,7 @@ def make_faster(
         for parent, name, original in replaced:
             setattr(parent, name, original)
         return portable
-    captured = _captured(module, eager, layers, check) if backend is CPU_KERNELS else None
+    captured = _traced(module, eager, layers, check) if backend is CPU_KERNELS else None
     return backend, captured or eager
 
 
@@ -77,15 +77,15 @@ def _check_no_quantization(config: EngineConfig, reason: str) -> None:
         raise ValueError(f"quantization is {config.quantization!r}, which {reason}")
 
 
-def _captured(
+def _traced(
     module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck
-) -> CapturedForward | None:
+) -> TracedForward | None:
     captured, reason = None, "it decides by what it finds in its tokens"
     try:
-        recorded = CapturedForward(module, layers)
+        recorded = TracedForward(module, layers)
         if check.same(recorded, eager, layers, CPU_KERNELS):
             captured = recorded
-            fused = CapturedForward(module, layers, fused=True)
+            fused = TracedForward(module, layers, fused=True)
             if check.passes(fused, layers, CPU_KERNELS):
                 captured = fused
     except Exception as error:  # noqa: BLE001 - a model's code may fail in any way where it is recorded

@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from inflight.model.attention_interface import attending
-from inflight.model.attention_probe import AttentionLayer
+from inflight.model.attention.interface import use_attention
+from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.fusion import fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate
 from inflight.model.forward import forward
-from inflight.model.kv_tensors import LayerCache
+from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 
 _CPU = torch.device("cpu")
 
 
-class CapturedForward:
+class TracedForward:
     """What the model's code calls on the CPU kernels, recorded once by TorchScript's tracer.
 
     Of a step of one token Python takes almost half. The graph has no shapes in it: they are recorded as operators, too.
@@ -35,7 +35,7 @@ class CapturedForward:
         with warnings.catch_warnings(), torch.inference_mode():
             # That it is deprecated, and that Python's decisions are recorded as they fall.
             warnings.simplefilter("ignore")
-            recorded = _Recorded(module, [layer.window for layer in layers])
+            recorded = _Traceable(module, [layer.window for layer in layers])
             self._graph: Any = torch.jit.trace(recorded, example, check_trace=False)  # type: ignore[no-untyped-call]
         torch._C._jit_pass_inline(self._graph.graph)
         if fused:
@@ -55,7 +55,7 @@ class CapturedForward:
         return len(self._graph.get_debug_state().execution_plans)
 
 
-class _Recorded(torch.nn.Module):
+class _Traceable(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, windows: Sequence[int | None]) -> None:
         super().__init__()
         self._module, self._windows = module, windows
@@ -70,7 +70,7 @@ class _Recorded(torch.nn.Module):
         values: list[torch.Tensor],
     ) -> torch.Tensor:
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
-        with attending(KernelAttention(BatchTensors(*batch), caches, self._windows)):
+        with use_attention(KernelAttention(BatchTensors(*batch), caches, self._windows)):
             return forward(self._module, token_ids, positions, rows)
 
 
@@ -79,7 +79,7 @@ def _example(module: Any, layers: Sequence[AttentionLayer]) -> tuple[Any, ...]:
     positions = torch.tensor([0, 1, 0, 1, 2])
     batch = BatchTensors(
         slots=torch.tensor([0, 1, 16, 17, 18]),
-        begun_blocks=torch.tensor([0, 1]),
+        partial_blocks=torch.tensor([0, 1]),
         block_tables=torch.tensor([[0], [1]]),
         tiles=torch.tensor([[0, 0, 2, 0], [1, 2, 3, 0]]),
     )

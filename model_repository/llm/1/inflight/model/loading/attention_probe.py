@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from inflight.errors import UnsupportedModel
-from inflight.model.attention_interface import AttentionCall, attending
+from inflight.model.attention.interface import AttentionCall, use_attention
+from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.forward import forward
-from inflight.model.kv_tensors import LayerShape
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def probe_layers(module: torch.nn.Module) -> tuple[AttentionLayer, ...]:
     recorder = _Recorder()
     device = next(module.parameters()).device
     try:
-        with attending(recorder), torch.inference_mode():
+        with use_attention(recorder), torch.inference_mode():
             positions = torch.arange(3, device=device)
             forward(module, torch.zeros_like(positions), positions, positions)
     except UnsupportedModel:

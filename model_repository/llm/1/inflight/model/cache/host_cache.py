@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
-from inflight.model.huge_pages import empty_pages
-from inflight.model.kv_tensors import LayerCache
+from inflight.model.cache.huge_pages import zeros_huge_pages
+from inflight.model.cache.kv_tensors import LayerCache
 
 _TIMED_BLOCKS = 8
 
@@ -41,4 +41,4 @@ class HostCache:
 
 
 def _like(pages: torch.Tensor, num_blocks: int) -> torch.Tensor:
-    return empty_pages((num_blocks, *pages.shape[1:]), pages.dtype, torch.device("cpu"))
+    return zeros_huge_pages((num_blocks, *pages.shape[1:]), pages.dtype, torch.device("cpu"))

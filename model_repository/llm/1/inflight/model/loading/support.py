@@ -7,8 +7,8 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from inflight.errors import UnsupportedModel
-from inflight.model import attention_interface
-from inflight.model.attention_probe import AttentionLayer
+from inflight.model.attention import interface
+from inflight.model.loading.attention_probe import AttentionLayer
 
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 # Their frequencies depend on the longest sequence in the batch once it is over the original length.
@@ -41,7 +41,7 @@ def check_attention_is_ours(module: Any) -> None:
     """
     config = module.config
     for part in {id(c): c for c in (config, config.get_text_config(decoder=True))}.values():
-        if part._attn_implementation != attention_interface.NAME:
+        if part._attn_implementation != interface.NAME:
             raise UnsupportedModel(
                 f"{config.model_type} does not let its attention be replaced (it kept {part._attn_implementation})"
             )

@@ -38,7 +38,7 @@ class AttentionCall:
     """Arguments that are set and that we know nothing of."""
 
 
-class Attends(Protocol):
+class AttentionImpl(Protocol):
     """Computes attention for every layer of a forward pass."""
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
@@ -71,7 +71,7 @@ _HARMLESS = frozenset(
 
 
 @contextmanager
-def attending(who: Attends) -> Iterator[None]:
+def use_attention(who: AttentionImpl) -> Iterator[None]:
     """Let `who` attend in forward passes of this thread."""
     _active.who = who
     try:

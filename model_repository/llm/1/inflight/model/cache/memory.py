@@ -7,13 +7,13 @@ import os
 import torch
 
 from inflight.config import EngineConfig
-from inflight.model import kv_tensors
-from inflight.model.loader import LoadedModel
+from inflight.model.cache import kv_tensors
+from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampler import sample
+from inflight.model.sampling.sampler import sample
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
-from inflight.scheduler.plan import Scheduled, StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -89,5 +89,5 @@ def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:
         request = Request(str(row), [0] * length, params, max_tokens=1, seed=0)
         count = -(-length // config.block_size)
         request.blocks = list(range(row * count, (row + 1) * count))
-        shares.append(Scheduled(request, length))
+        shares.append(ScheduledRequest(request, length))
     return StepPlan(tuple(shares))

@@ -14,12 +14,13 @@ from transformers.utils.import_utils import is_accelerate_available
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
-from inflight.model import attention_interface, support
-from inflight.model.attention_probe import AttentionLayer, probe_layers
-from inflight.model.backend import AttentionBackend
-from inflight.model.faster import make_faster
+from inflight.model.attention import interface
+from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
-from inflight.model.self_check import LONGEST, SelfCheck
+from inflight.model.loading import support
+from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
+from inflight.model.loading.optimize import optimize
+from inflight.model.loading.self_check import LONGEST, SelfCheck
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
     check = SelfCheck(module, candidates, max_model_len)
     layers = check.served_layers(candidates)
-    backend, forward = make_faster(module, layers, config, check)
+    backend, forward = optimize(module, layers, config, check)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
@@ -106,7 +107,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
             config.model,
             config=hf_config,
             dtype=dtype,
-            attn_implementation=attention_interface.NAME,
+            attn_implementation=interface.NAME,
             device_map={"": device} if straight else None,
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
@@ -114,7 +115,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
     except OSError as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
     except (ValueError, KeyError) as error:
-        if attention_interface.NAME in str(error):
+        if interface.NAME in str(error):
             raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     support.check_attention_is_ours(module)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from inflight.model.penalties import apply_penalties
+from inflight.model.sampling.penalties import apply_penalties
 from inflight.outputs import TokenLogprobs
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 
 # Up to this k the likeliest tokens are selected, above it all are sorted.
-_MOST_SELECTED = 1024
+_MAX_SELECTED = 1024
 # Temperatures below this are greedy: dividing by them would overflow.
 _GREEDY_BELOW = 1e-5
 # Above this all tokens are as likely as each other; far above it float32 ends.
@@ -100,7 +100,7 @@ def _likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
     Of equal ones, frequent in half precision, the smaller token comes first, so that `count`, which the neighbours have
     a say in, changes nothing.
     """
-    if count > _MOST_SELECTED:
+    if count > _MAX_SELECTED:
         return logits.argsort(dim=-1, descending=True, stable=True)
     bits = (logits + 0.0).view(torch.int32)  # Makes of -0.0 the 0.0 that it equals.
     # Whole numbers in the order of the floats; the token in the lower half makes them all different.

@@ -5,7 +5,7 @@ import mmap
 import torch
 
 
-def empty_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def zeros_huge_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on the CPU they take memory only when first written, in huge pages where the system grants them."""
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)

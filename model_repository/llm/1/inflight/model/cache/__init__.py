@@ -1,0 +1,1 @@
+"""The memory behind the KV cache: tensors, sizing, huge pages, host memory for swapped blocks."""
