@@ -95,11 +95,11 @@ class _Run:
     def _take(self, events: Sequence[TokenEvent]) -> None:
         now = 0.0
         for event in events:
-            if event.error is not None and event.token_id is None:
+            if event.error is not None and not event.token_ids:
                 self._recorder.expired(event.request)
             elif event.request.last_token_at is not None:
                 now = event.request.last_token_at - self._origin
-        got = [event for event in events if event.token_id is not None]
+        got = [event for event in events if event.token_ids]
         self._recorder.tokens([event.request for event in got], now)
         for event in got:
             if event.finish_reason is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from inflight import SamplingParams
+from inflight import RequestOptions, SamplingParams
 from inflight.request import STOP, Request
 from load_tests.traffic import Arrival
 
@@ -21,7 +21,7 @@ class ScriptedRequest(Request):
     ends_at: int = 0
     """Tokens of prompt and output together."""
 
-    def finish_reason(self) -> str | None:
+    def finish_reason(self, token: int) -> str | None:
         """The script's end, which comes at `max_tokens` or before."""
         return STOP if len(self.token_ids) >= self.ends_at else None
 
@@ -42,9 +42,11 @@ def scripted_request(arrival: Arrival, index: int, origin: float, *, distinct: b
         max_tokens=arrival.max_tokens,
         seed=0,
         arrival=origin + arrival.at,
+        options=RequestOptions(
+            tenant=arrival.tenant,
+            target_ttft_ms=None if arrival.target_ttft is None else max(1, round(1000 * arrival.target_ttft)),
+        ),
         priority=arrival.priority,
-        tenant=arrival.tenant,
-        target_ttft=arrival.target_ttft,
         index=index,
         ends_at=arrival.prompt_tokens + arrival.output_tokens,
     )

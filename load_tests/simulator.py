@@ -9,6 +9,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.scheduler.scheduler import Scheduler
+from inflight.step_result import StepResult
 from load_tests.recorder import Recorder
 from load_tests.result import Result
 from load_tests.scripted_request import scripted_request
@@ -16,6 +17,7 @@ from load_tests.step_cost import StepCost
 from load_tests.traffic import Arrival
 
 _STEPS_PER_SAMPLE = 16
+_TOKEN = StepResult((0,))
 
 
 def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, progress: bool = False) -> Result:
@@ -63,11 +65,10 @@ class Simulation:
         self._step_seconds += seconds
         self._padding += plan.padding
         scheduler.observe(plan, seconds)
-        sampling = plan.sampling
-        recorder.tokens(sampling, self.now)
-        for request, reason in scheduler.commit(plan, [0] * len(sampling)):
-            if reason is not None:
-                recorder.finished(request, self.now)
+        recorder.tokens([share.request for share in plan.sampling], self.now)
+        for outcome in scheduler.commit(plan, [_TOKEN] * len(plan.sampling), self.now):
+            if outcome.finish_reason is not None:
+                recorder.finished(outcome.request, self.now)
         if self._steps % _STEPS_PER_SAMPLE == 0:
             recorder.sample(self.now, len(scheduler.running))
         return True

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.attention.interface import AttentionCall
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cpu.packed_linear import rounded_to_int8
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
@@ -117,7 +118,7 @@ def _attention(model: LoadedModel, rows: int) -> Pair:
 
 def _attended(model: LoadedModel, backend: AttentionBackend, work: Work) -> Step:
     """Attention of all layers to the cached tokens of a batch."""
-    batch = RaggedBatch.build(plan_of(work), BLOCK_SIZE, model.device)
+    batch = RaggedBatch.on(model.device, BatchArrays.of(plan_of(work), BLOCK_SIZE))
     shapes = [layer.shape for layer in model.layers]
     caches = backend.allocate(shapes, num_blocks(work), BLOCK_SIZE, model.dtype, model.device)
     config: Any = model.module.config

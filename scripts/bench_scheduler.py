@@ -18,9 +18,11 @@ from inflight import Engine, EngineConfig, SamplingParams
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SCHEDULING_POLICIES, SchedulerConfig
+from inflight.step_result import StepResult
 from scripts.default_model import default_model
 
 RUNNING = (8, 64, 512)
@@ -45,7 +47,7 @@ def loaded_scheduler(policy: str, running: int, waiting: int) -> Scheduler:
             max_tokens=500,
             seed=0,
             arrival=number / 1000,
-            tenant=f"{number % TENANTS}",
+            options=RequestOptions(tenant=f"{number % TENANTS}"),
             priority=levels.level(number % 3 + 1),
         )
         scheduler.add(request)
@@ -59,7 +61,7 @@ def step(scheduler: Scheduler) -> float:
     started = time.perf_counter()
     plan = scheduler.schedule(0.0)
     scheduler.observe(plan, 0.02)
-    scheduler.commit(plan, [7] * len(plan.sampling))
+    scheduler.commit(plan, [StepResult((7,))] * len(plan.sampling), 0.0)
     return time.perf_counter() - started
 
 

@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 import torch
 
 from inflight import SamplingParams
+from inflight.kv_cache.block_table_array import tables_of
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.forward import ForwardPass
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.sampler import sample
+from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
@@ -62,14 +65,14 @@ def decodes(rows: int) -> Work:
 def plan_of(work: Work) -> StepPlan:
     """The step of a batch, every row in blocks of its own."""
     free = iter(range(num_blocks(work)))
-    shares = []
+    shares, tables = [], []
     for number, (cached, new) in enumerate(work.rows):
         tokens = [(31 * number + 7 * place) % 30_000 + 100 for place in range(cached + new)]
         request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
         request.num_computed = cached
-        request.blocks = [next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))]
-        shares.append(ScheduledRequest(request, new))
-    return StepPlan(tuple(shares))
+        tables.append([next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))])
+        shares.append(ScheduledRequest.next_of(request, new))
+    return StepPlan(tuple(shares), tables_of(tables))
 
 
 def num_blocks(work: Work) -> int:
@@ -85,8 +88,8 @@ def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
 
     def step() -> None:
         with torch.inference_mode():
-            batch = RaggedBatch.build(plan, BLOCK_SIZE, model.device)
-            sample(forward(batch, caches, batch.logit_rows), batch.sampling)
+            batch = RaggedBatch.on(model.device, BatchArrays.of(plan, BLOCK_SIZE))
+            sample(forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
 
     return step
 

@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from inflight import Engine, EngineConfig, SamplingParams
+from inflight.kv_cache.block_table_array import tables_of
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
@@ -81,12 +83,12 @@ def engine_logits(model: LoadedModel) -> Logits:
 
     def logits(tokens: list[int]) -> torch.Tensor:
         request = Request("", tokens, SamplingParams(), max_tokens=1, seed=0)
-        request.blocks = list(range(-(-len(tokens) // BLOCK_SIZE)))
-        plan = StepPlan((ScheduledRequest(request, len(tokens)),))
+        num_blocks = -(-len(tokens) // BLOCK_SIZE)
+        plan = StepPlan((ScheduledRequest.next_of(request, len(tokens)),), tables_of([range(num_blocks)]))
         shapes = [layer.shape for layer in model.layers]
-        caches = model.backend.allocate(shapes, len(request.blocks), BLOCK_SIZE, model.dtype, model.device)
+        caches = model.backend.allocate(shapes, num_blocks, BLOCK_SIZE, model.dtype, model.device)
         with torch.inference_mode():
-            batch = RaggedBatch.build(plan, BLOCK_SIZE, model.device)
+            batch = RaggedBatch.on(model.device, BatchArrays.of(plan, BLOCK_SIZE))
             return model.forward(batch, caches, torch.arange(len(tokens))).float()
 
     return logits

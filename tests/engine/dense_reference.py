@@ -9,11 +9,11 @@ import torch
 
 from inflight.model.attention.interface import AttentionCall, AttentionImpl
 from inflight.model.attention.torch_attention import TorchAttention
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache, LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from tests.unit.builders import make_request
+from tests.unit.builders import make_plan, make_request
 
 CPU = torch.device("cpu")
 GARBAGE = 1000.0
@@ -127,18 +127,16 @@ class Layer:
             for request, sequence in zip(self._requests, sequences, strict=True):
                 for position in range(request.num_computed):
                     pages[request.blocks[position // size], position % size] = sequence[position]
-        plan = StepPlan(
-            tuple(ScheduledRequest(r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True))
-        )
-        batch = RaggedBatch.build(plan, size, self._device)
-        output = self._attend(batch, self.cache)
-        found = {}
-        for row, first, last in zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False):
-            found[row.request_id] = output[first:last]
-        return [found[request.request_id] for request in self._requests]
+        plan = make_plan(*((r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True)))
+        arrays = BatchArrays.of(plan, size)
+        batch = RaggedBatch.on(self._device, arrays)
+        order = arrays.order.tolist()
+        output = self._attend(batch, order, self.cache)
+        borders = zip(batch.query_starts, batch.query_starts[1:], strict=False)
+        found = {row: output[first:last] for row, (first, last) in zip(order, borders, strict=True)}
+        return [found[row] for row in range(len(order))]
 
-    def _attend(self, batch: RaggedBatch, cache: LayerCache) -> torch.Tensor:
-        order = [int(request.request_id) for request in batch.rows]
+    def _attend(self, batch: RaggedBatch, order: list[int], cache: LayerCache) -> torch.Tensor:
         flat = [
             torch.cat([part[row][-self._case.rows[row][1] :] for row in order]).transpose(0, 1)[None]
             for part in (self._query, self._keys, self._values)

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest
 from tests.unit.builders import make_request
 
 UNCUT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -15,6 +17,11 @@ UNCUT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition
 def asking(seed: int = 0, position: int = 1, **params: Any) -> Request:
     """A request whose next token has this place, with every sampling field set."""
     return make_request("r", range(position), seed=seed, **{**UNCUT, **params})
+
+
+def batch_of(requests: Sequence[Request]) -> SamplingBatch:
+    """What these requests ask of the sampler for their next tokens."""
+    return SamplingBatch.of([ScheduledRequest.next_of(request, request.num_uncomputed) for request in requests])
 
 
 def softmax(logits: Sequence[float], temperature: float = 1.0) -> NDArray[np.float64]:

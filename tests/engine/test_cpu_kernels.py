@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from inflight.model.attention.interface import AttentionCall
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
@@ -19,9 +20,8 @@ from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
-from tests.unit.builders import make_request
+from tests.unit.builders import make_plan, make_request
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
@@ -191,10 +191,12 @@ class Sequences:
 
     def attend(self, counts: Sequence[int]) -> dict[int, torch.Tensor]:
         """Attend for as many of each row's next tokens; no row for those of which there is none."""
-        shares = [ScheduledRequest(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
-        batch = RaggedBatch.build(StepPlan(tuple(shares)), self.case.block_size, CPU)
+        shares = [(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
+        arrays = BatchArrays.of(make_plan(*shares), self.case.block_size)
+        batch = RaggedBatch.on(CPU, arrays)
+        rows = [shares[share][0] for share in arrays.order]
         flat = [
-            torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in batch.rows])
+            torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in rows])
             for part in (self.query, self.keys, self.values)
         ]
         call = AttentionCall(
@@ -206,7 +208,7 @@ class Sequences:
             sinks=self.sinks,
         )
         output = KernelAttention(BatchTensors.of(batch), [self._cache], [self.case.window]).attend(call)[0]
-        borders = zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False)
+        borders = zip(rows, batch.query_starts, batch.query_starts[1:], strict=False)
         found = {int(request.request_id): output[first:last] for request, first, last in borders}
         for request, count in zip(self._requests, counts, strict=True):
             request.num_computed += count

@@ -73,7 +73,6 @@ def test_the_largest_step_has_all_tokens_and_samples_for_all(tiny: Tiny) -> None
     engine = tiny.engine(block_size=16, max_num_seqs=6, max_num_batched_tokens=100)
     plan = memory.largest_plan(engine.config, engine.max_model_len)
     assert (plan.num_tokens, len(plan.sampling)) == (96, 6)
-    blocks = [block for share in plan.scheduled for block in share.request.blocks]
-    assert sorted(blocks) == list(range(6))
+    assert sorted(plan.block_tables.flatten()) == list(range(6))
     assert memory.run_largest_step(engine.model, engine.config) == 6 * 16 * 3 * 2 * 2 * 16 * 4
     assert memory.largest_plan(engine.config, 7).num_tokens == 6 * 7

@@ -7,10 +7,11 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from inflight import SamplingParams
-from inflight.model.sampling.penalties import apply_penalties
+from inflight.model.sampling.apply_edits import apply_edits
 from inflight.request import Request
 from tests.engine.models import Tiny, make_prompt
-from tests.engine.sampling_reference import asking
+from tests.engine.sampling_reference import UNCUT, asking, batch_of
+from tests.unit.builders import make_request
 
 VOCABULARY = 40
 PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
@@ -18,9 +19,13 @@ PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
 
 def midway(**params: float) -> Request:
     """A request that has some output already."""
-    request = asking(**params)
-    request.prompt_ids, request.token_ids = list(PROMPT), PROMPT + OUTPUT
+    request = make_request("r", PROMPT, max_tokens=99, **{**UNCUT, **params})
+    request.append(OUTPUT)
     return request
+
+
+def penalised(logits: torch.Tensor, *requests: Request) -> torch.Tensor:
+    return apply_edits(logits, batch_of(requests).edits)
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def logits() -> torch.Tensor:
 @pytest.mark.parametrize("penalty", [0.01, 0.7, 1.3, 5.0])
 def test_the_repetition_penalty_is_that_of_transformers(logits: torch.Tensor, penalty: float) -> None:
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([PROMPT + OUTPUT]), logits.clone())
-    torch.testing.assert_close(apply_penalties(logits, [midway(repetition_penalty=penalty)]), theirs)
+    torch.testing.assert_close(penalised(logits, midway(repetition_penalty=penalty)), theirs)
 
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.5, 0.0), (0.0, 0.4), (-2.0, 2.0), (1.5, -0.3)])
@@ -39,40 +44,40 @@ def test_presence_and_frequency_count_the_output_alone(logits: torch.Tensor, pre
     expected = logits.clone()
     for token, times in Counter(OUTPUT).items():
         expected[0, token] -= presence + times * frequency
-    shaped = apply_penalties(logits, [midway(presence_penalty=presence, frequency_penalty=frequency)])
+    shaped = penalised(logits, midway(presence_penalty=presence, frequency_penalty=frequency))
     torch.testing.assert_close(shaped, expected)
 
 
 def test_the_repetition_penalty_comes_before_the_others(logits: torch.Tensor) -> None:
     both = midway(repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25)
-    halfway = apply_penalties(logits, [midway(repetition_penalty=1.5)])
-    expected = apply_penalties(halfway, [midway(presence_penalty=0.5, frequency_penalty=0.25)])
-    torch.testing.assert_close(apply_penalties(logits, [both]), expected)
+    halfway = penalised(logits, midway(repetition_penalty=1.5))
+    expected = penalised(halfway, midway(presence_penalty=0.5, frequency_penalty=0.25))
+    torch.testing.assert_close(penalised(logits, both), expected)
 
 
 def test_a_first_token_is_not_penalised_for_presence(logits: torch.Tensor) -> None:
     request = asking(presence_penalty=2.0, frequency_penalty=2.0, position=5)
-    torch.testing.assert_close(apply_penalties(logits, [request]), logits)
+    torch.testing.assert_close(penalised(logits, request), logits)
 
 
 def test_every_row_has_its_own_penalties(logits: torch.Tensor) -> None:
     requests = [midway(), midway(repetition_penalty=2.0), midway(presence_penalty=1.0), midway()]
-    shaped = apply_penalties(logits.expand(4, -1), requests)
+    shaped = penalised(logits.expand(4, -1), *requests)
     for row, request in zip(shaped, requests, strict=True):
-        torch.testing.assert_close(row[None], apply_penalties(logits, [request]))
+        torch.testing.assert_close(row[None], penalised(logits, request))
 
 
 def test_the_logits_handed_in_stay_as_they_are(logits: torch.Tensor) -> None:
     before = logits.clone()
-    apply_penalties(logits, [midway(repetition_penalty=2.0, presence_penalty=1.0)])
+    penalised(logits, midway(repetition_penalty=2.0, presence_penalty=1.0))
     assert torch.equal(logits, before)
-    assert apply_penalties(logits, [midway()]) is logits
+    assert penalised(logits, midway()) is logits
 
 
 def test_half_precision_logits_are_penalised_in_full_precision(logits: torch.Tensor) -> None:
     halves = logits.bfloat16()
     request = midway(repetition_penalty=1.01, frequency_penalty=0.001)
-    torch.testing.assert_close(apply_penalties(halves, [request]), apply_penalties(halves.float(), [request]))
+    torch.testing.assert_close(penalised(halves, request), penalised(halves.float(), request))
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.8])

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from tests.unit.builders import make_request
+from tests.unit.builders import make_plan, make_request
 
 BLOCK_SIZE = 4
 
@@ -18,25 +18,27 @@ def running(name: str, token_ids: list[int], computed: int, blocks: list[int]) -
 
 
 def build(*shares: tuple[Request, int]) -> RaggedBatch:
-    return RaggedBatch.build(
-        StepPlan(tuple(ScheduledRequest(*share) for share in shares)), BLOCK_SIZE, torch.device("cpu")
-    )
+    return RaggedBatch.on(torch.device("cpu"), BatchArrays.of(make_plan(*shares), BLOCK_SIZE))
+
+
+SHARES = [
+    (running("decode", [10, 11, 12, 13, 14, 15], 5, [7, 2]), 1),
+    (running("chunk", list(range(20, 32)), 4, [5, 0]), 3),
+    (running("prompt", [40, 41], 0, [3]), 2),
+    (running("short", [50, 51], 1, [8]), 1),
+]
+"""Two decodes, a chunk within a prompt, a whole prompt, and the last token of a prompt."""
 
 
 @pytest.fixture
 def batch() -> RaggedBatch:
-    """Two decodes, a chunk within a prompt, a whole prompt, and the last token of a prompt."""
-    return build(
-        (running("decode", [10, 11, 12, 13, 14, 15], 5, [7, 2]), 1),
-        (running("chunk", list(range(20, 32)), 4, [5, 0, 9]), 3),
-        (running("prompt", [40, 41], 0, [3]), 2),
-        (running("short", [50, 51], 1, [8]), 1),
-    )
+    return build(*SHARES)
 
 
 def test_rows_of_one_token_come_first_and_the_shortest_context_before_the_longer(batch: RaggedBatch) -> None:
-    assert [request.request_id for request in batch.rows] == ["short", "decode", "prompt", "chunk"]
-    assert batch.num_single == 2
+    order = BatchArrays.of(make_plan(*SHARES), BLOCK_SIZE).order
+    assert [SHARES[share][0].request_id for share in order] == ["short", "decode", "prompt", "chunk"]
+    assert (batch.num_rows, batch.num_single) == (4, 2)
     assert batch.query_starts == [0, 1, 2, 4, 7]
     assert batch.context_lens == [2, 6, 2, 7]
 
@@ -64,15 +66,14 @@ def test_blocks_are_begun_where_their_first_slot_is_written_and_not_their_last(b
     assert build((running("decode", [1, 2, 3], 2, [0]), 1)).partial_blocks.tolist() == []
 
 
-def test_only_rows_that_reach_their_last_token_are_sampled(batch: RaggedBatch) -> None:
-    assert batch.logit_rows.tolist() == [0, 1, 3]
-    assert [request.request_id for request in batch.sampling] == ["short", "decode", "prompt"]
+def test_only_rows_that_reach_their_last_token_are_sampled_in_the_plans_order(batch: RaggedBatch) -> None:
+    assert [share.request.request_id for share in make_plan(*SHARES).sampling] == ["decode", "prompt", "short"]
+    assert batch.logit_rows.tolist() == [1, 3, 0]
 
 
 def test_a_chunk_within_a_prompt_is_sampled_by_nobody() -> None:
     batch = build((running("chunk", list(range(12)), 4, [0, 1, 2]), 3))
     assert batch.logit_rows.tolist() == []
-    assert batch.sampling == []
     assert batch.num_single == 0
 
 
@@ -85,7 +86,6 @@ def test_a_chunk_of_one_token_within_a_prompt_is_a_row_of_one_that_nobody_sample
     decode = running("decode", [1, 2, 3], 2, [0])
     batch = build((decode, 1), (running("chunk", list(range(12)), 1, [1, 2, 3]), 1))
     assert batch.num_single == 2
-    assert batch.sampling == [decode]
     assert batch.logit_rows.tolist() == [1]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inflight.model.sampling.sampler import sample
 from inflight.request import Request
-from tests.engine.sampling_reference import asking, cut, softmax
+from tests.engine.sampling_reference import asking, batch_of, cut, softmax
 
 DRAWS = 4000
 LOGITS = [2.0, -1.0, 0.5, 1.7, -3.0, 0.0, 2.4, -0.3, 1.1, -7.0, 0.9, 1.4]
@@ -19,7 +19,7 @@ SAME_EVERY_RUN = settings(derandomize=True, deadline=None, database=None, max_ex
 
 
 def draw(logits: torch.Tensor, requests: list[Request]) -> list[int]:
-    return [token for token, _ in sample(logits, requests)]
+    return [result.token_ids[0] for result in sample(logits, batch_of(requests))]
 
 
 def far_off(tokens: list[int], probabilities: np.ndarray) -> float:

@@ -10,9 +10,9 @@ import pytest
 
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
-from inflight.outputs import TokenLogprobs
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STRATEGIES
+from inflight.step_result import StepResult
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import fixed
 from load_tests.result import Slo
@@ -93,10 +93,10 @@ class _VirtualRunner:
         self.plans: list[list[tuple[str, int]]] = []
         self._cost = cost
 
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def run(self, plan: StepPlan) -> list[StepResult]:
         self.now += self._cost.seconds(plan)
         self.plans.append(_shares(plan))
-        return [0] * len(plan.sampling), [None] * len(plan.sampling)
+        return [StepResult((0,))] * len(plan.sampling)
 
 
 def _shares(plan: StepPlan) -> list[tuple[str, int]]:

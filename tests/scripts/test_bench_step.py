@@ -11,12 +11,14 @@ from scripts.precision import agreement, compare, left_at
 def test_every_row_has_blocks_of_its_own_for_all_its_tokens(work: Work) -> None:
     plan = plan_of(work)
     assert plan.num_tokens == work.num_tokens
-    assert [(s.request.num_computed, s.num_tokens) for s in plan.scheduled] == list(work.rows)
+    assert [(s.first, s.num_tokens) for s in plan.scheduled] == list(work.rows)
     assert all(share.samples for share in plan.scheduled)
-    blocks = [block for share in plan.scheduled for block in share.request.blocks]
+    blocks = [
+        block
+        for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True)
+        for block in table[: -(-share.end // BLOCK_SIZE)]
+    ]
     assert sorted(blocks) == list(range(num_blocks(work)))
-    for share in plan.scheduled:
-        assert 0 <= len(share.request.blocks) * BLOCK_SIZE - len(share.request.token_ids) < BLOCK_SIZE
 
 
 def test_decodes_are_as_many_as_their_name_says() -> None:

@@ -1,17 +1,22 @@
 """Short ways to make what the engine's core is made of."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inflight import SamplingParams
+from inflight import RequestOptions, SamplingParams
 from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_table_array import tables_of
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
+from inflight.logits_processors.factory import make_processors
 from inflight.request import Request
-from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.committed import Committed
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
+from inflight.step_result import StepResult
 
 _numbers: dict[str, int] = {}
 """A number for each request id, so that no two of them have a prompt in common."""
@@ -27,25 +32,37 @@ def make_request(
     arrival: float = 0.0,
     priority: int = 0,
     tenant: str = "",
-    target_ttft: float | None = None,
+    target_ttft_ms: int | None = None,
+    options: RequestOptions | None = None,
+    bad_words: Sequence[Sequence[int]] = (),
     **params: Any,
 ) -> Request:
     """A request; a prompt given as a number has as many tokens, different from those of other requests."""
     if isinstance(prompt, int):
         first = 1000 * (1 + _numbers.setdefault(request_id, len(_numbers)))
         prompt = range(first, first + prompt)
+    prompt_ids, ends = list(prompt), frozenset(stop_token_ids)
+    sampling = SamplingParams(max_tokens=max_tokens, **params)
     return Request(
         request_id=request_id,
-        prompt_ids=list(prompt),
-        params=SamplingParams(max_tokens=max_tokens, **params),
+        prompt_ids=prompt_ids,
+        params=sampling,
         max_tokens=max_tokens,
         seed=seed,
-        stop_token_ids=frozenset(stop_token_ids),
+        stop_token_ids=ends,
+        processors=make_processors(
+            sampling, prompt_ids=prompt_ids, stop_token_ids=ends, bad_words=bad_words, vocab_size=sys.maxsize
+        ),
         arrival=arrival,
+        options=options or RequestOptions(tenant=tenant, target_ttft_ms=target_ttft_ms),
         priority=priority,
-        tenant=tenant,
-        target_ttft=target_ttft,
     )
+
+
+def make_plan(*shares: tuple[Request, int]) -> StepPlan:
+    """A plan of so many next tokens of requests that have their blocks."""
+    scheduled = tuple(ScheduledRequest.next_of(request, count) for request, count in shares)
+    return StepPlan(scheduled, tables_of([request.blocks for request, _ in shares]))
 
 
 def make_tables(
@@ -97,8 +114,13 @@ def step(scheduler: Scheduler, token: int = 7) -> dict[str, int]:
     """Plan a step and commit it with the same token for everybody; returns the shares."""
     plan = scheduler.schedule(0.0)
     planned = shares(plan)
-    scheduler.commit(plan, [token] * len(plan.sampling))
+    commit(scheduler, plan, [token] * len(plan.sampling))
     return planned
+
+
+def commit(scheduler: Scheduler, plan: StepPlan, tokens: Sequence[int], now: float = 0.0) -> list[Committed]:
+    """Commit a plan with a token for each of `plan.sampling`."""
+    return scheduler.commit(plan, [StepResult((token,)) for token in tokens], now)
 
 
 def holds(scheduler: Scheduler, request_id: str) -> bool:

@@ -4,11 +4,11 @@ The next token is a function of all tokens before it. A slot of the cache holds 
 its position, and every token that is computed first looks up the names at all positions before its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from inflight.outputs import TokenLogprobs
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.step_result import StepResult
 
 VOCABULARY = 7
 
@@ -46,15 +46,12 @@ class FakeModel:
         self._slots: dict[int, int] = {}
         self._host_slots: dict[int, int] = {}
 
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def run(self, plan: StepPlan) -> list[StepResult]:
         self._swap(plan)
-        for share in plan.scheduled:
-            self._look_up(share.request, share.request.num_computed)
+        self._look_up(plan, lambda share: share.first)
         self._write(plan, spoil=False)
-        for share in plan.scheduled:
-            self._look_up(share.request, share.request.num_computed + share.num_tokens)
-        tokens = [next_token(request.token_ids) for request in plan.sampling]
-        return tokens, [None] * len(tokens)
+        self._look_up(plan, lambda share: share.end)
+        return [StepResult((next_token(share.request.token_ids),)) for share in plan.sampling]
 
     def break_down(self, plan: StepPlan) -> None:
         """Leave garbage wherever the plan would have written or copied to."""
@@ -81,26 +78,22 @@ class FakeModel:
     def _slots_of(self, block: int) -> range:
         return range(block * self._block_size, (block + 1) * self._block_size)
 
-    def _look_up(self, request: Request, length: int) -> None:
-        """Every position of a request before `length` holds what its own tokens put there."""
-        wanted = prefix_names(request.token_ids[:length])
-        found = [self._slots.get(self._slot(request, position)) for position in range(length)]
-        assert found == wanted, f"{request.request_id} reads the keys and values of other tokens"
+    def _look_up(self, plan: StepPlan, length_of: Callable[[ScheduledRequest], int]) -> None:
+        """Every position of a request before a length holds what its own tokens put there."""
+        for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
+            wanted = prefix_names(share.request.token_ids[: length_of(share)])
+            found = [self._slots.get(self._slot(table, position)) for position in range(len(wanted))]
+            assert found == wanted, f"{share.request.request_id} reads the keys and values of other tokens"
 
     def _write(self, plan: StepPlan, *, spoil: bool) -> None:
         written: set[int] = set()
-        for share in plan.scheduled:
-            names = prefix_names(share.request.token_ids)
-            for position in _positions(share):
-                slot = self._slot(share.request, position)
+        for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
+            names = prefix_names([*share.request.token_ids[: share.first], *share.token_ids])
+            for position in range(share.first, share.end):
+                slot = self._slot(table, position)
                 assert slot not in written, f"slot {slot} is written twice in a step"
                 written.add(slot)
                 self._slots[slot] = -1 if spoil else names[position]
 
-    def _slot(self, request: Request, position: int) -> int:
-        block = request.blocks[position // self._block_size]
-        return block * self._block_size + position % self._block_size
-
-
-def _positions(share: ScheduledRequest) -> range:
-    return range(share.request.num_computed, share.request.num_computed + share.num_tokens)
+    def _slot(self, table: Sequence[int], position: int) -> int:
+        return table[position // self._block_size] * self._block_size + position % self._block_size

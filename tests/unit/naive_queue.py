@@ -90,7 +90,8 @@ class NaiveQueue:
         return self._uncached(request) + self._scheduler.lengths.remaining(request)
 
     def _target(self, request: Request) -> float:
-        return self._config.target_ttft_ms / 1000 if request.target_ttft is None else request.target_ttft
+        target_ms = request.options.target_ttft_ms
+        return (self._config.target_ttft_ms if target_ms is None else target_ms) / 1000
 
     def _latest_start(self, request: Request) -> float:
         if request.num_output:

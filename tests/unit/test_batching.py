@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
-from tests.unit.builders import make_request, make_scheduler, shares, step
+from tests.unit.builders import commit, make_request, make_scheduler, shares, step
 
 
 def run_to_completion(strategy: str, *, slots: int = 3, **settings: Any) -> Scheduler:
@@ -20,7 +20,7 @@ def run_to_completion(strategy: str, *, slots: int = 3, **settings: Any) -> Sche
 def planned(scheduler: Scheduler, now: float) -> dict[str, int]:
     plan = scheduler.schedule(now)
     share = shares(plan)
-    scheduler.commit(plan, [7] * len(plan.sampling))
+    commit(scheduler, plan, [7] * len(plan.sampling))
     return share
 
 
@@ -68,7 +68,7 @@ def test_padding_is_that_of_the_prompts_and_of_empty_slots() -> None:
     while scheduler.waiting or scheduler.running:
         plan = scheduler.schedule(0.0)
         padding.append(plan.padding)
-        scheduler.commit(plan, [7] * len(plan.sampling))
+        commit(scheduler, plan, [7] * len(plan.sampling))
     assert padding == [6 + 3, 1, 2, 2]
 
 
@@ -130,7 +130,7 @@ def test_with_a_delay_factor_arrivals_group() -> None:
     plan = scheduler.schedule(0.0)
     assert shares(plan) == {"a": 4, "b": 4}, "nobody runs: there is nothing to wait for"
     scheduler.observe(plan, 2.0)
-    scheduler.commit(plan, [7, 7])
+    commit(scheduler, plan, [7, 7])
     scheduler.add(make_request("c", 4, arrival=2.0))
     scheduler.add(make_request("d", 4, arrival=2.1))
     assert planned(scheduler, 2.9).keys() == {"a", "b"}
@@ -143,7 +143,7 @@ def test_steps_of_decodes_alone_do_not_change_the_delay() -> None:
     for seconds in (1.0, 50.0):
         plan = scheduler.schedule(0.0)
         scheduler.observe(plan, seconds)
-        scheduler.commit(plan, [7])
+        commit(scheduler, plan, [7])
     scheduler.add(make_request("b", 4, arrival=60.0))
     assert planned(scheduler, 60.9).keys() == {"a"}
     assert planned(scheduler, 61.0).keys() == {"a", "b"}

@@ -1,18 +1,23 @@
 """Admission with prefix reuse, growth and release of whole block tables."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.kv_cache.block_hash import extend_hashes
+from inflight.kv_cache.block_hash import BlockHasher
+from inflight.kv_cache.block_table_array import BlockTableArray
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from tests.unit.builders import admit, make_request, make_tables
 
 
-def served(tables: BlockTables, request_id: str, prompt: range) -> Request:
+def served(tables: BlockTables, request_id: str, prompt: range, **settings: Any) -> Request:
     """A request whose whole prompt has been computed."""
-    request = make_request(request_id, prompt)
+    request = make_request(request_id, prompt, **settings)
     assert admit(tables, request)
     tables.commit(request, request.num_uncomputed)
     return request
@@ -166,9 +171,10 @@ def test_release_returns_every_block_and_forgets_what_was_computed() -> None:
 def test_blocks_have_equal_names_just_where_all_tokens_so_far_are_equal(
     first: list[int], second: list[int], block_size: int
 ) -> None:
+    hasher = BlockHasher(block_size)
     names: tuple[list[bytes], list[bytes]] = ([], [])
     for tokens, hashes in zip((first, second), names, strict=True):
-        extend_hashes(hashes, tokens, len(tokens), block_size)
+        hasher.extend(hashes, tokens, len(tokens), CacheSalt())
         assert len(hashes) == len(tokens) // block_size
     for index, (one, other) in enumerate(zip(*names, strict=False)):
         end = (index + 1) * block_size
@@ -176,10 +182,53 @@ def test_blocks_have_equal_names_just_where_all_tokens_so_far_are_equal(
 
 
 def test_hashes_extended_in_parts_are_those_made_at_once() -> None:
-    tokens = list(range(20))
+    hasher, tokens = BlockHasher(4), list(range(20))
     parts: list[bytes] = []
     for length in (3, 4, 11, 20):
-        extend_hashes(parts, tokens, length, 4)
+        hasher.extend(parts, tokens, length, CacheSalt())
     whole: list[bytes] = []
-    extend_hashes(whole, tokens, 20, 4)
+    hasher.extend(whole, tokens, 20, CacheSalt())
     assert parts == whole
+
+
+@pytest.mark.parametrize("salt", [CacheSalt(tenant="a"), CacheSalt(client="a"), CacheSalt("a", "b"), CacheSalt("ab")])
+def test_sequences_with_different_salts_share_no_name(salt: CacheSalt) -> None:
+    hasher, tokens = BlockHasher(4), list(range(8))
+    names: list[list[bytes]] = []
+    for one in (salt, CacheSalt(), CacheSalt("b", "a"), salt):
+        names.append([])
+        hasher.extend(names[-1], tokens, 8, one)
+    assert names[0] == names[3]
+    assert not set(names[0]) & {*names[1], *names[2]}
+
+
+def test_only_engines_with_the_same_key_name_blocks_alike() -> None:
+    names: list[list[bytes]] = []
+    for key in (b"shared", b"shared", b"another", None, None):
+        names.append([])
+        BlockHasher(4, key).extend(names[-1], [1, 2, 3, 4], 4, CacheSalt())
+    assert names[0] == names[1]
+    assert len({name for (name,) in names}) == 4
+
+
+def test_requests_share_prefixes_only_with_those_of_the_same_cache_salt() -> None:
+    tables = make_tables(num_blocks=32)
+    served(tables, "first", range(9), options=RequestOptions(cache_salt="blue"))
+    for salt, shared in (("blue", 2), ("red", 0), ("", 0)):
+        request = make_request(salt, range(9), options=RequestOptions(cache_salt=salt))
+        assert len(tables.lookup(request)) == shared
+
+
+def test_the_array_of_tables_grows_in_both_directions() -> None:
+    array = BlockTableArray()
+    slots = [array.take() for _ in range(20)]
+    assert len(set(slots)) == 20
+    for slot in slots:
+        array.put(slot, 0, range(slot, slot + 100))
+        array.put(slot, 100, [7, 8])
+    tables = array.gather(slots[:3], [101, 2, 102])
+    assert tables.shape == (3, 102)
+    assert tables[1].tolist() == [slots[1], slots[1] + 1, *[slots[1]] * 100]
+    assert tables[2, -2:].tolist() == [7, 8]
+    array.give_back(slots[0])
+    assert array.take() == slots[0]

@@ -54,7 +54,7 @@ def test_events_tell_a_request_token_by_token_and_how_it_ended() -> None:
     for request in requests:
         mine = [event for event in events if event.request is request]
         tokens, reason = expected_output(request)
-        assert [event.token_id for event in mine] == tokens
+        assert [token for event in mine for token in event.token_ids] == tokens
         assert [event.finish_reason for event in mine] == [None] * (len(tokens) - 1) + [reason]
     assert core.stats().blocks_used == 0
 

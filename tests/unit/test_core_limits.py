@@ -6,6 +6,7 @@ from inflight import QueueFull
 from inflight.core import EngineCore
 from inflight.outputs import TokenEvent
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel, expected_output
@@ -30,11 +31,12 @@ class Timed:
         *,
         max_tokens: int = 4,
         priority: int = 0,
-        timeout_us: int = 0,
+        timeout: int = 0,
         deadline_ms: int | None = None,
     ) -> Request:
-        request = make_request(name, max_tokens=max_tokens, arrival=self.now)
-        self.policies.apply(request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms)
+        options = RequestOptions(priority=priority, timeout=timeout, deadline_ms=deadline_ms)
+        request = make_request(name, max_tokens=max_tokens, arrival=self.now, options=options)
+        self.policies.apply(request)
         self.core.submit(request)
         return request
 
@@ -56,7 +58,7 @@ def test_a_deadline_while_running_ends_a_request_with_what_it_has() -> None:
     request = timed.submit("a", max_tokens=9, deadline_ms=50)
     assert timed.step(0.0) == timed.step(0.049) == {}
     event = timed.step(0.050)["a"]
-    assert (event.finish_reason, event.error, event.token_id) == ("deadline", None, None)
+    assert (event.finish_reason, event.error, event.token_ids) == ("deadline", None, ())
     assert request.token_ids[4:] == expected_output(make_request("a", max_tokens=2))[0]
     assert not timed.core.has_work
     assert timed.core.stats().blocks_used == 0
@@ -76,7 +78,7 @@ def test_a_deadline_while_waiting_is_an_error_that_names_it() -> None:
 def test_a_timeout_while_waiting_is_an_error_that_names_it() -> None:
     timed = Timed()
     timed.submit("runs", max_tokens=9)
-    timed.submit("late", timeout_us=50_000)
+    timed.submit("late", timeout=50_000)
     timed.step(0.0)
     event = timed.step(0.050)["late"]
     assert event.finish_reason == "expired"
@@ -94,7 +96,7 @@ def test_the_default_timeout_bounds_the_wait_and_not_the_run() -> None:
 
 def test_a_requests_own_timeout_bounds_its_run_too() -> None:
     timed = Timed()
-    timed.submit("a", max_tokens=9, timeout_us=50_000)
+    timed.submit("a", max_tokens=9, timeout=50_000)
     timed.step(0.0)
     assert timed.step(0.060)["a"].finish_reason == "deadline"
 
@@ -102,7 +104,7 @@ def test_a_requests_own_timeout_bounds_its_run_too() -> None:
 def test_a_delayed_request_lets_the_others_of_its_level_pass() -> None:
     timed = Timed(QueuePolicy(timeout_action="DELAY", allow_timeout_override=True))
     timed.submit("runs", max_tokens=3)
-    timed.submit("late", timeout_us=50_000)
+    timed.submit("late", timeout=50_000)
     timed.submit("in time")
     timed.step(0.0)
     timed.step(0.060)
@@ -115,7 +117,7 @@ def test_a_request_that_was_preempted_ends_by_its_deadline_as_one_that_ran() -> 
     scheduler = make_scheduler(num_blocks=2, block_size=4, policies=timed.policies)
     timed.core = EngineCore(scheduler, FakeModel(4), max_queue_size=5, clock=lambda: timed.now)
     timed.submit("stays", max_tokens=5)
-    timed.submit("goes", max_tokens=5, timeout_us=50_000)
+    timed.submit("goes", max_tokens=5, timeout=50_000)
     while not scheduler.num_preemptions:
         timed.step()
     assert [request.request_id for request in scheduler.waiting] == ["goes"]
@@ -133,7 +135,7 @@ def test_a_request_that_arrives_late_never_runs() -> None:
 def test_a_cancelled_request_ends_once_even_if_it_is_late() -> None:
     timed = Timed()
     for name in ("runs", "waits"):
-        timed.submit(name, max_tokens=9, timeout_us=50_000, deadline_ms=50)
+        timed.submit(name, max_tokens=9, timeout=50_000, deadline_ms=50)
     timed.step(0.0)
     for name in ("runs", "waits"):
         timed.core.cancel(name)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
-from tests.unit.builders import make_request, make_scheduler, step
+from tests.unit.builders import commit, make_request, make_scheduler, step
 
 PROMPT_PRICE, OUTPUT_PRICE = 1, 2
 LONGEST_PROMPT = 24
@@ -61,7 +61,7 @@ class Shop:
             self.service[request.tenant] += PROMPT_PRICE * len(request.prompt_ids) * (request.request_id not in before)
             self.service[request.tenant] += OUTPUT_PRICE * share.samples
         self.no_room_is_wasted(plan.num_tokens)
-        self.scheduler.commit(plan, [7] * len(plan.sampling))
+        commit(self.scheduler, plan, [7] * len(plan.sampling))
 
     def no_room_is_wasted(self, tokens: int) -> None:
         config, first = self.scheduler.config, self.scheduler.waiting.first()

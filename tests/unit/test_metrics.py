@@ -1,5 +1,6 @@
 """What the engine counts and measures, to the token, on a clock that the test turns."""
 
+from bisect import bisect_left
 from collections import defaultdict
 
 import pytest
@@ -17,11 +18,13 @@ from inflight.metrics import (
     STEP_TOKENS,
     TOKEN_GAP_SECONDS,
     Buckets,
+    EngineMetrics,
 )
-from inflight.outputs import OutputProcessor, TokenLogprobs
+from inflight.outputs import OutputProcessor
 from inflight.request import Request
-from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
+from inflight.step_result import StepResult
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel
 
@@ -36,7 +39,7 @@ class Harness:
         self._processor = OutputProcessor(None)
         self.core = EngineCore(scheduler, self, max_queue_size=100, clock=lambda: self.now)
 
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def run(self, plan: StepPlan) -> list[StepResult]:
         """The runner's part."""
         self.now += 1.0
         if self.poison & {share.request.request_id for share in plan.scheduled}:
@@ -172,3 +175,14 @@ def test_a_bucket_holds_what_is_at_most_its_bound(value: float, bucket: int) -> 
     buckets.add(value, 3)
     assert buckets.counts == [3 * (bucket == i) for i in range(3)]
     assert buckets.sum == 3 * value
+
+
+def test_several_tokens_of_a_step_divide_the_time_since_the_last_one() -> None:
+    metrics = EngineMetrics(lambda: 0.0)
+    request = make_request("a", 4, max_tokens=9)
+    request.num_computed, request.has_run, request.last_token_at = 3, True, 1.0
+    plan = StepPlan((ScheduledRequest.next_of(request, 1),))
+    metrics.step(plan, [StepResult((1, 2, 3, 4))], budget=8, started=1.5, ended=2.0)
+    gaps = metrics.histograms[TOKEN_GAP_SECONDS]
+    assert (gaps.sum, sum(gaps.counts), metrics.sampled_tokens) == (pytest.approx(1.0), 4, 4)
+    assert gaps.counts[bisect_left(gaps.bounds, 0.25)] == 4

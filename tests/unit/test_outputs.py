@@ -5,8 +5,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.outputs import OutputProcessor, RequestOutput, TokenEvent, TokenLogprobs
+from inflight.outputs import OutputProcessor, TokenEvent
 from inflight.request import Request
+from inflight.request_output import RequestOutput
+from inflight.step_result import TokenLogprobs
 from tests.unit.builders import make_request
 from tests.unit.tiny_tokenizers import byte_level, from_bytes
 
@@ -24,22 +26,24 @@ def make(name: str = "r", **params: Any) -> Request:
 
 def tokens(request: Request, text: str | bytes, end: str | None = None) -> list[TokenEvent]:
     """An event per byte, the last one with the finish reason."""
-    events = [TokenEvent(request, token) for token in ids(text)]
+    events = [TokenEvent(request, (token,)) for token in ids(text)]
     if end is not None:
-        events[-1] = TokenEvent(request, events[-1].token_id, finish_reason=end)
+        events[-1] = TokenEvent(request, events[-1].token_ids, finish_reason=end)
     return events
 
 
 def process_singly(events: list[TokenEvent]) -> tuple[RequestOutput, list[str], list[str]]:
     """One batch per event; returns the output, the pieces shown and the ids that a stop string ended."""
-    processor, pieces, stopped, outputs = OutputProcessor(TOKENIZER), [], [], []
+    processor, pieces, stopped = OutputProcessor(TOKENIZER), [], []
+    output = RequestOutput.of(events[0].request)
     for event in events:
         deltas, ended = processor.process([event])
         stopped += ended
-        pieces += [delta.text for delta in deltas]
-        outputs += [delta.output for delta in deltas]
-    assert len(set(map(id, outputs))) == 1
-    return outputs[0], pieces, stopped
+        for delta in deltas:
+            pieces.append(delta.text)
+            output.add(delta)
+            assert delta.num_output == len(output.token_ids)
+    return output, pieces, stopped
 
 
 def test_without_a_stop_the_text_is_that_of_all_tokens() -> None:
@@ -71,31 +75,50 @@ def test_a_stop_string_across_tokens_ends_the_request_here_and_tells_the_engine(
 def test_events_after_a_stop_string_change_nothing() -> None:
     request, processor = make(stop=("X",)), OutputProcessor(TOKENIZER)
     [delta], stopped = processor.process(tokens(request, "aXb"))
-    assert (delta.text, delta.num_tokens, stopped) == ("a", 2, ["r"])
+    assert (delta.text, delta.token_ids, delta.finish_reason, stopped) == ("a", ids("aX"), "stop", ["r"])
     assert processor.process(tokens(request, "cd")) == ([], [])
     assert processor.process([TokenEvent(request, finish_reason="cancelled")]) == ([], [])
-    assert (delta.output.text, delta.output.finish_reason) == ("a", "stop")
-    assert delta.output.token_ids == ids("aX")
+
+
+def test_tokens_of_one_step_after_a_stop_string_are_dropped() -> None:
+    request, processor = make(stop=("X",)), OutputProcessor(TOKENIZER)
+    [delta], stopped = processor.process([TokenEvent(request, ids("aXb"))])
+    assert (delta.text, delta.token_ids, delta.finish_reason, stopped) == ("a", ids("aX"), "stop", ["r"])
+
+
+@given(text=st.text("abé你X", max_size=20), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=20))
+def test_how_many_tokens_a_step_gives_changes_no_text(text: str, sizes: list[int]) -> None:
+    request, rest = make(stop=("X",)), ids(text)
+    events = []
+    for size in sizes * len(rest):
+        if rest:
+            events.append(TokenEvent(request, rest[:size]))
+            rest = rest[size:]
+    events.append(TokenEvent(request, finish_reason="length"))
+    singly, _, _ = process_singly([*tokens(request, text), TokenEvent(request, finish_reason="length")])
+    together, _, _ = process_singly(events)
+    assert (together.text, together.token_ids) == (singly.text, singly.token_ids)
+    assert together.finish_reason == singly.finish_reason
 
 
 def test_a_request_is_told_to_the_engine_once_and_not_if_it_has_ended_itself() -> None:
     request, processor = make(stop=("X",)), OutputProcessor(TOKENIZER)
     [delta], stopped = processor.process(tokens(request, "aX", "length"))
-    assert (delta.output.finish_reason, stopped) == ("stop", [])
+    assert (delta.finish_reason, stopped) == ("stop", [])
 
 
 def test_several_events_of_a_request_in_a_batch_make_one_delta() -> None:
     first, second = make("a"), make("b")
     pairs = zip(tokens(first, "one"), tokens(second, "two"), strict=True)
     deltas, _ = OutputProcessor(TOKENIZER).process(event for pair in pairs for event in pair)
-    assert [(d.output.request_id, d.text, d.num_tokens) for d in deltas] == [("a", "one", 3), ("b", "two", 3)]
+    assert [(d.request.request_id, d.text, len(d.token_ids)) for d in deltas] == [("a", "one", 3), ("b", "two", 3)]
 
 
 def test_an_id_can_be_used_again_after_its_request_ended() -> None:
     processor = OutputProcessor(TOKENIZER)
     processor.process(tokens(make(), "one", "length"))
     [delta], _ = processor.process(tokens(make(), "two", "length"))
-    assert delta.output.text == "two"
+    assert delta.text == "two"
 
 
 def test_text_held_back_for_a_stop_string_comes_with_the_end() -> None:
@@ -109,7 +132,7 @@ def test_a_stop_string_may_complete_only_at_the_end() -> None:
     """Where its last letter shares a token with the first byte of a character that never comes."""
     shared = TOKENIZER.token_to_id("X\N{LATIN SMALL LETTER A WITH DIAERESIS}")
     request = make(stop=("X",))
-    events = [*tokens(request, "a"), TokenEvent(request, shared, finish_reason="length")]
+    events = [*tokens(request, "a"), TokenEvent(request, (shared,), finish_reason="length")]
     output, pieces, stopped = process_singly(events)
     assert (output.text, output.finish_reason) == ("a", "stop")
     assert (pieces, stopped) == (["a", ""], [])
@@ -119,17 +142,17 @@ def test_a_cancelled_request_shows_what_it_held_back() -> None:
     request, processor = make(stop=("END",)), OutputProcessor(TOKENIZER)
     processor.process(tokens(request, "the EN"))
     [delta], _ = processor.process([TokenEvent(request, finish_reason="cancelled")])
-    assert (delta.output.text, delta.output.finish_reason, delta.num_tokens) == ("the EN", "cancelled", 0)
+    assert (delta.text, delta.finish_reason, delta.token_ids) == ("EN", "cancelled", [])
 
 
 def test_a_request_cancelled_before_its_first_token_has_an_empty_output() -> None:
     [delta], _ = OutputProcessor(TOKENIZER).process([TokenEvent(make(), finish_reason="cancelled")])
-    assert (delta.text, delta.output.token_ids, delta.output.finish_reason) == ("", [], "cancelled")
+    assert (delta.text, delta.token_ids, delta.finish_reason) == ("", [], "cancelled")
 
 
 def test_an_error_keeps_its_message() -> None:
     [delta], _ = OutputProcessor(TOKENIZER).process([TokenEvent(make(), finish_reason="error", error="why")])
-    assert (delta.output.finish_reason, delta.output.error) == ("error", "why")
+    assert (delta.finish_reason, delta.error) == ("error", "why")
 
 
 def test_a_stop_string_before_min_tokens_is_shown() -> None:
@@ -157,9 +180,8 @@ def test_logprobs_are_kept_if_asked_for() -> None:
     entry = TokenLogprobs(-0.5, 1, {3: -0.5})
     for logprobs, kept in ((1, [entry]), (None, None)):
         request = make(logprobs=logprobs)
-        event = TokenEvent(request, 3, entry if logprobs else None, "length")
-        [delta], _ = OutputProcessor(TOKENIZER).process([event])
-        assert delta.output.logprobs == kept
+        output, _, _ = process_singly([TokenEvent(request, (3,), (entry,) if logprobs else (), "length")])
+        assert output.logprobs == kept
 
 
 def test_the_prompt_tokens_that_the_cache_spared_are_told() -> None:
@@ -171,7 +193,7 @@ def test_the_prompt_tokens_that_the_cache_spared_are_told() -> None:
 
 def test_without_a_tokenizer_there_are_tokens_and_no_text() -> None:
     [delta], _ = OutputProcessor(None).process(tokens(make(), "abc", "length"))
-    assert (delta.output.token_ids, delta.output.text) == (ids("abc"), "")
+    assert (delta.token_ids, delta.text) == (ids("abc"), "")
 
 
 @given(

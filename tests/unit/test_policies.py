@@ -146,13 +146,13 @@ def slo(**settings: object) -> Scheduler:
 
 def test_whoever_must_start_soonest_goes_first() -> None:
     long, short = make_request("long", 50), make_request("short", 20, arrival=0.01)
-    urgent = make_request("urgent", 20, arrival=0.02, target_ttft=0.03)
+    urgent = make_request("urgent", 20, arrival=0.02, target_ttft_ms=30)
     assert queued(slo(), short, long, urgent) == ["urgent", "long", "short"]
 
 
 def test_a_lost_request_is_shed_with_its_target() -> None:
     scheduler = slo(shed_lost_requests=True)
-    lost, timely = make_request("lost", 50, target_ttft=0.08), make_request("timely", 50)
+    lost, timely = make_request("lost", 50, target_ttft_ms=80), make_request("timely", 50)
     queued(scheduler, lost, timely)
     assert scheduler.expire(0.025) == []
     assert scheduler.expire(0.035) == [(lost, "expired", "target_ttft_ms is 80; it can't be met any more")]
@@ -161,7 +161,7 @@ def test_a_lost_request_is_shed_with_its_target() -> None:
 
 def test_a_shed_request_leaves_nothing_in_host_memory() -> None:
     scheduler = slo(shed_lost_requests=True, num_blocks=4, budget=6, preemption_mode="swap", swap_space_tokens=64)
-    scheduler.add(make_request("old", 4, max_tokens=9, target_ttft=0.01))
+    scheduler.add(make_request("old", 4, max_tokens=9, target_ttft_ms=10))
     young = make_request("young", 12, max_tokens=1)
     scheduler.add(young)
     for _ in range(2):
@@ -191,5 +191,5 @@ def test_once_it_has_tokens_there_is_nothing_left_to_miss() -> None:
     queued(scheduler, make_request("a", 4, max_tokens=8), make_request("b", 4, max_tokens=8))
     while scheduler.num_preemptions == 0:
         step(scheduler)
-    assert queued(scheduler, make_request("new", 4, target_ttft=0.02)) == ["b", "new"]
+    assert queued(scheduler, make_request("new", 4, target_ttft_ms=20)) == ["b", "new"]
     assert [request.request_id for request, _, _ in scheduler.expire(1e6)] == ["new"]

@@ -26,8 +26,15 @@ def test_the_last_token_never_enters_the_cache() -> None:
 )
 def test_the_newest_token_decides_whether_and_why_a_request_ends(output: list[int], reason: str | None) -> None:
     request = make_request("a", 2, max_tokens=3, min_tokens=2, stop_token_ids=[9])
-    request.token_ids += output
-    assert request.finish_reason() == reason
+    *before, newest = output
+    assert request.append(before) == (before, None)
+    assert request.append([newest]) == ([newest], reason)
+
+
+def test_tokens_of_a_step_after_the_end_are_dropped() -> None:
+    request = make_request("a", 2, max_tokens=3, stop_token_ids=[9])
+    assert request.append([1, 9, 5]) == ([1, 9], "stop")
+    assert request.output_ids == [1, 9]
 
 
 def test_requests_with_equal_contents_are_still_two() -> None:

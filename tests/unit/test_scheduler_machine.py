@@ -102,10 +102,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         min_tokens=st.sampled_from([0, 6, 24]),
         stops=st.lists(TOKENS, max_size=1),
         priority=st.integers(0, 4),
-        timeout_us=st.sampled_from([0, 0, 0, 3000, 20_000]),
+        timeout=st.sampled_from([0, 0, 0, 3000, 20_000]),
         deadline_ms=st.sampled_from([None, None, None, 5, 30]),
         tenant=st.sampled_from(["", "a", "b"]),
-        target_ttft=st.sampled_from([None, None, 0.002, 0.1]),
+        target_ttft_ms=st.sampled_from([None, None, 2, 100]),
     )
     def add(self, prompts: list[list[int]], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
         for prompt in prompts:
@@ -168,10 +168,10 @@ def test_the_fake_model_notices_a_mix_up(spoiled: str) -> None:
         scheduler.add(make_request(name, [1, 2, int(name == "b")], max_tokens=3))
     for _ in range(2):
         plan = scheduler.schedule(0.0)
-        scheduler.commit(plan, model.run(plan)[0])
+        scheduler.commit(plan, model.run(plan), 0.0)
     first, second = scheduler.running.values()
     if spoiled == "blocks":
-        first.blocks[1] = second.blocks[1]
+        scheduler.tables._array.put(first.slot, 1, [second.blocks[1]])
     else:
         first.num_computed += 1
         first.token_ids.append(0)

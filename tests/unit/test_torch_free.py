@@ -40,7 +40,7 @@ print(sorted({{"torch", "transformers"}} & sys.modules.keys()))
 
 def test_the_package_knows_its_public_names_without_importing_them() -> None:
     import inflight
-    from inflight.outputs import RequestOutput
+    from inflight.request_output import RequestOutput
 
     assert inflight.RequestOutput is RequestOutput
     assert "Engine" in inflight.__all__

@@ -7,10 +7,11 @@ import pytest
 
 from inflight import trace as trace_module
 from inflight.core import EngineCore
-from inflight.outputs import TokenLogprobs
 from inflight.request import STOP
+from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
+from inflight.step_result import StepResult
 from inflight.trace import Trace
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel
@@ -29,7 +30,7 @@ class Harness:
         self.trace = Trace(str(path), scheduler.token_budget, lambda: self.now)
         self.core = EngineCore(scheduler, self, max_queue_size=100, clock=lambda: self.now, trace=self.trace)
 
-    def run(self, plan: StepPlan) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def run(self, plan: StepPlan) -> list[StepResult]:
         """The runner's part."""
         self.now += 0.001
         if self.poison & {share.request.request_id for share in plan.scheduled}:
@@ -132,9 +133,11 @@ def test_the_file_is_whole_after_every_flush_and_shows_who_still_runs(path: Path
 def test_the_clients_trace_is_named(path: Path) -> None:
     harness = Harness(path)
     request = make_request("a", arrival=harness.now)
-    request.trace_context = '{"traceparent": "00-1-2-01"}'
+    request.options = RequestOptions(trace_context='{"traceparent": "00-1-2-01"}', client_request_id="mine")
     harness.core.submit(request)
-    assert harness.drain().requests["a"].args["opentelemetry"] == '{"traceparent": "00-1-2-01"}'
+    args = harness.drain().requests["a"].args
+    assert args["opentelemetry"] == '{"traceparent": "00-1-2-01"}'
+    assert args["client_request_id"] == "mine"
 
 
 def test_the_file_does_not_grow_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

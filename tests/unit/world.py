@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import StepPlan
 from tests.unit.builders import make_request, make_scheduler, shares
 from tests.unit.fake_model import FakeModel, expected_output
@@ -87,10 +88,9 @@ class World:
             min_tokens=min(min_tokens, max_tokens),
             stop_token_ids=stops,
             arrival=self.now,
-            tenant=limits.pop("tenant"),
-            target_ttft=limits.pop("target_ttft"),
+            options=RequestOptions(**limits),
         )
-        self.scheduler.policies.apply(request, **limits)
+        self.scheduler.policies.apply(request)
         blocks = -(-(len(prompt) + max_tokens - 1) // self.block_size)
         assert self.scheduler.fits(request) == (blocks <= self.tables.pool.num_blocks)
         if self.scheduler.fits(request) and name not in self.live:
@@ -129,13 +129,14 @@ class World:
         plan = self._plan()
         if not plan.scheduled:
             return
-        tokens, _ = self.model.run(plan)
+        results = self.model.run(plan)
         a, b, c = self.step_seconds
         seconds = a + b * plan.num_tokens + c * plan.num_cached
         self.scheduler.observe(plan, seconds)
         self.now += seconds
-        self.naive.generated(plan.sampling)
-        for request, reason in self.scheduler.commit(plan, tokens):
+        self.naive.generated([share.request for share in plan.sampling])
+        for request, token_ids, reason in self.scheduler.commit(plan, results, self.now):
+            assert list(token_ids) == request.output_ids[-1:]
             if reason is not None:
                 assert (request.output_ids, reason) == expected_output(request)
                 self.finished[request.request_id] = request.output_ids
@@ -200,7 +201,15 @@ class World:
         check_swaps(plan, self.tables, self.live.values())
         self.batch.check(plan, scheduler, before, joined)
         self._check_isolation(plan)
+        self._check_tables(plan)
         return plan
+
+    def _check_tables(self, plan: StepPlan) -> None:
+        """A plan says where the tokens up to a share's end are."""
+        for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
+            count = self.blocks_for(share.end)
+            assert table[:count] == share.request.blocks[:count]
+            assert set(table[count:]) <= {table[0]}
 
     def _check_progress(self, plan: StepPlan) -> None:
         scheduler = self.scheduler

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.config import EngineConfig
 from inflight.errors import EngineDead, InvalidRequest, QueueFull, UnsupportedModel
+from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from inflight.engine import Engine
-    from inflight.outputs import RequestOutput
+    from inflight.request_output import RequestOutput
 
 __all__ = [
     "Engine",
@@ -16,6 +17,7 @@ __all__ = [
     "EngineDead",
     "InvalidRequest",
     "QueueFull",
+    "RequestOptions",
     "RequestOutput",
     "SamplingParams",
     "UnsupportedModel",
@@ -29,7 +31,7 @@ def __getattr__(name: str) -> Any:
 
         return Engine
     if name == "RequestOutput":
-        from inflight.outputs import RequestOutput
+        from inflight.request_output import RequestOutput
 
         return RequestOutput
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

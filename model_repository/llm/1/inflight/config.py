@@ -61,6 +61,10 @@ class EngineConfig(SchedulerConfig):
     prefix_caching_per_tenant: bool = False
     """Reuse blocks only within a tenant, so that none can tell by the time what others asked."""
 
+    prefix_caching_key: str | None = None
+    """Secret that the names of cached blocks are made with. Engines with the same key name equal blocks alike. Not
+    given: a random one."""
+
     max_queue_size: int = 2048
     """Most requests that wait, those of all priority levels together; one more is refused with `QueueFull`."""
 

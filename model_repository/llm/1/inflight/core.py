@@ -10,11 +10,12 @@ from typing import Protocol
 
 from inflight.errors import EngineDead, InvalidRequest, OutOfMemory, QueueFull
 from inflight.metrics import EngineMetrics
-from inflight.outputs import TokenEvent, TokenLogprobs
+from inflight.outputs import TokenEvent
 from inflight.request import CANCELLED, ERROR, STOP, Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
+from inflight.step_result import StepResult
 from inflight.trace import StepRecord, Trace
 
 logger = logging.getLogger(__name__)
@@ -25,10 +26,8 @@ NOT_A_NUMBER = "the model's logits are not numbers"
 class Runner(Protocol):
     """Runs the model over a plan."""
 
-    def run(self, plan: StepPlan) -> tuple[Sequence[int | None], Sequence[TokenLogprobs | None]]:
-        """A token, and log-probabilities if asked for, for each of `plan.sampling`.
-
-        None for a token where the model gave no numbers to choose it by.
+    def run(self, plan: StepPlan) -> Sequence[StepResult]:
+        """The new tokens of each of `plan.sampling`.
 
         Raises:
             OutOfMemory: the device's memory did not suffice; the plan's copies were made, and it may be run again.
@@ -190,7 +189,10 @@ class EngineCore:
 
     def drop_cancelled(self) -> list[TokenEvent]:
         """End what was cancelled since the last step, without another one. On the stepping thread only."""
-        return self._settled(self._take_arrivals())
+        events = self._take_arrivals()
+        if self._trace is not None and events:
+            self._trace.append(self._record(StepPlan(()), self._clock(), events))
+        return self._settled(events)
 
     def _settled(self, events: list[TokenEvent]) -> list[TokenEvent]:
         """`events`, of which those that end a request have made its id free again."""
@@ -217,7 +219,7 @@ class EngineCore:
 
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
         try:
-            tokens, logprobs = self._runner.run(plan)
+            results = self._runner.run(plan)
         except OutOfMemory as fault:
             if not self._scheduler.shrink_after_oom(plan):
                 return self._fail(plan, fault)
@@ -233,11 +235,17 @@ class EngineCore:
             return self._fail(plan, fault)
         ended = self._clock()
         self._scheduler.observe(plan, ended - started)
-        self.metrics.step(plan, self._scheduler.token_budget, started, ended)
-        outcome = self._scheduler.commit(plan, tokens)
+        self.metrics.step(plan, results, self._scheduler.token_budget, started, ended)
+        committed = self._scheduler.commit(plan, results, ended)
         return [
-            TokenEvent(request, token, entry, reason, NOT_A_NUMBER if token is None else None)
-            for (request, reason), token, entry in zip(outcome, tokens, logprobs, strict=True)
+            TokenEvent(
+                request,
+                token_ids,
+                result.logprobs[: len(token_ids)],
+                reason,
+                None if token_ids else NOT_A_NUMBER,
+            )
+            for (request, token_ids, reason), result in zip(committed, results, strict=True)
         ]
 
     def _fail(self, plan: StepPlan, fault: Exception) -> list[TokenEvent]:

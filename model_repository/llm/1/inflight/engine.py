@@ -16,10 +16,13 @@ from inflight.errors import InvalidRequest
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
+from inflight.logits_processors.factory import make_processors
 from inflight.model.loading.loader import load_model
 from inflight.model.runner import ModelRunner
-from inflight.outputs import Delta, OutputProcessor, RequestOutput, TokenEvent
+from inflight.outputs import Delta, OutputProcessor, TokenEvent
 from inflight.request import ERROR, STOP, Request
+from inflight.request_options import RequestOptions
+from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
@@ -29,6 +32,9 @@ from inflight.text.unicode import check_unicode
 from inflight.trace import Trace
 
 Prompt: TypeAlias = str | Sequence[int]
+
+# Of all spellings of all words: each costs time at every step of its request.
+_MAX_BAD_WORD_TOKENS = 4096
 
 
 class Engine:
@@ -54,6 +60,7 @@ class Engine:
             config.block_size,
             prefix_caching=config.enable_prefix_caching,
             per_tenant=config.prefix_caching_per_tenant,
+            hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
             swap_space=SwapSpace(self._runner.num_host_blocks),
         )
         self._scheduler = Scheduler(
@@ -65,6 +72,8 @@ class Engine:
         self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size, trace=self.trace)
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
+        self._outputs: dict[Request, RequestOutput] = {}
+        """Of the unfinished requests that `step` and `generate` have brought something for."""
         self._kept: dict[RequestOutput, None] = {}
         """In order, outputs of other requests that changed while `generate` stepped; the next `step` returns them."""
 
@@ -74,40 +83,28 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
+        options: RequestOptions | None = None,
         *,
         request_id: str | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        timeout_us: int = 0,
-        deadline_ms: int | None = None,
-        target_ttft_ms: int | None = None,
-        trace_context: str | None = None,
     ) -> str:
         """Queue a request and return its id. From any thread.
 
         Args:
             prompt: text, or token ids.
             params: how to sample; the model's defaults if not given.
+            options: priority, limits and names of the request.
             request_id: one that no unfinished request has; made up if not given.
-            priority: level from 1, the highest; the default level if there is no such one.
-            tenant: whose share of the server it is charged to; empty: everyone's.
-            timeout_us: microseconds after which the request ends, or is delayed, as the queue policy of its level says;
-                0: none.
-            deadline_ms: milliseconds after which the request ends, waiting or running; None: never.
-            target_ttft_ms: milliseconds within which the first token is wanted, where the scheduling policy is `slo`;
-                None: as configured.
-            trace_context: what the engine's trace is to show as the client's OpenTelemetry context.
 
         Raises:
             InvalidRequest: the prompt or a parameter cannot be served; the message names it and the bound.
             QueueFull: too many requests wait.
             EngineDead: the engine has stopped.
         """
-        request = self._request(prompt, params or SamplingParams(), request_id or f"request-{next(self._ids)}")
-        request.tenant, request.trace_context = tenant, trace_context
-        self._scheduler.policies.apply(
-            request, priority=priority, timeout_us=timeout_us, deadline_ms=deadline_ms, target_ttft_ms=target_ttft_ms
-        )
+        request_id = request_id or f"request-{next(self._ids)}"
+        request = self._request(prompt, params or SamplingParams(), request_id)
+        if options is not None:
+            request.options = options
+        self._scheduler.policies.apply(request)
         self.core.submit(request)
         return request.request_id
 
@@ -144,7 +141,20 @@ class Engine:
         deltas += self.process(self.core.drop_cancelled())
         if self.trace is not None:
             self.trace.flush()
-        return list(dict.fromkeys(delta.output for delta in deltas))
+        return self._outputs_of(deltas)
+
+    def _outputs_of(self, deltas: Sequence[Delta]) -> list[RequestOutput]:
+        """The outputs that these deltas belong to, each once, with what they add."""
+        changed: dict[RequestOutput, None] = {}
+        for delta in deltas:
+            output = self._outputs.get(delta.request)
+            if output is None:
+                output = self._outputs[delta.request] = RequestOutput.of(delta.request)
+            output.add(delta)
+            if output.finished:
+                del self._outputs[delta.request]
+            changed[output] = None
+        return list(changed)
 
     def process(self, events: Sequence[TokenEvent]) -> list[Delta]:
         """Detokenise a step's events; requests that a stop string ends are dropped from the engine."""
@@ -221,8 +231,8 @@ class Engine:
         ours = {request.request_id for request in requests}
         for request_id in ours:
             self.core.cancel(request_id)
-        deltas = self.process(self.core.drop_cancelled())
-        self._kept |= {delta.output: None for delta in deltas if delta.output.request_id not in ours}
+        dropped = self._outputs_of(self.process(self.core.drop_cancelled()))
+        self._kept |= {output: None for output in dropped if output.request_id not in ours}
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
@@ -235,15 +245,23 @@ class Engine:
             self._check_token("stop_token_ids", token)
         for token in params.logit_bias:
             self._check_token("logit_bias", token)
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self.model.eos_token_ids
         request = Request(
             request_id=request_id,
             prompt_ids=prompt_ids,
             params=params,
             max_tokens=self._max_tokens(len(prompt_ids), params),
             seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
-            stop_token_ids=frozenset(params.stop_token_ids)
-            | (frozenset() if params.ignore_eos else self.model.eos_token_ids),
-            bad_words=self._bad_words(params),
+            stop_token_ids=stop_token_ids,
+            processors=make_processors(
+                params,
+                prompt_ids=prompt_ids,
+                stop_token_ids=stop_token_ids,
+                bad_words=self._bad_words(params),
+                vocab_size=self.model.vocab_size,
+            ),
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
         )
@@ -268,8 +286,8 @@ class Engine:
             )
         if params.max_tokens in (None, ROOM_FOR_ALL):
             cached = self._runner.num_blocks * self.config.block_size + 1 - prompt_tokens
-            most = self.model.defaults.max_tokens if params.max_tokens is None else room
-            return max(1, min(most, room, cached))
+            wanted = self.model.defaults.max_tokens if params.max_tokens is None else room
+            return max(1, min(wanted, room, cached))
         if params.max_tokens > room:
             raise InvalidRequest(
                 f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "
@@ -292,7 +310,13 @@ class Engine:
         return prompt_ids
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        return token_sequences(self._tokenizer("bad_words"), params.bad_words) if params.bad_words else ()
+        if not params.bad_words:
+            return ()
+        sequences = token_sequences(self._tokenizer("bad_words"), params.bad_words)
+        length = sum(map(len, sequences))
+        if length > _MAX_BAD_WORD_TOKENS:
+            raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
+        return sequences
 
     def _check_token(self, name: str, token: int) -> None:
         if not 0 <= token < self.model.vocab_size:

@@ -6,12 +6,13 @@ it likes: a number has one writer, and observations go through a deque, so that 
 
 import time
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 
 from inflight.outputs import Delta
 from inflight.request import FINISH_REASONS
-from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.step_result import StepResult
 
 # Names of what is observed: the first ones at every step, and filled into histograms here, the others once a request.
 STEP_SECONDS = "step_seconds"
@@ -36,7 +37,7 @@ FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
 }
 """Upper bounds of the histograms that are filled here."""
 
-# Far more than come up between two looks of a server's housekeeping; an engine that nobody looks at keeps the newest.
+# Far more than come up between two looks of a server's maintenance thread; without one, the newest are kept.
 _MAX_OBSERVATIONS = 100_000
 
 
@@ -79,34 +80,30 @@ class EngineMetrics:
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
-    def step(self, plan: StepPlan, budget: int, started: float, ended: float) -> None:
-        """Count a step that has run and is not committed yet. It could have had `budget` tokens; `ended` is when those
-        that it gave were known.
+    def step(self, plan: StepPlan, results: Sequence[StepResult], budget: int, started: float, ended: float) -> None:
+        """Count a step that has run. It could have had `budget` tokens; `ended` is when its results were known.
 
-        The time to first token is that from a request's arrival to `ended`.
+        The time to first token is that from a request's arrival to `ended`. Several tokens of a step divide the time
+        since the last one evenly.
         """
         total = longest = decodes = sampled = 0
-        gaps: dict[float, int] = {}
+        gaps: Counter[tuple[float, int]] = Counter()
         for share in plan.scheduled:
-            request, num_tokens = share.request, share.num_tokens
-            total += num_tokens
-            longest = max(longest, num_tokens)
-            last = request.last_token_at
-            if last is None and request.num_preemptions == 0 and request.num_computed == request.num_cached:
-                self.observations.append((QUEUE_SECONDS, started - request.arrival))
-                self.prompt_tokens += len(request.prompt_ids)
-                self.cached_tokens += request.num_cached
-            if num_tokens == request.num_uncomputed:
-                sampled += 1
-                if last is None:
-                    self.observations.append((FIRST_TOKEN_SECONDS, ended - request.arrival))
-                else:
-                    decodes += num_tokens == 1
-                    # Most got their last token at the same moment, so that a step has few different gaps.
-                    gaps[last] = gaps.get(last, 0) + 1
-                request.last_token_at = ended
-        for last, times in gaps.items():
-            self.histograms[TOKEN_GAP_SECONDS].add(ended - last, times)
+            total += share.num_tokens
+            longest = max(longest, share.num_tokens)
+            if share.begins:
+                self._begin(share, started)
+        for share, result in zip(plan.sampling, results, strict=True):
+            sampled += len(result.token_ids)
+            if share.last_token_at is None:
+                self.observations.append((FIRST_TOKEN_SECONDS, ended - share.request.arrival))
+            else:
+                decodes += share.num_tokens == 1
+                # Most got their last token at the same moment, so that a step has few different gaps.
+                gaps[share.last_token_at, len(result.token_ids)] += 1
+        for (last, count), times in gaps.items():
+            if count:
+                self.histograms[TOKEN_GAP_SECONDS].add((ended - last) / count, times * count)
         self.steps += 1
         self.budget_tokens += budget
         self.step_seconds += ended - started
@@ -119,17 +116,22 @@ class EngineMetrics:
         self.histograms[STEP_TOKENS].add(total)
         self.histograms[STEP_REQUESTS].add(len(plan.scheduled))
 
+    def _begin(self, share: ScheduledRequest, started: float) -> None:
+        """A request's first step: what was in the prefix cache comes before its share."""
+        self.observations.append((QUEUE_SECONDS, started - share.request.arrival))
+        self.prompt_tokens += len(share.request.prompt_ids)
+        self.cached_tokens += share.first
+
     def outputs(self, deltas: Iterable[Delta]) -> None:
         """Count what is about to be shown to clients: its tokens, and the requests that it ends."""
         for delta in deltas:
-            output = delta.output
-            self.output_tokens += delta.num_tokens
-            if output.finish_reason is not None:
-                self.finished[output.finish_reason] += 1
+            self.output_tokens += len(delta.token_ids)
+            if delta.finish_reason is not None:
+                self.finished[delta.finish_reason] += 1
                 self.observations.extend(
                     (
-                        (REQUEST_SECONDS, self._clock() - output.arrival),
-                        (PROMPT_TOKENS, len(output.prompt_ids)),
-                        (OUTPUT_TOKENS, len(output.token_ids)),
+                        (REQUEST_SECONDS, self._clock() - delta.request.arrival),
+                        (PROMPT_TOKENS, len(delta.request.prompt_ids)),
+                        (OUTPUT_TOKENS, delta.num_output),
                     )
                 )

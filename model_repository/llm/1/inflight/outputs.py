@@ -1,72 +1,44 @@
 """From sampled tokens to what a client sees: text, stop strings, finish reason."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
 from inflight.request import LENGTH, STOP, Request
+from inflight.step_result import TokenLogprobs
 from inflight.text.detokenizer import Detokenizer
 from inflight.text.stop_strings import StopStrings
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """Log-probabilities at one position, before penalties and temperature."""
-
-    chosen: float
-    rank: int
-    """Place of the chosen token among all, 1 for the likeliest."""
-    top: dict[int, float]
-    """The likeliest tokens, best first."""
-
-
-@dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What a step did for a request: a new token, its end, or both."""
+    """What a step did for a request: new tokens, its end, or both."""
 
     request: Request
-    token_id: int | None = None
-    logprobs: TokenLogprobs | None = None
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprobs] = ()
+    """One entry for each of `token_ids` if the request asked for them, else empty."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why a request ended with finish reason `error`."""
-
-
-@dataclass(slots=True, eq=False)
-class RequestOutput:
-    """The output of one request; grows from step to step until `finish_reason` is set."""
-
-    request_id: str
-    prompt_ids: list[int]
-    arrival: float = 0.0
-    """Seconds on the monotonic clock."""
-    token_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
-    """`stop`, `length`, `deadline`, `cancelled`, `expired` (its time was up before it ran) or `error`."""
-    error: str | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    """One entry for each of `token_ids` if asked for."""
-    num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache spared."""
-    pieces: list[str] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-    @property
-    def finished(self) -> bool:
-        return self.finish_reason is not None
+    """Why a request ended with finish reason `error` or `expired`."""
 
 
 @dataclass(slots=True)
 class Delta:
-    """What one batch of events added to a request's output."""
+    """What some events added to the output of a request, and only that."""
 
-    output: RequestOutput
+    request: Request
+    """Whose output it is."""
     text: str = ""
-    num_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One entry for each of `token_ids` if the request asked for them, else empty."""
+    num_output: int = 0
+    """Tokens of the output so far, these included."""
+    finish_reason: str | None = None
+    error: str | None = None
+    """Why the request ended with finish reason `error` or `expired`."""
 
 
 class OutputProcessor:
@@ -86,13 +58,13 @@ class OutputProcessor:
         stopped: list[str] = []
         for event in events:
             request_id = event.request.request_id
-            state = self._open.get(request_id)
-            if state is None:
-                state = self._open[request_id] = _OpenOutput(self._tokenizer, event.request)
-            if not state.output.finished:
-                delta = deltas.setdefault(request_id, Delta(state.output))
-                state.apply(event, delta)
-                if state.output.finished and event.finish_reason is None:
+            output = self._open.get(request_id)
+            if output is None:
+                output = self._open[request_id] = _OpenOutput(self._tokenizer, event.request)
+            if not output.finished:
+                delta = deltas.setdefault(request_id, Delta(event.request))
+                output.apply(event, delta)
+                if output.finished and event.finish_reason is None:
                     stopped.append(request_id)
             if event.finish_reason is not None:
                 del self._open[request_id]
@@ -100,46 +72,47 @@ class OutputProcessor:
 
 
 class _OpenOutput:
+    """The text side of an unfinished request."""
+
     def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
-        self.output = RequestOutput(
-            request.request_id, request.prompt_ids, arrival=request.arrival, num_cached_tokens=request.num_cached
-        )
-        if request.params.logprobs is not None:
-            self.output.logprobs = []
+        self.finished = False
+        self._num_tokens = 0
         self._min_tokens = request.params.min_tokens
         self._detokenizer = Detokenizer(tokenizer, request.prompt_ids) if tokenizer else None
         self._stops = StopStrings(request.params.stop)
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
-        output = self.output
-        text, stopped = "", False
-        if event.token_id is not None:
-            output.token_ids.append(event.token_id)
-            delta.num_tokens += 1
-            if output.logprobs is not None and event.logprobs is not None:
-                output.logprobs.append(event.logprobs)
+        """Add an event to a delta. What comes after a stop string is dropped."""
+        for index, token in enumerate(event.token_ids):
+            self._num_tokens += 1
+            delta.token_ids.append(token)
+            delta.logprobs += event.logprobs[index : index + 1]
             # Like a stop string, a token that ends the output is not part of its text.
-            if self._detokenizer is not None and event.finish_reason != STOP:
-                text, stopped = self._show(self._detokenizer.push(event.token_id))
-        if stopped:
-            output.finish_reason = STOP
-        elif event.finish_reason is not None:
-            output.finish_reason, output.error = event.finish_reason, event.error
-            text += self._flush()
-        if text:
-            output.pieces.append(text)
+            ends = event.finish_reason == STOP and index == len(event.token_ids) - 1
+            if self._detokenizer is not None and not ends:
+                text, stopped = self._show(self._detokenizer.push(token))
+                delta.text += text
+                if stopped:
+                    self._finish(delta, STOP)
+                    break
+        if not self.finished and event.finish_reason is not None:
+            text, stopped = self._flush()
             delta.text += text
+            # A stop string may complete even at the end.
+            reason = STOP if stopped and event.finish_reason == LENGTH else event.finish_reason
+            self._finish(delta, reason, event.error)
+        delta.num_output = self._num_tokens
+
+    def _finish(self, delta: Delta, reason: str, error: str | None = None) -> None:
+        self.finished = True
+        delta.finish_reason, delta.error = reason, error
 
     def _show(self, piece: str) -> tuple[str, bool]:
-        return self._stops.push(piece, may_stop=len(self.output.token_ids) >= self._min_tokens)
+        return self._stops.push(piece, may_stop=self._num_tokens >= self._min_tokens)
 
-    def _flush(self) -> str:
-        """The rest of the text at the end; a stop string may complete even here."""
+    def _flush(self) -> tuple[str, bool]:
+        """The rest of the text, and whether a stop string ends it."""
         if self._detokenizer is None:
-            return ""
+            return "", False
         text, stopped = self._show(self._detokenizer.flush())
-        if not stopped:
-            return text + self._stops.flush()
-        if self.output.finish_reason == LENGTH:
-            self.output.finish_reason = STOP
-        return text
+        return (text, True) if stopped else (text + self._stops.flush(), False)

@@ -1,7 +1,10 @@
 """One request as the scheduler sees it: tokens known, tokens computed, blocks held."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inflight.logits_processors.processor import LogitsProcessor
+from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 
 STOP = "stop"
@@ -29,32 +32,35 @@ class Request:
     seed: int
     stop_token_ids: frozenset[int] = frozenset()
     """End-of-sequence and stop tokens of this request."""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that the output must not hold."""
+    processors: tuple[LogitsProcessor, ...] = ()
+    """What changes its logits before a token is chosen; their state follows the output."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
+    options: RequestOptions = field(default_factory=RequestOptions)
+
+    # Set from the options when the request is queued.
     priority: int = 0
     """Level in the waiting queue: 1 is the highest, 0 the only one where there are no levels."""
-    tenant: str = ""
-    """Whose share of the server the request is charged to; empty: everyone's."""
-    target_ttft: float | None = None
-    """Seconds from arrival within which its first token is wanted; None: as the scheduler is configured."""
     wait_until: float | None = None
     """When it has waited too long for its first step, on the clock of `arrival`."""
     deadline: float | None = None
     """When it ends wherever it is, on the clock of `arrival`."""
-    trace_context: str | None = None
-    """What the client's OpenTelemetry trace is called, as Triton says it: JSON."""
-    token_ids: list[int] = field(init=False)
     number: int = 0
     """Its place in the order of arrival."""
+
+    # What has become of it.
+    token_ids: list[int] = field(init=False)
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
     num_preemptions: int = 0
+    has_run: bool = False
+    """Whether a step with some of its tokens has been committed."""
     last_token_at: float | None = None
     """When its newest token was sampled, on the clock of `arrival`."""
     blocks: list[int] = field(default_factory=list)
+    slot: int = -1
+    """Row of `BlockTableArray` that holds `blocks`, while there are any."""
     block_hashes: list[bytes] = field(default_factory=list)
     host_blocks: list[int] = field(default_factory=list)
     """Blocks in host memory that keep its first `num_swapped` keys and values while it is preempted."""
@@ -62,6 +68,11 @@ class Request:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
+
+    @property
+    def tenant(self) -> str:
+        """Whose share of the server the request is charged to."""
+        return self.options.tenant
 
     @property
     def num_uncomputed(self) -> int:
@@ -80,9 +91,20 @@ class Request:
         """Most tokens that this request ever keeps in the cache: the last one sampled is never computed."""
         return len(self.prompt_ids) + self.max_tokens - 1
 
-    def finish_reason(self) -> str | None:
+    def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
+        """Take the new tokens of a step; returns those up to the end of the request, and why it ends there, if so."""
+        for count, token in enumerate(token_ids, start=1):
+            self.token_ids.append(token)
+            for processor in self.processors:
+                processor.accept(token)
+            reason = self.finish_reason(token)
+            if reason is not None:
+                return token_ids[:count], reason
+        return token_ids, None
+
+    def finish_reason(self, token: int) -> str | None:
         """Why the newest token ends the request, if it does."""
-        if self.num_output >= self.params.min_tokens and self.token_ids[-1] in self.stop_token_ids:
+        if self.num_output >= self.params.min_tokens and token in self.stop_token_ids:
             return STOP
         if self.num_output >= self.max_tokens:
             return LENGTH

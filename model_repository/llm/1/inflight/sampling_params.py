@@ -12,6 +12,7 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
 MAX_BIASES = 1024
+MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
 ROOM_FOR_ALL = -1
 """As `max_tokens`: as many as context and KV cache have room for."""
@@ -89,6 +90,10 @@ class SamplingParams:
         _within("frequency_penalty", self.frequency_penalty, -2, 2, optional=False)
         _within("seed", self.seed, 0, MAX_SEED, whole=True)
         _within("logprobs", self.logprobs, 0, MAX_LOGPROBS, whole=True)
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise InvalidRequest(
+                f"stop_token_ids has {len(self.stop_token_ids)} tokens; it must have at most {MAX_STOP_TOKENS}"
+            )
         for token in self.stop_token_ids:
             _within("stop_token_ids", token, 0, None, whole=True, optional=False)
         _check_bias(self.logit_bias)
@@ -136,10 +141,10 @@ def _check_bias(logit_bias: Mapping[int, float]) -> None:
         _within(f"logit_bias of token {token}", bias, -100, 100, optional=False)
 
 
-def _texts(name: str, value: Any, most: int) -> tuple[str, ...]:
+def _texts(name: str, value: Any, max_count: int) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else _items(name, value)
-    if len(texts) > most:
-        raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {most}")
+    if len(texts) > max_count:
+        raise InvalidRequest(f"{name} has {len(texts)} texts; it must have at most {max_count}")
     for text in texts:
         if not isinstance(text, str):
             raise InvalidRequest(f"{name} holds {text!r}; it must hold texts")

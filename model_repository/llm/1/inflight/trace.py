@@ -16,7 +16,7 @@ from typing import Any
 
 from inflight.outputs import TokenEvent
 from inflight.request import ERROR, Request
-from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -113,26 +113,26 @@ class Trace:
         for request in record.plan.preempted:
             self._change_phase(request, "preempted", record.started)
         for share in record.plan.scheduled:
-            self._take_share(share.request, share.num_tokens, record)
+            self._take_share(share, record)
         took_part = {share.request for share in record.plan.scheduled}
         for event in record.events:
             self._take_event(event, record.ended if event.request in took_part else record.started)
         self._take_step(record)
 
-    def _take_share(self, request: Request, num_tokens: int, record: StepRecord) -> None:
-        track = self._track(request)
+    def _take_share(self, share: ScheduledRequest, record: StepRecord) -> None:
+        track = self._track(share.request)
         if track.phase == "queued":
-            self._change_phase(request, "prefill", record.started)
+            self._change_phase(share.request, "prefill", record.started, {"cached_tokens": share.first})
         elif track.phase == "preempted":
-            self._change_phase(request, "recompute", record.started)
-        name = "token" if track.phase == "decode" else f"chunk of {num_tokens}"
-        self._begin(track, name, record.started, {"tokens": num_tokens})
+            self._change_phase(share.request, "recompute", record.started)
+        name = "token" if track.phase == "decode" else f"chunk of {share.num_tokens}"
+        self._begin(track, name, record.started, {"tokens": share.num_tokens})
         self._end(track, record.ended)
 
     def _take_event(self, event: TokenEvent, at: float) -> None:
         track = self._track(event.request)
-        if event.token_id is not None:
-            track.outputs += 1
+        if event.token_ids:
+            track.outputs += len(event.token_ids)
             if event.finish_reason is None and track.phase != "decode":
                 self._change_phase(event.request, "decode", at)
         if event.finish_reason is not None:
@@ -146,7 +146,7 @@ class Trace:
         failed = any(event.finish_reason == ERROR for event in record.events)
         if shares:
             args = {
-                "tokens": sum(shares.values()),
+                "tokens": plan.num_tokens,
                 "budget": self._token_budget,
                 "cached_tokens": plan.num_cached,
                 "padding_tokens": plan.padding,
@@ -171,7 +171,7 @@ class Trace:
                 }
             )
         self._count("requests", record.ended, {"running": record.running, "waiting": record.waiting})
-        self._count("tokens in the step", record.started, {"tokens": sum(shares.values())})
+        self._count("tokens in the step", record.started, {"tokens": plan.num_tokens})
         self._count("KV cache", record.ended, {"blocks used": record.blocks_used})
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -191,19 +191,21 @@ class Trace:
                     "args": {"name": request.request_id},
                 }
             )
-            details = {"request_id": request.request_id, "prompt_tokens": len(request.prompt_ids)}
-            if request.tenant:
-                details["tenant"] = request.tenant
-            if request.trace_context is not None:
-                details["opentelemetry"] = request.trace_context
+            details: dict[str, object] = {"request_id": request.request_id, "prompt_tokens": len(request.prompt_ids)}
+            for name, value in (
+                ("tenant", request.tenant),
+                ("client_request_id", request.options.client_request_id),
+                ("opentelemetry", request.options.trace_context),
+            ):
+                if value:
+                    details[name] = value
             self._begin(track, "request", request.arrival, details)
             self._begin(track, "queued", request.arrival)
         return track
 
-    def _change_phase(self, request: Request, phase: str, at: float) -> None:
+    def _change_phase(self, request: Request, phase: str, at: float, args: dict[str, Any] | None = None) -> None:
         track = self._track(request)
         self._end(track, at)
-        args = {"cached_tokens": request.num_cached} if phase == "prefill" else None
         self._begin(track, phase, at, args)
         track.phase = phase
 

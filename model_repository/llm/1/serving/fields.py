@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight import InvalidRequest
-from serving import limits, values
+from serving import names, values
 
 Reader = Callable[[str, Any], Any]
 
@@ -58,7 +58,9 @@ OTHERS: dict[str, Field] = {
     **_spelled(values.integer, "beam_width"),
     **_spelled(values.number, "length_penalty"),
     **_spelled(values.integer, "priority"),
-    **_spelled(limits.tenant, "tenant"),
+    **_spelled(names.name, "tenant"),
+    **_spelled(names.name, "cache_salt"),
+    **_spelled(names.name, "client_request_id", "x-request-id"),
     **_spelled(values.integer, "timeout"),
     **_spelled(values.integer, "deadline_ms"),
     **_spelled(values.integer, "target_ttft_ms"),

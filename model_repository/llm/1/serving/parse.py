@@ -1,5 +1,6 @@
 """A Triton request to what the engine takes. Each request is read on its own and refused on its own."""
 
+import dataclasses
 import functools
 import json
 import logging
@@ -7,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight import InvalidRequest, SamplingParams
+from inflight import InvalidRequest, RequestOptions, SamplingParams
+from inflight.request_options import MAX_NAME_CHARACTERS
 from serving import values
 from serving.fields import KNOWN, SAMPLING, read_fields
-from serving.limits import Limits
 from serving.response import OutputOptions
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ MAX_SAMPLES = 16
 # What beam search would need; a client may send them as long as they ask for none.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
 _SAMPLING_FIELDS = frozenset(field.name for field in SAMPLING.values())
+_OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
+_OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,16 @@ class ParsedRequest:
     messages: object | None
     """Decoded JSON; exactly one of `prompt` and `messages` is set."""
     params: SamplingParams
-    limits: Limits
+    options: RequestOptions
     num_samples: int
     stream: bool
     prepend_prompt: bool
     """The output begins with the prompt."""
-    wanted: OutputOptions
+    outputs: OutputOptions
 
 
-def parse(request: Any) -> ParsedRequest:
-    """Read a `pb_utils.InferenceRequest`.
+def parse(request: Any, vocab_size: int) -> ParsedRequest:
+    """Read a `pb_utils.InferenceRequest` for a model of `vocab_size` tokens.
 
     A field may come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter; the first of these
     that has it counts.
@@ -55,18 +58,21 @@ def parse(request: Any) -> ParsedRequest:
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
-        raise InvalidRequest("exclude_input_in_output is false; when streaming it must be true or absent")
-    wanted = _wanted(fields)
+        # The sentence is vllm_backend's, for which its clients look.
+        raise InvalidRequest(
+            "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."
+        )
+    outputs = _output_options(fields)
     return ParsedRequest(
         prompt=prompt,
         messages=messages,
-        params=_sampling_params(fields, wanted),
-        limits=_limits(fields, request.timeout()),
+        params=_sampling_params(fields, outputs, vocab_size),
+        options=_options(fields, request),
         num_samples=_num_samples(fields),
         stream=stream,
         # vllm_backend prepends the prompt unless told not to, and clients count on it.
         prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
-        wanted=wanted,
+        outputs=outputs,
     )
 
 
@@ -105,45 +111,39 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     return (value, None) if given[0] != "messages" else (None, values.decoded("messages", value))
 
 
-def _wanted(fields: Mapping[str, Any]) -> OutputOptions:
-    return OutputOptions(
-        finish_reason=fields.get("return_finish_reason"),
-        cumulative_logprob=fields.get("return_cumulative_logprob", False),
-        logprobs=fields.get("return_logprobs", False),
-        log_probs=fields.get("return_log_probs", False),
-        num_input_tokens=fields.get("return_num_input_tokens", False),
-        num_output_tokens=fields.get("return_num_output_tokens", False),
-        token_ids=fields.get("return_token_ids", False),
-        usage=fields.get("return_usage", False),
-    )
+def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
+    wanted = {option: fields[f"return_{option}"] for option in _OUTPUTS if f"return_{option}" in fields}
+    return OutputOptions(**wanted, has_logprobs="logprobs" in fields)
 
 
-def _sampling_params(fields: Mapping[str, Any], wanted: OutputOptions) -> SamplingParams:
+def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:
     given = {name: value for name, value in fields.items() if name in _SAMPLING_FIELDS}
     if "end_id" in fields:
-        # TensorRT-LLM's: instead of the model's own; -1 for none.
+        # TensorRT-LLM's: instead of the model's own; -1, or a token that no vocabulary has, for none.
         given["ignore_eos"] = True
         if fields["end_id"] < -1:
             raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
-        if fields["end_id"] != -1:
+        if 0 <= fields["end_id"] < vocab_size:
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
-    if wanted.cumulative_logprob or wanted.log_probs:
+    if outputs.cumulative_logprob or outputs.log_probs:
         given.setdefault("logprobs", 0)
     return SamplingParams(**given)
 
 
-def _limits(fields: Mapping[str, Any], grpc_timeout: int) -> Limits:
-    """Over gRPC `timeout` is a field of Triton's own, 0 if not given; over HTTP it comes as any other field.
+def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:
+    """Triton's own priority stays with Triton: the Python backend does not show it."""
+    given = {name: fields[name] for name in _OPTIONS if name in fields}
+    # Over gRPC `timeout` is a field of Triton's own, 0 if not given; over HTTP it comes as any other field.
+    given["timeout"] = request.timeout() or given.get("timeout", 0)
+    given.setdefault("client_request_id", request.request_id()[:MAX_NAME_CHARACTERS])
+    return RequestOptions(**given, trace_context=trace_context(request))
 
-    Triton's own priority stays with Triton: the Python backend does not show it.
-    """
-    return Limits(
-        priority=fields.get("priority", 0),
-        tenant=fields.get("tenant", ""),
-        timeout_us=grpc_timeout or fields.get("timeout", 0),
-        deadline_ms=fields.get("deadline_ms"),
-        target_ttft_ms=fields.get("target_ttft_ms"),
-    )
+
+def trace_context(request: Any) -> str | None:
+    """The client's OpenTelemetry context as JSON, where Triton has one."""
+    # Triton tells since 24.04, and only where it traces in OpenTelemetry's way.
+    get_context = getattr(request.trace(), "get_context", None) if hasattr(request, "trace") else None
+    return None if get_context is None else get_context()
 
 
 def _num_samples(fields: Mapping[str, Any]) -> int:

@@ -15,8 +15,7 @@ from inflight.outputs import Delta, TokenLogprobs
 class OutputOptions:
     """Which of the optional outputs a request asks for."""
 
-    finish_reason: bool | None = None
-    """None: in responses that tell of a sample's end, as every output costs time in three processes."""
+    finish_reason: bool = False
     cumulative_logprob: bool = False
     logprobs: bool = False
     log_probs: bool = False
@@ -25,6 +24,8 @@ class OutputOptions:
     num_output_tokens: bool = False
     token_ids: bool = False
     usage: bool = False
+    has_logprobs: bool = False
+    """The request gives `logprobs`: entries for `logprobs`, which is "null" otherwise, as vllm_backend has it."""
 
 
 @dataclass
@@ -37,22 +38,21 @@ class Sample:
     num_tokens: int = 0
     """Of its output so far, with what was sent."""
     prompt_ids: list[int] = field(default_factory=list)
+    """Known when something has come."""
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
 
     def add(self, delta: Delta) -> None:
         """Take in what a step made of it."""
-        output, count = delta.output, delta.num_tokens
         if delta.text:
             self.text.append(delta.text)
-        if count:
-            self.token_ids += output.token_ids[-count:]
-        if output.logprobs is not None and count:
-            self.logprobs += zip(output.token_ids[-count:], output.logprobs[-count:], strict=True)
-            self.cumulative_logprob += sum(entry.chosen for entry in output.logprobs[-count:])
-        self.num_tokens = len(output.token_ids)
-        self.prompt_ids = output.prompt_ids
-        self.finish_reason = output.finish_reason
+        self.token_ids += delta.token_ids
+        if delta.logprobs:
+            self.logprobs += zip(delta.token_ids, delta.logprobs, strict=True)
+            self.cumulative_logprob += sum(entry.chosen for entry in delta.logprobs)
+        self.num_tokens = delta.num_output
+        self.prompt_ids = delta.request.prompt_ids
+        self.finish_reason = delta.finish_reason
 
     def clear(self) -> None:
         """Forget what was sent; the totals stay."""
@@ -73,27 +73,28 @@ class ResponseFormat:
         self._decode = decode
         self._batched = batched
 
-    def response(self, samples: Sequence[Sample], wanted: OutputOptions, *, outermost: bool) -> Any:
+    def response(self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool) -> Any:
         """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
-        if wanted.finish_reason or (wanted.finish_reason is None and any(s.finish_reason for s in samples)):
+        if outputs.finish_reason:
             # vllm_backend says "None" until the last response.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
-        if wanted.cumulative_logprob:
+        if outputs.cumulative_logprob:
             tensors.append(self._numbers("cumulative_logprob", [s.cumulative_logprob for s in samples], np.float32))
-        if wanted.logprobs:
-            tensors.append(self._texts("logprobs", [self._logprobs(sample) for sample in samples]))
-        if wanted.log_probs:
+        if outputs.logprobs:
+            entries = [self._logprobs(sample) if outputs.has_logprobs else "null" for sample in samples]
+            tensors.append(self._texts("logprobs", entries))
+        if outputs.log_probs:
             chosen = [[entry.chosen for _, entry in sample.logprobs] for sample in samples]
             tensors.append(self._numbers("cum_log_probs", [s.cumulative_logprob for s in samples], np.float32))
             tensors.append(self._tensor("output_log_probs", _padded(chosen, np.float32, 0)))
-        if wanted.num_input_tokens:
+        if outputs.num_input_tokens:
             tensors.append(self._numbers("num_input_tokens", [len(samples[0].prompt_ids)], np.uint32))
-        if wanted.num_output_tokens:
+        if outputs.num_output_tokens:
             tensors.append(self._numbers("num_output_tokens", [len(s.token_ids) for s in samples], np.uint32))
-        if wanted.token_ids:
+        if outputs.token_ids:
             tensors.append(self._tensor("token_ids", _padded([s.token_ids for s in samples], np.int32, -1)))
-        if wanted.usage and outermost:
+        if outputs.usage and outermost:
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
         return pb_utils.InferenceResponse(output_tensors=tensors)

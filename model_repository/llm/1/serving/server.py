@@ -3,24 +3,22 @@
 Triton's thread     accept: parse, submit or refuse, return
 engine thread       loads the model, then steps, nothing else
 responder thread    detokenises and sends; what piled up for a request goes out as one response
-housekeeping thread cancellations, metrics, the trace and the log, ten times a second
+maintenance thread  cancellations, metrics, the trace and the log, ten times a second
 """
 
 import itertools
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight import EngineDead, InvalidRequest, QueueFull, SamplingParams
+from inflight import EngineDead, InvalidRequest, QueueFull, RequestOptions, SamplingParams
 from inflight.engine import Prompt
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
 from serving.engine_thread import EngineThread
-from serving.limits import Limits
 from serving.metrics import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
@@ -59,7 +57,7 @@ class Server:
         self._threads = [
             engine_thread,
             threading.Thread(target=self._respond, name="responder", daemon=True),
-            threading.Thread(target=self._maintain, name="housekeeping", daemon=True),
+            threading.Thread(target=self._maintain, name="maintenance", daemon=True),
         ]
 
     def start(self) -> None:
@@ -74,14 +72,14 @@ class Server:
 
     def stop(self) -> None:
         """End the threads; each gets a bounded time."""
-        engine, responder, housekeeping = self._threads
+        engine, responder, maintenance = self._threads
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
         self._events.put(None)
         responder.join(_JOIN_SECONDS)
         # Last, so that what it shows and writes at the end is all there was.
         self._stopping.set()
-        housekeeping.join(_JOIN_SECONDS)
+        maintenance.join(_JOIN_SECONDS)
         for thread in self._threads:
             if thread.is_alive():
                 logger.error("the %s thread did not end within %.0f s", thread.name, _JOIN_SECONDS)
@@ -95,7 +93,7 @@ class Server:
             self._cancel_by_key(key, sender)
             return
         try:
-            parsed = parse(request)
+            parsed = parse(request, self._engine.model.vocab_size)
         except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
             self._refuse(sender, error)
         else:
@@ -105,7 +103,7 @@ class Server:
         self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
             prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
-            self._submit_sample(stream, stream.first_id, prompt, parsed.params, parsed.limits)
+            self._submit_sample(stream.first_id, prompt, parsed.params, parsed.options)
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
             self._refuse(stream, error)
@@ -118,10 +116,8 @@ class Server:
                 self._cancel(stream)
         sender.close()
 
-    def _submit_sample(
-        self, stream: ResponseStream, request_id: str, prompt: Prompt, params: SamplingParams, limits: Limits
-    ) -> None:
-        self._engine.submit(prompt, params, request_id=request_id, trace_context=stream.trace_context, **asdict(limits))
+    def _submit_sample(self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions) -> None:
+        self._engine.submit(prompt, params, options, request_id=request_id)
 
     def _refuse(self, stream: Sender | ResponseStream, error: Exception) -> None:
         """Answer a request that never ran with the error that fits."""
@@ -140,10 +136,10 @@ class Server:
 
     def wait_for_room(self) -> None:
         """Return when fewer than `max_inflight_requests` are in the engine, a request's samples each counted."""
-        most = self._config.max_inflight_requests
-        if most is not None:
+        limit = self._config.max_inflight_requests
+        if limit is not None:
             with self._left:
-                self._left.wait_for(lambda: len(self._streams) < most)
+                self._left.wait_for(lambda: len(self._streams) < limit)
 
     # -- responder ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +154,7 @@ class Server:
                 continue
             for delta in deltas:
                 self._take(delta)
-            for stream in self._streams_of(delta.output.request_id for delta in deltas):
+            for stream in self._streams_of(delta.request.request_id for delta in deltas):
                 self._answer(stream)
 
     def _next_events(self) -> list[TokenEvent] | None:
@@ -178,19 +174,18 @@ class Server:
         return list(dict.fromkeys(stream for stream in found if stream is not None))
 
     def _take(self, delta: Delta) -> None:
-        output = delta.output
-        stream = self._streams.get(output.request_id)
+        stream = self._streams.get(delta.request.request_id)
         if stream is None:
             return  # It was given up; its last response is out.
-        if output.finish_reason == ERROR:
-            self._give_up(stream, output.error or "", "INTERNAL")
-        elif output.finish_reason == CANCELLED:
+        if delta.finish_reason == ERROR:
+            self._give_up(stream, delta.error or "", "INTERNAL")
+        elif delta.finish_reason == CANCELLED:
             self._give_up(stream, "the request was cancelled", "CANCELLED")
-        elif output.finish_reason == EXPIRED and output.request_id == stream.first_id:
-            self._give_up(stream, output.error or "", "UNAVAILABLE")
+        elif delta.finish_reason == EXPIRED and delta.request.request_id == stream.first_id:
+            self._give_up(stream, delta.error or "", "UNAVAILABLE")
         else:
-            if output.finish_reason == EXPIRED:
-                output.finish_reason = DEADLINE  # The others of its request go on.
+            if delta.finish_reason == EXPIRED:
+                delta.finish_reason = DEADLINE  # The others of its request go on.
             stream.add(delta)
 
     def _answer(self, stream: ResponseStream) -> None:
@@ -210,7 +205,7 @@ class Server:
         try:
             while stream.unsubmitted:
                 request_id, params = stream.unsubmitted.popitem()
-                self._submit_sample(stream, request_id, prompt_ids, params, stream.limits_left())
+                self._submit_sample(request_id, prompt_ids, params, stream.options_left())
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
             self._cancel(stream)
@@ -228,7 +223,7 @@ class Server:
         for request_id in stream.samples:
             self._engine.cancel(request_id)
 
-    # -- housekeeping ------------------------------------------------------------------------------------------------
+    # -- maintenance ------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
         log = ProgressLog(self._engine)

@@ -10,9 +10,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight import SamplingParams
+from inflight import RequestOptions, SamplingParams
 from inflight.outputs import Delta
-from serving.limits import Limits
 from serving.parse import ParsedRequest
 from serving.response import ResponseFormat, Sample
 
@@ -28,12 +27,11 @@ class ResponseStream:
         self._sender = sender
         self._interval, self._begun = interval, False
         self._form = form
-        self._wanted = parsed.wanted
+        self._outputs = parsed.outputs
         self._streaming = parsed.stream
-        self._limits, self._arrival = parsed.limits, time.monotonic()
+        self._options, self._arrival = parsed.options, time.monotonic()
         self.cancel_key = sender.parameters.get("cancel_key")
         """By which another request may cancel this one."""
-        self.trace_context = sender.trace_context
         opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
         # Clients choose Triton's request ids, so those may repeat.
         run = uuid.uuid4().hex
@@ -49,13 +47,13 @@ class ResponseStream:
         """The engine's id of the first sample."""
         return next(iter(self.samples))
 
-    def limits_left(self) -> Limits:
-        """What the client allowed, less the time that has passed."""
-        return self._limits.after(time.monotonic() - self._arrival)
+    def options_left(self) -> RequestOptions:
+        """What the client asked for, its limits less the time that has passed."""
+        return self._options.after(time.monotonic() - self._arrival)
 
     def add(self, delta: Delta) -> None:
         """Take in what a step made of a sample; `flush` sends it."""
-        self.samples[delta.output.request_id].add(delta)
+        self.samples[delta.request.request_id].add(delta)
 
     def flush(self) -> bool:
         """Send what is new if it is time: each piece when streaming, all at the end when not. True if that was all."""
@@ -64,7 +62,7 @@ class ResponseStream:
         if final or (self._streaming and self._due(samples)):
             outermost = final or not self._begun
             self._begun = True
-            self._sender.send(self._form.response(samples, self._wanted, outermost=outermost), final=final)
+            self._sender.send(self._form.response(samples, self._outputs, outermost=outermost), final=final)
             for sample in samples:
                 sample.clear()
         return final
@@ -92,8 +90,6 @@ class Sender:
         self._closed = False
         self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
         """What came with the request besides its inputs."""
-        self.trace_context = _trace_context(request)
-        """The client's OpenTelemetry context as JSON, where Triton has one."""
         # Set by the model `completion`: between models Triton loses the code of an error, but not its text.
         self._spells_code = "code_in_error" in self.parameters
 
@@ -128,12 +124,6 @@ def _shortened(message: str) -> str:
     """Without the middle where it is too long, so that it still begins with the field and ends with the bound."""
     half = _LONGEST_MESSAGE // 2
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:half]}...{message[-half:]}"
-
-
-def _trace_context(request: Any) -> str | None:
-    # Triton tells since 24.04, and only where it traces in OpenTelemetry's way.
-    get_context = getattr(request.trace(), "get_context", None) if hasattr(request, "trace") else None
-    return None if get_context is None else get_context()
 
 
 def _sample_params(params: SamplingParams, index: int) -> SamplingParams:

@@ -2,8 +2,13 @@
 
 from collections.abc import Sequence
 
-from inflight.kv_cache.block_hash import extend_hashes, root_hash
+import numpy as np
+from numpy.typing import NDArray
+
+from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_table_array import BlockTableArray
+from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 
@@ -18,9 +23,10 @@ class BlockTables:
         *,
         prefix_caching: bool,
         per_tenant: bool = False,
+        hash_key: bytes | None = None,
         swap_space: SwapSpace | None = None,
     ) -> None:
-        """`per_tenant` keeps tenants from sharing blocks, so that none can time what others ask."""
+        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`; `hash_key` is `BlockHasher`'s."""
         self.pool = pool
         self.block_size = block_size
         self.swap_space = swap_space or SwapSpace(0)
@@ -30,8 +36,10 @@ class BlockTables:
         """Copies to make before the next forward pass, and before those of `swapped_in`: (block, host block)."""
         self.swapped_in: list[tuple[int, int]] = []
         """(host block, block)."""
+        self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
+        self._hasher = BlockHasher(block_size, hash_key)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
@@ -61,8 +69,8 @@ class BlockTables:
         return (len(request.token_ids) - 1) // self.block_size
 
     def _hash(self, request: Request, num_tokens: int) -> None:
-        root = root_hash(request.tenant if self._per_tenant else "")
-        extend_hashes(request.block_hashes, request.token_ids, num_tokens, self.block_size, root)
+        salt = CacheSalt.of(request, per_tenant=self._per_tenant)
+        self._hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt)
 
     def fresh_blocks(self, request: Request, hit: Sequence[int]) -> int:
         """How many free blocks `admit` would take, counting shared ones that nobody uses now."""
@@ -78,6 +86,8 @@ class BlockTables:
             raise ValueError(f"{request.request_id} needs {self.fresh_blocks(request, hit)} blocks")
         self.pool.share(hit)
         request.blocks = [*hit, *self.pool.allocate(self.blocks_for(len(request.token_ids)) - len(hit))]
+        request.slot = self._array.take()
+        self._array.put(request.slot, 0, request.blocks)
         request.num_computed = len(hit) * self.block_size
         self.num_promised += self._growth(request)
         if request.host_blocks:
@@ -93,7 +103,9 @@ class BlockTables:
             return True
         if missing > self.pool.num_free:
             return False
-        request.blocks += self.pool.allocate(missing)
+        blocks = self.pool.allocate(missing)
+        self._array.put(request.slot, len(request.blocks), blocks)
+        request.blocks += blocks
         self.num_promised -= missing
         return True
 
@@ -112,9 +124,17 @@ class BlockTables:
         if request.blocks:
             self.num_promised -= self._growth(request)
             self.pool.release(request.blocks)
+            self._array.give_back(request.slot)
         request.blocks = []
         request.num_computed = 0
         self.forget_swapped(request)
+
+    def gather(self, requests: Sequence[Request], ends: Sequence[int]) -> NDArray[np.int64]:
+        """The tables [R, blocks] of some requests, each up to the block of token `ends[i] - 1`.
+
+        A row is padded with its first block: whatever a step reads there is the request's own.
+        """
+        return self._array.gather([r.slot for r in requests], [self.blocks_for(end) for end in ends])
 
     # -- swapping ----------------------------------------------------------------------------------------------------
 

@@ -6,14 +6,16 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.sampler import sample
-from inflight.outputs import TokenLogprobs
+from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.scheduler.plan import StepPlan
+from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +47,8 @@ class ModelRunner:
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> tuple[list[int | None], list[TokenLogprobs | None]]:
-        """Compute a plan's tokens; a new token, and log-probabilities if asked for, for each of `plan.sampling`.
-
-        A token is None where the logits are not numbers. Raises OutOfMemory as `Runner.run` says.
-        """
+    def run(self, plan: StepPlan) -> list[StepResult]:
+        """Compute a plan's tokens. See `Runner.run`."""
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         try:
             return self._compute(plan)
@@ -59,11 +58,8 @@ class ModelRunner:
         torch.cuda.empty_cache()
         raise OutOfMemory(reason)
 
-    def _compute(self, plan: StepPlan) -> tuple[list[int | None], list[TokenLogprobs | None]]:
-        batch = RaggedBatch.build(plan, self._block_size, self._model.device)
+    def _compute(self, plan: StepPlan) -> list[StepResult]:
+        sampling = SamplingBatch.of(plan.sampling)
+        batch = RaggedBatch.on(self._model.device, BatchArrays.of(plan, self._block_size))
         logits = self._model.forward(batch, self._caches, batch.logit_rows)
-        sampled = sample(logits, batch.sampling)
-        by_request = dict(zip((r.request_id for r in batch.sampling), sampled, strict=True))
-        # The batch has its own order of rows.
-        in_order = [by_request[request.request_id] for request in plan.sampling]
-        return [token for token, _ in in_order], [logprobs for _, logprobs in in_order]
+        return sample(logits, sampling)

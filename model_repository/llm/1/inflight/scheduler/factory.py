@@ -70,3 +70,11 @@ def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
         target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
         return AdaptiveBudget(config.max_num_batched_tokens, target, times)
     return FixedBudget(config.max_num_batched_tokens)
+
+
+def check_levels(policy: str, levels: int) -> None:
+    """Raises ValueError if a scheduling policy and the number of priority levels do not go together."""
+    if policy == "priority" and levels < 2:
+        raise ValueError(f"scheduling_policy is 'priority'; priority_levels is {levels}, it must be at least 2")
+    if policy == "fair" and levels:
+        raise ValueError(f"scheduling_policy is 'fair', which knows tenants; priority_levels is {levels}, not 0")

@@ -34,7 +34,7 @@ class AdaptiveBudget(FixedBudget):
     """
 
     # However slow the steps are, prompts have to get on.
-    _LEAST = 16
+    _MIN = 16
     _SHARE = 0.75
     _WEIGHT_OF_WAITING = 8
     # Matrix products of fewer rows take hardly less time.
@@ -47,14 +47,14 @@ class AdaptiveBudget(FixedBudget):
 
     def for_prompts(self, decodes: int, cached: int, waiting: int) -> PrefillBudget:
         """The fixed budget, or less."""
-        most = super().for_prompts(decodes, cached, waiting)
+        full = super().for_prompts(decodes, cached, waiting)
         if not decodes:
-            return most
-        target, least = self._target, self._LEAST
+            return full
+        target, floor = self._target, self._MIN
         if target is None:
             share = max(self._SHARE, self._WEIGHT_OF_WAITING * waiting / decodes)
-            target, least = self._times.predict(decodes, cached) * (1 + share), self._MIN_CHUNK
+            target, floor = self._times.predict(decodes, cached) * (1 + share), self._MIN_CHUNK
         within = self._times.tokens_within(target, cached)
-        if within is None or within - decodes >= most.tokens:
-            return most
-        return PrefillBudget(min(most.tokens, max(least, within - decodes)), "target_itl_ms")
+        if within is None or within - decodes >= full.tokens:
+            return full
+        return PrefillBudget(min(full.tokens, max(floor, within - decodes)), "target_itl_ms")

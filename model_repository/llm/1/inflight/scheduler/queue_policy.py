@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.errors import InvalidRequest
 from inflight.request import Request
 from inflight.scheduler.scheduler_config import require_count
 
 REJECT = "REJECT"
 DELAY = "DELAY"
-
-_MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +39,14 @@ class QueuePolicy:
         if self.timeout_action not in (REJECT, DELAY):
             raise ValueError(f"timeout_action is {self.timeout_action!r}; it must be {REJECT} or {DELAY}")
 
-    def set_limits(self, request: Request, *, timeout_us: int, deadline_ms: int | None) -> None:
+    def set_limits(self, request: Request) -> None:
         """Write into a request until when it may wait and until when it may run, from its arrival on.
 
         A timeout of the request's own (microseconds; 0: none) ends it wherever it is, if it is heeded and the action is
         REJECT. The default timeout bounds the wait alone, as in Triton. A deadline (milliseconds) always counts.
         """
-        own = timeout_us if self.allow_timeout_override else 0
+        deadline_ms = request.options.deadline_ms
+        own = request.options.timeout if self.allow_timeout_override else 0
         waits = [us for us in (own, self.default_timeout_microseconds) if us]
         lives = [deadline_ms * 1000] if deadline_ms is not None else []
         if own and self.timeout_action == REJECT:
@@ -96,36 +94,10 @@ class QueuePolicies:
         """The policy of a level."""
         return self.by_level.get(level, self.default)
 
-    def apply(
-        self,
-        request: Request,
-        *,
-        priority: int,
-        timeout_us: int,
-        deadline_ms: int | None,
-        target_ttft_ms: int | None = None,
-    ) -> None:
-        """Write into a request its level, until when it may wait and run, and when its first token is wanted.
-
-        Args:
-            request: one that has its arrival time.
-            priority: from 1, the highest; 0: the default level.
-            timeout_us: microseconds; 0: none. Counts where the level's policy says `allow_timeout_override`.
-            deadline_ms: milliseconds; None: none.
-            target_ttft_ms: milliseconds; None: as the scheduler is configured.
-
-        Raises:
-            InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
-        """
-        _within("priority", priority, 0)
-        _within("timeout", timeout_us, 0)
-        if deadline_ms is not None:
-            _within("deadline_ms", deadline_ms, 1)
-        if target_ttft_ms is not None:
-            _within("target_ttft_ms", target_ttft_ms, 1)
-            request.target_ttft = target_ttft_ms / 1e3
-        request.priority = self.level(priority)
-        self.of(request.priority).set_limits(request, timeout_us=timeout_us, deadline_ms=deadline_ms)
+    def apply(self, request: Request) -> None:
+        """Write into a request, which has its arrival time, its level and until when it may wait and run."""
+        request.priority = self.level(request.options.priority)
+        self.of(request.priority).set_limits(request)
 
 
 def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:
@@ -152,10 +124,3 @@ def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return policies
-
-
-def _within(name: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
-    if not low <= value <= _MAX_INT64:
-        raise InvalidRequest(f"{name} is {value}; it must be at least {low} and at most {_MAX_INT64}")

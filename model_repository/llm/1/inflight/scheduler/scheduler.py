@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, Request
 from inflight.scheduler import factory
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
@@ -18,6 +19,7 @@ from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
+from inflight.step_result import StepResult
 
 
 class Scheduler:
@@ -43,7 +45,7 @@ class Scheduler:
         self.config = config
         self.tables = tables
         self.policies = policies or QueuePolicies()
-        _check_levels(config.scheduling_policy, self.policies.priority_levels)
+        factory.check_levels(config.scheduling_policy, self.policies.priority_levels)
         self.times = StepTimeModel()
         self.lengths = LengthPredictor()
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
@@ -129,7 +131,8 @@ class Scheduler:
         self._make_way(now)
         shares = [share for share in shares if share.request.request_id in self.running]
         without_token = len(self.waiting) + len(self.running) - len(shares)
-        budget = self._budget.for_prompts(len(shares), _num_cached(shares), without_token)
+        cached = sum(share.first for share in shares)
+        budget = self._budget.for_prompts(len(shares), cached, without_token)
         budget = budget._replace(tokens=min(budget.tokens, self.token_budget - len(shares)))
         shares += self._prompts(budget.tokens, now)
         num_decodes = 0
@@ -140,10 +143,10 @@ class Scheduler:
         out, into = self.tables.take_copies()
         return StepPlan(
             tuple(shares),
+            self.tables.gather([share.request for share in shares], [share.end for share in shares]),
             preempted=tuple(self._preempted),
             swapped_out=out,
             swapped_in=into,
-            num_cached=_num_cached(shares),
             padding=padding,
             prefill_budget=budget,
         )
@@ -152,7 +155,7 @@ class Scheduler:
         decodes = []
         for request in self._ranked():
             if request.num_uncomputed == 1 and request.request_id in self.running and self._make_room(request):
-                decodes.append(ScheduledRequest(request, 1))
+                decodes.append(ScheduledRequest.next_of(request, 1))
         return decodes
 
     def _ranked(self) -> list[Request]:
@@ -172,19 +175,19 @@ class Scheduler:
         partial = len(going) - sum(chunk.samples for chunk in chunks)
         chunks += self._admit(left, partial, now, chunks)
         left = budget - sum(chunk.num_tokens for chunk in chunks)
-        # Where prompts are not cut, one that is longer than any step has steps of its own.
         return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, left)
 
     def _chunks(self, requests: Sequence[Request], budget: int) -> list[ScheduledRequest]:
         chunks: list[ScheduledRequest] = []
         for request in requests:
-            if budget > 0:
-                chunks.append(self._chunk(request, budget))
-                budget -= chunks[-1].num_tokens
+            if budget <= 0 or (chunks and not self._batching.mixes and request.num_uncomputed > budget):
+                break  # Where prompts are not cut, one that is longer than any step has steps of its own.
+            chunks.append(self._chunk(request, budget))
+            budget -= chunks[-1].num_tokens
         return chunks
 
     def _chunk(self, request: Request, budget: int) -> ScheduledRequest:
-        return ScheduledRequest(request, min(budget, self._max_share, request.num_uncomputed))
+        return ScheduledRequest.next_of(request, min(budget, self._max_share, request.num_uncomputed))
 
     def _admit(
         self, budget: int, partial: int, now: float, chunks: Sequence[ScheduledRequest]
@@ -314,38 +317,28 @@ class Scheduler:
             self._preempt(request, swap=False)
         return True
 
-    def commit(self, plan: StepPlan, tokens: Sequence[int | None]) -> list[tuple[Request, str | None]]:
-        """Account for a step that ran: `tokens[i]` was sampled for the i-th of `plan.sampling`, None if none could be.
+    def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
+        """Account for a step that ran: `results[i]` is that of the i-th of `plan.sampling`, known at `now`.
 
-        Returns these requests, each with its finish reason; finished ones have left.
+        A request ends with the first of its new tokens that says so; those after it are dropped. Finished requests
+        have left, and so has one without a token, with the finish reason `error`.
         """
-        sampling = plan.sampling
-        failed = {request for request, token in zip(sampling, tokens, strict=True) if token is None}
+        failed = {s.request for s, result in zip(plan.sampling, results, strict=True) if not result.token_ids}
         for share in plan.scheduled:
+            share.request.has_run = True
             if share.request not in failed:  # Its keys and values are not offered to others.
                 self.tables.commit(share.request, share.num_tokens)
-        self.policy.generated(sampling)
-        return [
-            (request, ERROR if token is None else self._append(request, token))
-            for request, token in zip(sampling, tokens, strict=True)
-            if token is not None or self.remove(request.request_id)
-        ]
+        committed = [self._append(s.request, r, now) for s, r in zip(plan.sampling, results, strict=True)]
+        self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
+        return committed
 
-    def _append(self, request: Request, token: int) -> str | None:
-        request.token_ids.append(token)
-        reason = request.finish_reason()
+    def _append(self, request: Request, result: StepResult, now: float) -> Committed:
+        if not result.token_ids:
+            self.remove(request.request_id)
+            return Committed(request, (), ERROR)
+        request.last_token_at = now
+        token_ids, reason = request.append(result.token_ids)
         if reason is not None:
             self.lengths.observe(request)
             self.remove(request.request_id)
-        return reason
-
-
-def _num_cached(shares: Sequence[ScheduledRequest]) -> int:
-    return sum(share.request.num_computed for share in shares)
-
-
-def _check_levels(policy: str, levels: int) -> None:
-    if policy == "priority" and levels < 2:
-        raise ValueError(f"scheduling_policy is 'priority'; priority_levels is {levels}, it must be at least 2")
-    if policy == "fair" and levels:
-        raise ValueError(f"scheduling_policy is 'fair', which knows tenants; priority_levels is {levels}, not 0")
+        return Committed(request, token_ids, reason)

@@ -4,13 +4,16 @@ import contextlib
 import logging
 import os
 
+import numpy as np
 import torch
 
 from inflight.config import EngineConfig
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.sampler import sample
+from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -71,10 +74,10 @@ def run_largest_step(model: LoadedModel, config: EngineConfig) -> int:
     """Run a step of as many tokens, and as many sampled ones, as there may be; the bytes of the cache that it used."""
     plan = largest_plan(config, model.max_model_len)
     shapes = [layer.shape for layer in model.layers]
-    blocks = sum(len(share.request.blocks) for share in plan.scheduled)
+    blocks = plan.block_tables.size
     caches = model.backend.allocate(shapes, blocks, config.block_size, model.dtype, model.device)
-    batch = RaggedBatch.build(plan, config.block_size, model.device)
-    sample(model.forward(batch, caches, batch.logit_rows), batch.sampling)
+    batch = RaggedBatch.on(model.device, BatchArrays.of(plan, config.block_size))
+    sample(model.forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
     return blocks * config.block_size * kv_tensors.bytes_per_token(shapes, model.dtype)
 
 
@@ -84,10 +87,6 @@ def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:
     length = min(config.max_num_batched_tokens // rows, max_model_len)
     # What takes most memory to sample.
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=0, min_p=0.0)
-    shares = []
-    for row in range(rows):
-        request = Request(str(row), [0] * length, params, max_tokens=1, seed=0)
-        count = -(-length // config.block_size)
-        request.blocks = list(range(row * count, (row + 1) * count))
-        shares.append(ScheduledRequest(request, length))
-    return StepPlan(tuple(shares))
+    requests = [Request(str(row), [0] * length, params, max_tokens=1, seed=0) for row in range(rows)]
+    tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)
+    return StepPlan(tuple(ScheduledRequest.next_of(request, length) for request in requests), tables)

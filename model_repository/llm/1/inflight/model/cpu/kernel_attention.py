@@ -52,7 +52,7 @@ class BatchTensors(NamedTuple):
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
         """Take them from a batch."""
-        tiles = make_tiles(batch.query_starts, batch.context_lens, range(len(batch.rows)), _TILE_TOKENS)
+        tiles = make_tiles(batch.query_starts, batch.context_lens, range(batch.num_rows), _TILE_TOKENS)
         return cls(batch.slots, batch.partial_blocks, batch.block_tables, torch.from_numpy(tiles))
 
 

@@ -92,9 +92,9 @@ class GraphedForward:
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`; `caches` are those of `prepare`."""
-        if batch.num_single == len(batch.rows):
+        if batch.num_single == batch.num_rows:
             for size, recording in self._recordings.items():
-                if size >= len(batch.rows):
+                if size >= batch.num_rows:
                     return recording.run(batch)[rows]
         return self._eager(batch, caches, rows)
 
@@ -118,5 +118,5 @@ class GraphedForward:
 
 def sizes(max_rows: int) -> list[int]:
     """The numbers of rows that are recorded: 1, 2, 4, then by eights."""
-    most = min(max_rows, _MAX_ROWS)
-    return sorted({size for size in (1, 2, 4, *range(8, most, 8), most) if size <= most})
+    largest = min(max_rows, _MAX_ROWS)
+    return sorted({size for size in (1, 2, 4, *range(8, largest, 8), largest) if size <= largest})

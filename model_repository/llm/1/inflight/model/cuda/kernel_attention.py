@@ -37,7 +37,7 @@ class BatchTensors(NamedTuple):
         device, singles = batch.slots.device, batch.num_single
         single, prompts = (
             torch.from_numpy(make_tiles(batch.query_starts, batch.context_lens, rows, tokens)).to(device)
-            for rows, tokens in ((range(singles), 1), (range(singles, len(batch.rows)), _TILE_TOKENS))
+            for rows, tokens in ((range(singles), 1), (range(singles, batch.num_rows), _TILE_TOKENS))
         )
         longest = max(batch.context_lens[:singles], default=0)
         return cls(batch.slots, batch.block_tables, single, prompts, parts_for(longest, singles))

@@ -150,15 +150,15 @@ def _max_model_len(
     config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None, bound: int | None
 ) -> int:
     known = [b for b in (bound, support.max_length(text_config)) if b is not None]
-    most = min(known, default=None)
-    if most is None and tokenizer is not None and tokenizer.model_max_length < _NO_LENGTH:
-        most = tokenizer.model_max_length
+    bound = min(known, default=None)
+    if bound is None and tokenizer is not None and tokenizer.model_max_length < _NO_LENGTH:
+        bound = tokenizer.model_max_length
     wanted = config.max_model_len
-    if wanted is None and most is None:
+    if wanted is None and bound is None:
         raise ValueError("max_model_len must be given: the model does not say how long its context is")
-    if wanted is not None and most is not None and wanted > most:
-        raise ValueError(f"max_model_len is {wanted}; it must be at most {most}, what the model is right for")
-    return wanted or most or 0
+    if wanted is not None and bound is not None and wanted > bound:
+        raise ValueError(f"max_model_len is {wanted}; it must be at most {bound}, what the model is right for")
+    return wanted or bound or 0
 
 
 def _generation_config(config: EngineConfig) -> Mapping[str, Any]:

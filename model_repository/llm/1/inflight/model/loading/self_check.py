@@ -16,6 +16,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.model.attention import interface
 from inflight.model.attention.backend import TORCH, AttentionBackend
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.forward import EagerForward, ForwardPass, takes
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
@@ -133,24 +134,27 @@ def _paged_logits(
     for request in requests:
         tables.admit(request, tables.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
-    while plan := _next_chunks(requests):
-        batch = RaggedBatch.build(plan, block_size, device)
+    while plan := _next_chunks(requests, tables):
+        arrays = BatchArrays.of(plan, block_size)
+        batch = RaggedBatch.on(device, arrays)
         flat = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
-        for request, first, last in zip(batch.rows, batch.query_starts, batch.query_starts[1:], strict=False):
-            logits[request.request_id].append(flat[first:last])
+        for share, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
+            logits[plan.scheduled[share].request.request_id].append(flat[first:last])
         for share in plan.scheduled:
             tables.commit(share.request, share.num_tokens)
     return [torch.cat(logits[request.request_id]) for request in requests]
 
 
-def _next_chunks(requests: Sequence[Request]) -> StepPlan | None:
+def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan | None:
     """The first request gets on by half of what is left, the second by a third, the last tokens one by one."""
     shares = []
     for parts, request in enumerate(requests, start=2):
         left = request.num_uncomputed
         if left:
-            shares.append(ScheduledRequest(request, 1 if left <= _DECODED else -(-left // parts)))
-    return StepPlan(tuple(shares)) if shares else None
+            shares.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
+    if not shares:
+        return None
+    return StepPlan(tuple(shares), tables.gather([s.request for s in shares], [s.end for s in shares]))
 
 
 @torch.inference_mode()

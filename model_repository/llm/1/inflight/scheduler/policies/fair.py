@@ -35,9 +35,9 @@ class Fair(SchedulingPolicy):
         if request.num_preemptions == 0:
             self._charge(request, PROMPT_PRICE * (len(request.prompt_ids) - request.num_computed))
 
-    def generated(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self._charge(request, OUTPUT_PRICE)
+    def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
+        for request, num_tokens in counts:
+            self._charge(request, OUTPUT_PRICE * num_tokens)
 
     def _charge(self, request: Request, price: float) -> None:
         tenant = request.tenant
@@ -48,8 +48,8 @@ class Fair(SchedulingPolicy):
 
         `waiting` is the least served tenant that waits; None if none does, and then the last one that did counts.
         """
-        least = self.service.get(self._last_left if waiting is None else waiting, 0.0)
-        self.service[tenant] = max(self.service.get(tenant, 0.0), least)
+        floor = self.service.get(self._last_left if waiting is None else waiting, 0.0)
+        self.service[tenant] = max(self.service.get(tenant, 0.0), floor)
 
     def left(self, tenant: str, others: Mapping[str, object]) -> None:
         """A tenant has no request waiting any more; `others` have."""

@@ -78,5 +78,5 @@ class SchedulingPolicy(ABC):
     def admitted(self, request: Request) -> None:
         """A request has joined the running set; `num_computed` counts what of it the cache held."""
 
-    def generated(self, requests: Iterable[Request]) -> None:
-        """Each of `requests` got a token."""
+    def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
+        """A step gave each request so many tokens."""

@@ -35,7 +35,8 @@ class SloAware(SchedulingPolicy):
 
     def target_of(self, request: Request) -> float:
         """Seconds from arrival to first token that a request is promised."""
-        return self.target if request.target_ttft is None else request.target_ttft
+        target_ms = request.options.target_ttft_ms
+        return self.target if target_ms is None else target_ms / 1e3
 
 
 class _SlackOrder(Order):

@@ -23,17 +23,17 @@
 
 namespace {
 
-// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Blocks `begun` are new and have room left:
+// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Blocks `partial` are new and have room left:
 // what their values hold there must be finite, as it counts 0 times.
 void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, const Tensor& values, const Tensor& slots,
-                 const Tensor& begun, int64_t block_size) {
+                 const Tensor& partial, int64_t block_size) {
   const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3);
   const int64_t* slot_of = slots.const_data_ptr<int64_t>();
   const BFloat16 *from_k = key.const_data_ptr<BFloat16>(), *from_v = value.const_data_ptr<BFloat16>();
   BFloat16 *to_k = keys.mutable_data_ptr<BFloat16>(), *to_v = values.mutable_data_ptr<BFloat16>();
-  for (int64_t i = 0; i < begun.size(0); ++i) {
+  for (int64_t i = 0; i < partial.size(0); ++i) {
     for (int64_t h = 0; h < heads; ++h) {
-      BFloat16* page = to_v + begun.const_data_ptr<int64_t>()[i] * values.stride(0) + h * values.stride(1);
+      BFloat16* page = to_v + partial.const_data_ptr<int64_t>()[i] * values.stride(0) + h * values.stride(1);
       std::fill(page, page + block_size * width_v, BFloat16(0));
     }
   }
@@ -144,11 +144,11 @@ void attend(const Attention& a, const Take& take) {
 // Writes the step's keys and values into the pages, then attends: [1, T, query heads, value width].
 //
 // query [1, query heads, T, D], key [1, KV heads, T, D] and value [1, KV heads, T, DV] with any strides but the last;
-// keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV], likewise; slots [T]; begun [blocks];
+// keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV], likewise; slots [T]; partial [blocks];
 // block_tables [R, most blocks]; tiles [tiles, 4]: row, first token, number of tokens, place of the first in its
 // sequence. A token sees `window` tokens, itself included, or all before it if that is 0; softcap 0 is none.
 Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& keys,
-                       const Tensor& values, const Tensor& slots, const Tensor& begun,
+                       const Tensor& values, const Tensor& slots, const Tensor& partial,
                        const Tensor& block_tables, const Tensor& tiles, double scaling, int64_t window, double softcap,
                        const std::optional<Tensor>& sinks) {
   const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3), block_size = keys.size(2) / width_k;
@@ -157,7 +157,7 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
   TORCH_CHECK(scaling > 0, "scaling is ", scaling, ", not positive");
   TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1, "heads must be in one piece");
   TORCH_CHECK(keys.stride(2) == 1 && values.stride(2) == 1, "a head's part of a block must be in one piece");
-  write_pages(key, value, keys, values, slots, begun, block_size);
+  write_pages(key, value, keys, values, slots, partial, block_size);
   Tensor output = at::empty({1, query.size(2), query.size(1), width_v}, query.options());
   const Attention attention{query, keys, values, block_tables, tiles, heads, width_k, width_v, block_size, window,
                             Softmax{(float)scaling, (float)softcap},
@@ -176,6 +176,6 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def(
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) keys, Tensor(b!) values, Tensor slots, "
-      "Tensor begun, Tensor block_tables, Tensor tiles, float scaling, int window, float softcap, Tensor? sinks) -> Tensor",
+      "Tensor partial, Tensor block_tables, Tensor tiles, float scaling, int window, float softcap, Tensor? sinks) -> Tensor",
       paged_attention);
 }

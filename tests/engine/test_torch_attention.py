@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.attention.torch_attention import TorchAttention
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from tests.engine.dense_reference import CPU, Case, Layer, worst_error
-from tests.unit.builders import make_request
+from tests.unit.builders import make_plan, make_request
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -111,7 +111,7 @@ def test_every_layer_has_its_own_cache_and_window() -> None:
     caches = allocate([shape, shape], 2, 4, torch.float32, CPU)
     request = make_request("a", 4)
     request.blocks = [1]
-    attention = TorchAttention(RaggedBatch.build(StepPlan((ScheduledRequest(request, 4),)), 4, CPU), caches, [2, None])
+    attention = TorchAttention(RaggedBatch.on(CPU, BatchArrays.of(make_plan((request, 4)), 4)), caches, [2, None])
     # With keys of zero every visible token has the same weight.
     values = torch.arange(4.0).repeat(2, 1).T.reshape(1, 1, 4, 2)
     nothing = torch.zeros(1, 1, 4, 2)

@@ -1,0 +1,38 @@
+"""`bad_words`: sequences of tokens that the output must not hold."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from inflight.logits_processors.edits import LogitEdits
+
+
+class BadWords:
+    """Forbids the last token of a sequence while the output ends with the tokens before it."""
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self._always: list[int] = []
+        self._after: defaultdict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+        """By the last token before it: what comes before a forbidden token, and that token."""
+        longest = 0
+        for *beginning, last in sequences:
+            if beginning:
+                self._after[beginning[-1]].append((tuple(beginning), last))
+                longest = max(longest, len(beginning))
+            else:
+                self._always.append(last)
+        self._output: deque[int] = deque(maxlen=longest)
+
+    def edit(self, edits: LogitEdits) -> None:
+        edits.forbid(self._always)
+        if not self._output:
+            return
+        ends = [last for beginning, last in self._after.get(self._output[-1], ()) if self._ends_with(beginning)]
+        edits.forbid(list(dict.fromkeys(ends)))
+
+    def _ends_with(self, beginning: Sequence[int]) -> bool:
+        start = len(self._output) - len(beginning)
+        return start >= 0 and tuple(islice(self._output, start, None)) == beginning
+
+    def accept(self, token_id: int) -> None:
+        self._output.append(token_id)

@@ -1,0 +1,43 @@
+"""The logits processors that a request needs, in the order in which they apply."""
+
+from collections.abc import Iterator, Sequence
+
+from inflight.logits_processors.bad_words import BadWords
+from inflight.logits_processors.logit_bias import LogitBias
+from inflight.logits_processors.min_tokens import MinTokens
+from inflight.logits_processors.output_penalties import OutputPenalties
+from inflight.logits_processors.processor import LogitsProcessor
+from inflight.logits_processors.repetition_penalty import RepetitionPenalty
+from inflight.sampling_params import SamplingParams
+
+
+def make_processors(
+    params: SamplingParams,
+    *,
+    prompt_ids: Sequence[int],
+    stop_token_ids: frozenset[int],
+    bad_words: Sequence[Sequence[int]],
+    vocab_size: int,
+) -> tuple[LogitsProcessor, ...]:
+    """New processors for one request; none for a request that asks for no change."""
+    return tuple(_make(params, prompt_ids, stop_token_ids, bad_words, vocab_size))
+
+
+def _make(
+    params: SamplingParams,
+    prompt_ids: Sequence[int],
+    stop_token_ids: frozenset[int],
+    bad_words: Sequence[Sequence[int]],
+    vocab_size: int,
+) -> Iterator[LogitsProcessor]:
+    if params.repetition_penalty not in (None, 1.0):
+        yield RepetitionPenalty(params.repetition_penalty or 1.0, prompt_ids)
+    if params.presence_penalty or params.frequency_penalty:
+        yield OutputPenalties(params.presence_penalty, params.frequency_penalty)
+    if params.logit_bias:
+        yield LogitBias(params.logit_bias)
+    if bad_words:
+        yield BadWords(bad_words)
+    if params.min_tokens:
+        # A tokenizer may name an end-of-sequence token that the model has no logit for.
+        yield MinTokens(params.min_tokens, (token for token in stop_token_ids if token < vocab_size))

@@ -1,0 +1,21 @@
+"""`logit_bias`: numbers that are added to the logits of some tokens."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from inflight.logits_processors.edits import LogitEdits
+
+
+class LogitBias:
+    """Adds the same biases at every step."""
+
+    def __init__(self, biases: Mapping[int, float]) -> None:
+        self._tokens = np.array(list(biases), dtype=np.int64)
+        self._biases = np.array(list(biases.values()), dtype=np.float32)
+
+    def edit(self, edits: LogitEdits) -> None:
+        edits.add(self._tokens, self._biases)
+
+    def accept(self, token_id: int) -> None:
+        """The biases stay as they are."""

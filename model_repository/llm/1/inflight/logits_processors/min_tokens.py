@@ -1,0 +1,22 @@
+"""`min_tokens`: no token that would end the output before it is that long."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from inflight.logits_processors.edits import LogitEdits
+
+
+class MinTokens:
+    """Forbids the tokens that end the output, for its first `min_tokens` tokens."""
+
+    def __init__(self, min_tokens: int, stop_token_ids: Iterable[int]) -> None:
+        self._left = min_tokens
+        self._stops = np.array(sorted(stop_token_ids), dtype=np.int64)
+
+    def edit(self, edits: LogitEdits) -> None:
+        if self._left > 0:
+            edits.forbid(self._stops)
+
+    def accept(self, token_id: int) -> None:
+        self._left -= 1

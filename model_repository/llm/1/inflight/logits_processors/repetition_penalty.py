@@ -1,0 +1,20 @@
+"""`repetition_penalty`: tokens of the prompt and the output become less likely (CTRL, arXiv 1909.05858)."""
+
+from collections.abc import Sequence
+
+from inflight.logits_processors.edits import LogitEdits
+from inflight.logits_processors.token_counts import TokenCounts
+
+
+class RepetitionPenalty:
+    """Penalises every token that the sequence holds, once however often it occurs."""
+
+    def __init__(self, penalty: float, prompt_ids: Sequence[int]) -> None:
+        self._penalty = penalty
+        self._seen = TokenCounts(dict.fromkeys(prompt_ids))
+
+    def edit(self, edits: LogitEdits) -> None:
+        edits.penalise(self._seen.tokens, self._penalty)
+
+    def accept(self, token_id: int) -> None:
+        self._seen.add(token_id)

@@ -1,0 +1,38 @@
+"""How often each token has occurred."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TokenCounts:
+    """The different tokens of a growing sequence, in arrays that a step reads as they are. Adding takes O(1)."""
+
+    def __init__(self, token_ids: Iterable[int] = ()) -> None:
+        self._index: dict[int, int] = {}
+        self._tokens = np.empty(16, dtype=np.int64)
+        self._counts = np.empty(16, dtype=np.int64)
+        for token in token_ids:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Count one more occurrence."""
+        size = len(self._index)
+        index = self._index.setdefault(token, size)
+        if index < size:
+            self._counts[index] += 1
+            return
+        if size == len(self._tokens):
+            self._tokens, self._counts = np.resize(self._tokens, 2 * size), np.resize(self._counts, 2 * size)
+        self._tokens[size], self._counts[size] = token, 1
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """[N], each token once."""
+        return self._tokens[: len(self._index)]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """[N], how often each of `tokens` has occurred."""
+        return self._counts[: len(self._index)]

@@ -1,0 +1,77 @@
+"""What a request asks for besides its prompt and its sampling."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from inflight.errors import InvalidRequest
+
+MAX_NAME_CHARACTERS = 256
+"""Of a tenant's name, a cache salt, and a client's name for its request."""
+
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestOptions:
+    """Priority, limits and names of one request. It travels whole from the server's door to the scheduler.
+
+    Raises:
+        InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    priority: int = 0
+    """Level in the queue from 1, the highest; 0: the default level."""
+
+    tenant: str = ""
+    """Whose share of the server the request is charged to; empty: shared by all who give none."""
+
+    timeout: int = 0
+    """Microseconds after which the request ends, or is delayed, as its level's queue policy says; 0: none."""
+
+    deadline_ms: int | None = None
+    """Milliseconds after which the request ends, waiting or running; None: never."""
+
+    target_ttft_ms: int | None = None
+    """Milliseconds within which the first token is wanted, under the scheduling policy `slo`; None: as configured."""
+
+    cache_salt: str = ""
+    """Requests share cached prefixes only with requests of the same salt."""
+
+    client_request_id: str = ""
+    """The client's own name for the request, shown in the log and the trace; need not be unique."""
+
+    trace_context: str | None = None
+    """The client's OpenTelemetry context as Triton passes it (JSON), shown in the trace."""
+
+    def __post_init__(self) -> None:
+        _check_integer("priority", self.priority, 0)
+        _check_integer("timeout", self.timeout, 0)
+        if self.deadline_ms is not None:
+            _check_integer("deadline_ms", self.deadline_ms, 1)
+        if self.target_ttft_ms is not None:
+            _check_integer("target_ttft_ms", self.target_ttft_ms, 1)
+        for name in ("tenant", "cache_salt", "client_request_id"):
+            _check_name(name, getattr(self, name))
+
+    def after(self, seconds: float) -> "RequestOptions":
+        """What is left of the limits when `seconds` have passed; at least a moment, so that a late request expires."""
+        timeout, deadline_ms = self.timeout, self.deadline_ms
+        if timeout > 0:
+            timeout = max(1, timeout - int(seconds * 1e6))
+        if deadline_ms is not None:
+            deadline_ms = max(1, deadline_ms - int(seconds * 1e3))
+        return dataclasses.replace(self, timeout=timeout, deadline_ms=deadline_ms)
+
+
+def _check_integer(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+    if not low <= value <= _MAX_INT64:
+        raise InvalidRequest(f"{name} is {value}; it must be at least {low} and at most {_MAX_INT64}")
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a text")
+    if len(value) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(f"{name} has {len(value)} characters; it must have at most {MAX_NAME_CHARACTERS}")

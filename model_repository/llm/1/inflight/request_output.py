@@ -1,0 +1,49 @@
+"""What has come of a request so far, for who runs the engine in process."""
+
+from dataclasses import dataclass, field
+
+from inflight.outputs import Delta
+from inflight.request import Request
+from inflight.step_result import TokenLogprobs
+
+
+@dataclass(slots=True, eq=False)
+class RequestOutput:
+    """The output of one request; grows from step to step until `finish_reason` is set."""
+
+    request_id: str
+    prompt_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    """`stop`, `length`, `deadline`, `cancelled`, `expired` (its time was up before it ran) or `error`."""
+    error: str | None = None
+    """Why it ended with `error` or `expired`."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry for each of `token_ids` if asked for."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache spared."""
+    pieces: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: Request) -> "RequestOutput":
+        """An output of nothing yet."""
+        logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
+        return cls(request.request_id, request.prompt_ids, logprobs=logprobs)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def add(self, delta: Delta) -> None:
+        """Take in what a step added."""
+        self.token_ids += delta.token_ids
+        if self.logprobs is not None:
+            self.logprobs += delta.logprobs
+        if delta.text:
+            self.pieces.append(delta.text)
+        self.num_cached_tokens = delta.request.num_cached
+        self.finish_reason, self.error = delta.finish_reason, delta.error
