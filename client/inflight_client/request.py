@@ -80,7 +80,9 @@ class Request:
         given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
         logprobs = "logprobs" in given
         token_ids = bool(given.get("return_token_ids")) or logprobs or not self.stream
-        return json.dumps({**given, "return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs})
+        # Every output of every response costs time: a reason comes with the response that ends a sample.
+        outputs = {"return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs}
+        return json.dumps({**given, **outputs, "return_finish_reason": "last"})
 
 
 def make_request(

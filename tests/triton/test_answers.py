@@ -24,6 +24,7 @@ def made_up_prompt(seed: int, words: int) -> str:
 def test_generate_answers_whole(server: TritonServer, greedy: Greedy) -> None:
     prompt = "The capital of France is"
     body = {"text_input": prompt, "max_tokens": 16, "temperature": 0, "exclude_input_in_output": True}
+    body["return_finish_reason"] = True
     reply = httpx.post(f"http://{server.http_url}/v2/models/llm/generate", json=body, timeout=60)
     assert reply.json()["text_output"] == greedy(prompt, 16)
     assert reply.json()["finish_reason"] == "length"
@@ -39,6 +40,8 @@ def test_generate_prepends_the_prompt_unless_told_not_to(server: TritonServer, g
 def test_generate_stream_sends_deltas(server: TritonServer, greedy: Greedy) -> None:
     prompt = "Once upon a time"
     body = {"text_input": prompt, "stream": True, "max_tokens": 24, "temperature": 0}
+    # What only our own client knows: the reason in the response that ends the answer, and no output in the others.
+    body["sampling_parameters"] = json.dumps({"return_finish_reason": "last"})
     with httpx.stream(
         "POST", f"http://{server.http_url}/v2/models/llm/generate_stream", json=body, timeout=60
     ) as reply:

@@ -1,5 +1,6 @@
 """Clients of vllm_backend and TensorRT-LLM find all that they send and read."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as aio
 from transformers import AutoModelForCausalLM
 
 from scripts.triton_server import TritonServer
-from tests.triton.wire import tensors
+from tests.triton.wire import Answer, ask, tensors
 
 Greedy = Callable[[str, int], str]
 PROMPT = "The capital of France is"
@@ -77,8 +79,26 @@ def as_list(value: Any) -> list[Any]:
 
 def test_optional_outputs_come_only_when_asked_for(server: TritonServer) -> None:
     answer = generate(server, text_input=PROMPT, max_tokens=2)
-    assert answer.keys() == {"model_name", "model_version", "text_output", "finish_reason"}
+    assert answer.keys() == {"model_name", "model_version", "text_output"}
     assert "finish_reason" not in generate(server, text_input=PROMPT, max_tokens=2, return_finish_reason=False)
+    assert generate(server, text_input=PROMPT, max_tokens=2, return_finish_reason=True)["finish_reason"] == "length"
+
+
+def test_logprobs_are_null_where_the_request_gives_no_number_of_them(server: TritonServer) -> None:
+    """As in vllm_backend, and whatever other outputs need log-probabilities."""
+    asked = {"return_logprobs": True, "return_cumulative_logprob": True}
+    answer = generate(server, text_input=PROMPT, max_tokens=2, **asked)
+    assert answer["logprobs"] == "null"
+    assert answer["cumulative_logprob"] < 0
+    parameters = json.dumps({"logprobs": 0})
+    assert (
+        len(
+            json.loads(
+                generate(server, text_input=PROMPT, max_tokens=2, sampling_parameters=parameters, **asked)["logprobs"]
+            )
+        )
+        == 2
+    )
 
 
 def test_logprobs_are_those_of_the_model(server: TritonServer, tokenizer: Any, default_model_folder: Any) -> None:
@@ -150,8 +170,15 @@ def test_bad_words_and_biases_change_the_choice(server: TritonServer, tokenizer:
 def test_end_id_ends_the_text(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
     assert greedy(PROMPT, 2) == " Paris."
     ids = tokenizer(PROMPT + " Paris.")["input_ids"]
-    answer = generate(server, text_input=PROMPT, max_tokens=8, end_id=ids[6], exclude_input_in_output=True)
+    answer = generate(
+        server, text_input=PROMPT, max_tokens=8, end_id=ids[6], exclude_input_in_output=True, return_finish_reason=True
+    )
     assert answer["finish_reason"] == "stop"
+    # TensorRT-LLM's clients send a token that no vocabulary has to ignore the end.
+    for none in (-1, 49152, 1_048_576):
+        assert generate(server, text_input=PROMPT, max_tokens=8, end_id=none, exclude_input_in_output=True)[
+            "text_output"
+        ] == greedy(PROMPT, 8)
     assert answer["text_output"] == " Paris"
 
 
@@ -201,7 +228,32 @@ def test_what_cannot_be_had_is_refused(server: TritonServer, body: dict[str, Any
 
 def test_completion_answers_plain_infer(server: TritonServer, greedy: Greedy) -> None:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        inputs = tensors({"text_input": PROMPT, "max_tokens": 5, "exclude_input_in_output": True})
+        inputs = tensors(
+            {"text_input": PROMPT, "max_tokens": 5, "exclude_input_in_output": True, "return_finish_reason": True}
+        )
         result = client.infer("completion", inputs)
     assert result.as_numpy("text_output").tolist() == [greedy(PROMPT, 5).encode()]
     assert np.array_equal(result.as_numpy("finish_reason"), np.array([b"length"], dtype=np.object_))
+
+
+def test_unfinished_requests_are_listed_under_their_clients_names(server: TritonServer) -> None:
+    async def listed() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with aio.InferenceServerClient(server.grpc_url) as client, httpx.AsyncClient(timeout=60) as http:
+            fields = {"text_input": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True, "tenant": "acme"}
+            answers = [Answer(), Answer()]
+            asked = [
+                asyncio.create_task(ask(client, fields, into=answers[0], request_id="mine")),
+                asyncio.create_task(ask(client, fields, into=answers[1], parameters={"x-request-id": "yours"})),
+            ]
+            while not all(answer.pieces for answer in answers):
+                await asyncio.sleep(0.01)
+            url = f"http://{server.http_url}/v2/models/llm/generate"
+            during = json.loads((await http.post(url, json={"list_requests": True})).json()["text_output"])
+            await asyncio.gather(*asked)
+            after = json.loads((await http.post(url, json={"list_requests": True})).json()["text_output"])
+        return during, after
+
+    during, after = asyncio.run(listed())
+    assert {entry["request_id"] for entry in during} == {"mine", "yours"}
+    assert all(entry["tenant"] == "acme" and entry["seconds"] > 0 and entry["output_tokens"] > 0 for entry in during)
+    assert after == []

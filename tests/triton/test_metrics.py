@@ -102,7 +102,12 @@ def test_tokens_in_tokens_out_and_requests_by_reason(server: TritonServer, token
 def test_stop_strings_and_cancellations_count_as_what_the_client_saw(server: TritonServer, tokenizer: Any) -> None:
     load = Load(server)
     body = {"text_input": "Count: one, two,", "max_tokens": 64, "exclude_input_in_output": True}
-    wanted = {"return_num_input_tokens": True, "return_num_output_tokens": True, "stop_words": ["five"]}
+    wanted = {
+        "return_finish_reason": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+        "stop_words": ["five"],
+    }
     reply = httpx.post(f"http://{server.http_url}/v2/models/llm/generate", json={**body, **wanted}, timeout=60).json()
     assert reply["finish_reason"] == "stop"
     load.wait(ended=1)

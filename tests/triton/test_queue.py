@@ -199,7 +199,7 @@ class Completion:
 
 def test_deadlines_hold_for_completion(busy: TritonServer) -> None:
     completion = Completion(busy)
-    patient = {name: value for name, value in LONG.items() if name != "stream"}
+    patient = {name: value for name, value in LONG.items() if name != "stream"} | {"return_finish_reason": True}
 
     async def both(fields: Fields) -> list[tuple[str, str]]:
         return await asyncio.gather(completion.over_grpc(fields), completion.over_http(fields))

@@ -78,6 +78,7 @@ async def ask(
     such as `timeout`.
     """
     answer = Answer() if into is None else into
+    fields = {"return_finish_reason": True, **fields}
 
     async def one() -> Any:
         yield {"model_name": "llm", "inputs": tensors(fields, batched=batched), **options}

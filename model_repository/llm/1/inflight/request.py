@@ -104,8 +104,8 @@ class Request:
 
     def finish_reason(self, token: int) -> str | None:
         """Why the newest token ends the request, if it does."""
-        if self.num_output >= self.params.min_tokens and token in self.stop_token_ids:
+        if token in self.stop_token_ids and self.num_output >= self.params.min_tokens:
             return STOP
-        if self.num_output >= self.max_tokens:
+        if len(self.token_ids) >= len(self.prompt_ids) + self.max_tokens:
             return LENGTH
         return None

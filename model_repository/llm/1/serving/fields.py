@@ -64,7 +64,7 @@ OTHERS: dict[str, Field] = {
     **_spelled(values.integer, "timeout"),
     **_spelled(values.integer, "deadline_ms"),
     **_spelled(values.integer, "target_ttft_ms"),
-    **_spelled(values.truth, "return_finish_reason"),
+    **_spelled(values.which_responses, "return_finish_reason"),
     **_spelled(values.truth, "return_cumulative_logprob"),
     **_spelled(values.truth, "return_logprobs"),
     **_spelled(values.truth, "return_log_probs"),

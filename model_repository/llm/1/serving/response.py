@@ -15,7 +15,8 @@ from inflight.outputs import Delta, TokenLogprobs
 class OutputOptions:
     """Which of the optional outputs a request asks for."""
 
-    finish_reason: bool = False
+    finish_reason: bool | str = False
+    """True: in every response; `LAST`: in those that end a sample, as every output costs time in three processes."""
     cumulative_logprob: bool = False
     logprobs: bool = False
     log_probs: bool = False
@@ -76,7 +77,7 @@ class ResponseFormat:
     def response(self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool) -> Any:
         """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
-        if outputs.finish_reason:
+        if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
             # vllm_backend says "None" until the last response.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
         if outputs.cumulative_logprob:
@@ -98,6 +99,10 @@ class ResponseFormat:
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
         return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def text(self, text: str) -> Any:
+        """A response of one text."""
+        return pb_utils.InferenceResponse(output_tensors=[self._texts("text_output", [text])])
 
     def _texts(self, name: str, texts: Sequence[str]) -> Any:
         return self._tensor(name, np.array([text.encode() for text in texts], dtype=np.object_))

@@ -7,6 +7,7 @@ maintenance thread  cancellations, metrics, the trace and the log, ten times a s
 """
 
 import itertools
+import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
 _SWEEPS_PER_UPDATE = 5
 _JOIN_SECONDS = 10.0
+# More than fit on a screen.
+_MAX_LISTED = 100
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
 _REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 
@@ -92,6 +95,9 @@ class Server:
         if (key := sender.parameters.get("cancel")) is not None:
             self._cancel_by_key(key, sender)
             return
+        if sender.parameters.get("list_requests"):
+            self._list_requests(sender)
+            return
         try:
             parsed = parse(request, self._engine.model.vocab_size)
         except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
@@ -116,6 +122,11 @@ class Server:
                 self._cancel(stream)
         sender.close()
 
+    def _list_requests(self, sender: Sender) -> None:
+        """Answer with the oldest unfinished requests as JSON, for `inflight top`."""
+        oldest = itertools.islice(dict.fromkeys(list(self._streams.values())), _MAX_LISTED)
+        sender.send(self._form.text(json.dumps([stream.summary() for stream in oldest])), final=True)
+
     def _submit_sample(self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions) -> None:
         self._engine.submit(prompt, params, options, request_id=request_id)
 
@@ -123,7 +134,7 @@ class Server:
         """Answer a request that never ran with the error that fits."""
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
         if code is None:
-            logger.error("a request failed by a fault of ours", exc_info=error)
+            logger.error("request %s failed by a fault of ours", stream.name, exc_info=error)
         self._refusals.add(_REFUSALS[code or "INTERNAL"])
         stream.fail(str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
 
@@ -195,7 +206,7 @@ class Server:
             elif stream.unsubmitted:
                 self._submit_others(stream)
         except pb_utils.TritonModelException:
-            logger.exception("a response could not be sent; its request is dropped")
+            logger.exception("a response could not be sent; request %s is dropped", stream.name)
             self._drop(stream)
             self._cancel(stream)
 
@@ -212,6 +223,8 @@ class Server:
             self._refuse(stream, error)
 
     def _give_up(self, stream: ResponseStream, message: str, code: str) -> None:
+        if code == "INTERNAL":
+            logger.error("request %s ends with an error: %s", stream.name, message)
         self._drop(stream)
         self._cancel(stream)
         try:

@@ -43,6 +43,20 @@ class ResponseStream:
         """Samples that wait until the first one's prompt is in the cache, to share its blocks."""
 
     @property
+    def name(self) -> str:
+        """What the log and `inflight top` call it: the client's own name, or else the engine's."""
+        return self._options.client_request_id or self.first_id
+
+    def summary(self) -> dict[str, object]:
+        """Who asks, for how long, and how far the answer is."""
+        return {
+            "request_id": self.name,
+            "tenant": self._options.tenant,
+            "seconds": round(time.monotonic() - self._arrival, 3),
+            "output_tokens": sum(sample.num_tokens for sample in self.samples.values()),
+        }
+
+    @property
     def first_id(self) -> str:
         """The engine's id of the first sample."""
         return next(iter(self.samples))
@@ -85,6 +99,8 @@ class Sender:
     """Triton's response sender of a request, used as it must be: nothing after the last response."""
 
     def __init__(self, request: Any) -> None:
+        self.name = request.request_id() or "without an id"
+        """What the log calls a request that could not be read."""
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._closed = False

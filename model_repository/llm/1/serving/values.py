@@ -12,6 +12,7 @@ import numpy as np
 from inflight import InvalidRequest
 from inflight.text.unicode import check_unicode
 
+LAST = "last"
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -61,6 +62,11 @@ def truth(name: str, value: Any) -> bool:
     if known is None:
         raise InvalidRequest(f"{name} is {value!r}; it must be true or false")
     return known
+
+
+def which_responses(name: str, value: Any) -> bool | str:
+    """True or false, or "last": in a response that ends a sample, and in no other."""
+    return LAST if value in (LAST, LAST.encode()) else truth(name, value)
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

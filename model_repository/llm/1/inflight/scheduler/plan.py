@@ -53,10 +53,10 @@ class ScheduledRequest(NamedTuple):
     @classmethod
     def next_of(cls, request: Request, num_tokens: int) -> "ScheduledRequest":
         """A request's next `num_tokens` uncomputed tokens; it samples if these are all that are known."""
-        first = request.num_computed
+        first, known = request.num_computed, request.token_ids
         end = first + num_tokens
-        want = Want.TOKEN if end == len(request.token_ids) else Want.NOTHING
-        return cls(request, first, request.token_ids[first:end], want, not request.has_run, request.last_token_at)
+        want = Want.TOKEN if end == len(known) else Want.NOTHING
+        return cls(request, first, known[first:end], want, not request.has_run, request.last_token_at)
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class StepPlan:
     @cached_property
     def num_tokens(self) -> int:
         """Tokens to compute."""
-        return sum(share.num_tokens for share in self.scheduled)
+        return sum([len(share.token_ids) for share in self.scheduled])
 
     @cached_property
     def num_cached(self) -> int:
         """Tokens computed before, whose keys and values the step reads."""
-        return sum(share.first for share in self.scheduled)
+        return sum([share.first for share in self.scheduled])
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:
         """The shares that end with a new token; a step gives a result for each, in this order."""
-        return [share for share in self.scheduled if share.samples]
+        return [share for share in self.scheduled if share.want is Want.TOKEN]

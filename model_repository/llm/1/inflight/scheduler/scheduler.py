@@ -127,9 +127,9 @@ class Scheduler:
         self._preempted = []
         self.tables.swap_space.settle()
         self._batching.begin_step(now)
-        shares = self._decodes() if self._batching.mixes else []
+        self._make_room()
         self._make_way(now)
-        shares = [share for share in shares if share.request.request_id in self.running]
+        shares = self._decodes() if self._batching.mixes else []
         without_token = len(self.waiting) + len(self.running) - len(shares)
         cached = sum(share.first for share in shares)
         budget = self._budget.for_prompts(len(shares), cached, without_token)
@@ -152,11 +152,7 @@ class Scheduler:
         )
 
     def _decodes(self) -> list[ScheduledRequest]:
-        decodes = []
-        for request in self._ranked():
-            if request.num_uncomputed == 1 and request.request_id in self.running and self._make_room(request):
-                decodes.append(ScheduledRequest.next_of(request, 1))
-        return decodes
+        return [ScheduledRequest.next_of(request, 1) for request in self._ranked() if request.num_uncomputed == 1]
 
     def _ranked(self) -> list[Request]:
         """Running requests by rank, then by admission."""
@@ -235,14 +231,11 @@ class Scheduler:
 
     # -- preemption --------------------------------------------------------------------------------------------------
 
-    def _make_room(self, request: Request) -> bool:
-        """Grow a request's table, preempting lower ranked ones if need be; False if it had to go itself."""
-        while not self.tables.grow(request):
-            victim = self._ranked()[-1]
-            self._preempt(victim)
-            if victim is request:
-                return False
-        return True
+    def _make_room(self) -> None:
+        """Give running requests blocks for all their tokens; when blocks run out, the last in rank makes room."""
+        for request in self._ranked():
+            while request.request_id in self.running and not self.tables.grow(request):
+                self._preempt(self._ranked()[-1])
 
     def _make_way(self, now: float) -> None:
         """Let whoever is next take the places of running requests that it outranks."""
@@ -323,21 +316,24 @@ class Scheduler:
         A request ends with the first of its new tokens that says so; those after it are dropped. Finished requests
         have left, and so has one without a token, with the finish reason `error`.
         """
-        failed = {s.request for s, result in zip(plan.sampling, results, strict=True) if not result.token_ids}
+        failed: set[Request] = set()
+        if not all(result.token_ids for result in results):
+            failed = {s.request for s, result in zip(plan.sampling, results, strict=True) if not result.token_ids}
         for share in plan.scheduled:
-            share.request.has_run = True
-            if share.request not in failed:  # Its keys and values are not offered to others.
-                self.tables.commit(share.request, share.num_tokens)
-        committed = [self._append(s.request, r, now) for s, r in zip(plan.sampling, results, strict=True)]
+            request = share.request
+            request.has_run = True
+            if request not in failed:  # Its keys and values are not offered to others.
+                self.tables.commit(request, len(share.token_ids))
+        committed = [self._append(s.request, r.token_ids, now) for s, r in zip(plan.sampling, results, strict=True)]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed
 
-    def _append(self, request: Request, result: StepResult, now: float) -> Committed:
-        if not result.token_ids:
+    def _append(self, request: Request, new: Sequence[int], now: float) -> Committed:
+        if not new:
             self.remove(request.request_id)
             return Committed(request, (), ERROR)
         request.last_token_at = now
-        token_ids, reason = request.append(result.token_ids)
+        token_ids, reason = request.append(new)
         if reason is not None:
             self.lengths.observe(request)
             self.remove(request.request_id)
