@@ -45,9 +45,9 @@ def render_repository(
     return destination
 
 
-def model_parameters(model: str = "llm") -> dict[str, str]:
-    """What config.pbtxt of a model sets."""
-    config = text_format.Parse((MODEL_REPOSITORY / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+def model_parameters(model: str = "llm", config_file: str = "config.pbtxt") -> dict[str, str]:
+    """What a configuration of a model sets."""
+    config = text_format.Parse((MODEL_REPOSITORY / model / config_file).read_text(), model_config_pb2.ModelConfig())
     return {name: value.string_value for name, value in config.parameters.items()}
 
 

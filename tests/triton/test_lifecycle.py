@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from scripts.triton_server import SHARED_MEMORY, TritonServer
+from tests.eventually import eventually
 from tests.parity.zoo import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm
@@ -105,3 +106,12 @@ def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: Trito
     # gRPC's own pool has a thread or two more or less.
     assert threads[-1] - threads[0] < 3, threads
     assert memory[-1] - memory[0] < 8, memory
+
+
+def test_a_server_that_does_not_ask_the_model_for_its_inputs_says_what_to_do(server: TritonServer) -> None:
+    log: list[str] = []
+    arguments = ["--disable-auto-complete-config", "--exit-on-error=false"]
+    with TritonServer(server.repository, arguments=arguments, log=log.append) as strict:
+        strict.wait_for(["/v2/health/live"], 60)
+        assert eventually(lambda: "start tritonserver without --disable-auto-complete-config" in "".join(log), 60)
+        strict.kill()

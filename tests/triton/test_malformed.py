@@ -146,7 +146,7 @@ BAD: list[tuple[Fields, str]] = [
 def mistyped(name: str) -> list[tuple[Fields, str]]:
     """An input of the wrong type and one of the wrong shape; Triton itself refuses them."""
     prompt = {} if name == "text_input" else PROMPT
-    (dim,) = INPUTS[name].dims
+    (dim,) = INPUTS[name]["dims"]
     expected = np_to_triton_dtype(dtype(name))
     return [
         (

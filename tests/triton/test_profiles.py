@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scripts.model_configs import PROFILES
+from scripts.model_repository import model_parameters
 from scripts.triton_server import TritonServer
 from tests.parity.zoo import SERVED, save_model
 from tests.running_server import running_server
@@ -36,7 +36,8 @@ class Variant:
     @property
     def settings(self) -> dict[str, int]:
         """Those that are numbers."""
-        return {name: int(value) for name, value in PROFILES[self.name].parameters.items() if value.isdecimal()}
+        parameters = model_parameters("llm", f"configs/{self.name}.pbtxt")
+        return {name: int(value) for name, value in parameters.items() if value.isdecimal()}
 
     def metric(self, name: str, **labels: str) -> float:
         return scrape(self.server).get(name, model=self.name, **labels)

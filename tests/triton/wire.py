@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as aio
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-from scripts.model_repository import MODEL_REPOSITORY
+from serving.fields import FIELDS, SAMPLING_PARAMETERS
 
-_CONFIG = text_format.Parse((MODEL_REPOSITORY / "llm" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-INPUTS = {tensor.name: tensor for tensor in _CONFIG.input}
+INPUTS = {tensor["name"]: tensor for field in (SAMPLING_PARAMETERS, *FIELDS) for tensor in field.inputs()}
 """The inputs of `llm` by name."""
 
 Fields = dict[str, Any]
@@ -40,12 +37,12 @@ class Answer:
 
 def dtype(name: str) -> Any:
     """numpy's type for an input."""
-    kind = model_config_pb2.DataType.Name(INPUTS[name].data_type).removeprefix("TYPE_")
+    kind = INPUTS[name]["data_type"].removeprefix("TYPE_")
     return triton_to_np_dtype({"STRING": "BYTES"}.get(kind, kind))
 
 
 def tensors(fields: dict[str, Any], *, batched: bool = False, kind: Any = aio.InferInput) -> list[Any]:
-    """Input tensors for fields named as in config.pbtxt, of a tritonclient's `kind`.
+    """Input tensors for fields by the names of their inputs, of a tritonclient's `kind`.
 
     Text may be given as bytes. An array is sent as it is, whatever the input's type and shape.
     """

@@ -15,6 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ended_calls import EndedCalls
+from llm_fields import add_tensors
 
 # The Python that Triton embeds starts with ASCII as its encoding, whatever the environment says.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
@@ -25,6 +26,11 @@ ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPOR
 
 
 class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add the inputs and outputs of `llm`, but not its input `stream`."""
+        return add_tensors(config, without="stream")
+
     def initialize(self, args: dict[str, str]) -> None:
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}

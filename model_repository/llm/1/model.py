@@ -13,20 +13,30 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 # Triton appends this folder to the path, after site-packages; the packages beside this file are the ones meant.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving.engine_thread import EngineThread  # noqa: E402
-from serving.server import Server  # noqa: E402
-from serving.settings import on_device_of_instance, read_settings  # noqa: E402
+from serving.fields import add_tensors  # noqa: E402
 
 
 class TritonPythonModel:
     """A decoupled model: `execute` hands requests to the engine and returns; answers follow from other threads."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add what is the same in every configuration: inputs, outputs, and that the model is decoupled."""
+        config.set_model_transaction_policy({"decoupled": True})
+        return add_tensors(config)
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and start the engine; whatever is raised here stops the load with its message."""
         logging.basicConfig(
             level=logging.INFO, format="%(levelname).1s %(asctime)s %(name)s] %(message)s", stream=sys.stderr
         )
+        # Not at the top: Triton also starts a process that calls auto_complete_config alone, and torch takes seconds.
+        from serving.engine_thread import EngineThread
+        from serving.server import Server
+        from serving.settings import check_tensors, on_device_of_instance, read_settings
+
         model_config = json.loads(args["model_config"])
+        check_tensors(model_config)
         parameters = model_config["parameters"]
         engine_config, server_config = read_settings({key: p["string_value"] for key, p in parameters.items()})
         engine_config = on_device_of_instance(

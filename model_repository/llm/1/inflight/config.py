@@ -23,72 +23,74 @@ class EngineConfig(SchedulerConfig):
     """Local Hugging Face folder or hub id of a causal language model with safetensors weights."""
 
     dtype: str = "auto"
-    """Weights and cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
+    """Type of weights and KV cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
 
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes CUDA where there is one."""
+    """`cpu`, `cuda`, `cuda:1` and so on. `auto`: CUDA where available."""
 
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""
 
     max_model_len: int | None = None
-    """Most tokens of a sequence, prompt and output; the model's own bound if not given."""
+    """Maximum length of a sequence in tokens, prompt and output together. Default: the model's own."""
 
     block_size: int = 16
-    """Tokens in a block of the KV cache."""
+    """Tokens per block of the KV cache."""
 
     kv_cache_tokens: int | None = None
-    """Size of the KV cache in tokens; if not given it follows from `kv_cache_memory_fraction`."""
+    """Size of the KV cache in tokens. Default: it follows from `kv_cache_memory_fraction`."""
 
     kv_cache_memory_fraction: float | None = None
-    """Share of the memory that is free beside the model and its largest step; the cache never takes more than
-    `max_num_seqs` sequences of `max_model_len` tokens can use. Not given: 0.9 of a GPU's, and 0.2 of a host's, which
+    """Share of the memory left beside the model and its largest step. The cache never takes more than
+    `max_num_seqs` sequences of `max_model_len` tokens need. Default: 0.9 on a GPU, and 0.2 on a host, whose memory
     has other uses."""
 
     enable_kernels: bool = True
-    """Serve with kernels of our own: on GPUs, and models in bfloat16 on CPUs with AVX2, where they are built at the
-    first start."""
+    """Use the project's own kernels: on GPUs, and on CPUs with AVX2 for models in bfloat16. CPU kernels are
+    compiled at the first start."""
 
     enable_cuda_graphs: bool = True
-    """On GPUs, record steps of decodes at the start and launch each as one."""
+    """On GPUs, capture decode steps at start-up and replay each as one launch."""
 
     quantization: str | None = None
-    """`int8`: weights of linear layers in 8 bits, rounded at the start. For models in bfloat16 on such CPUs."""
+    """`int8`: quantize the weights of linear layers to 8 bits at start-up. For models in bfloat16 on CPUs with
+    AVX2."""
 
     enable_prefix_caching: bool = True
-    """Reuse blocks whose tokens and all tokens before them are the same."""
+    """Reuse KV-cache blocks of prompts that begin with the same tokens."""
 
     prefix_caching_per_tenant: bool = False
-    """Reuse blocks only within a tenant, so that none can tell by the time what others asked."""
+    """Reuse blocks only within a tenant, so that no tenant can learn from response times what another one asked."""
 
     prefix_caching_key: str | None = None
-    """Secret that the names of cached blocks are made with. Engines with the same key name equal blocks alike. Not
-    given: a random one."""
+    """Secret key of the hash that names cached blocks. Engines with the same key give equal blocks equal names.
+    Default: a random key."""
 
     max_queue_size: int = 2048
-    """Most requests that wait, those of all priority levels together; one more is refused with `QueueFull`."""
+    """Maximum number of waiting requests, all priority levels together. One more is refused."""
 
     priority_levels: int = 0
-    """Levels of priority, 1 the highest; 0: requests have no priorities. This and what follows are named as in Triton's
-    `dynamic_batching`, whose queue policies the engine's own queue applies."""
+    """Number of priority levels; 1 is the highest. 0: no priorities. This and the following parameters have the
+    names and meanings of Triton's queue policies (`dynamic_batching`); the engine's own queue applies them."""
 
     default_priority_level: int = 0
-    """Level of requests that name none that exists; must be given where there are levels."""
+    """Level of requests that name no existing level. Required where there are levels."""
 
     default_timeout_microseconds: int = 0
-    """How long a request may wait for its first step before `timeout_action` is taken; 0: without end."""
+    """How long a request may wait for its first step before `timeout_action` applies. 0: no limit."""
 
     allow_timeout_override: bool = False
-    """Heed timeouts that requests bring; they can shorten the default one, not lengthen it."""
+    """Accept timeouts from requests. They can shorten the default timeout but not lengthen it."""
 
     timeout_action: str = REJECT
-    """`REJECT` refuses a request that waited too long, `DELAY` lets it wait behind the others of its level."""
+    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level."""
 
     priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
-    """Policies of single levels; as in Triton such a policy takes nothing over from the settings above."""
+    """Queue policies of single levels, as JSON. As in Triton, such a policy inherits nothing from the parameters
+    above."""
 
     trace_file: str | None = None
-    """Where to write what happens to every request in every step, for ui.perfetto.dev; not given: nowhere."""
+    """File for a trace of every request and step, to be opened in ui.perfetto.dev. Default: no trace."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

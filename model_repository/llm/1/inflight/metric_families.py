@@ -1,6 +1,6 @@
 """Every metric that the server shows: what it is called, what it means, and which number of the engine it is.
 
-`docs/metrics.md` is made from this. Names are vLLM's where vLLM has such a metric, with our prefix.
+`docs/reference/metrics.md` is made from this. Names are vLLM's where vLLM has such a metric, with our prefix.
 """
 
 from collections.abc import Callable, Mapping

@@ -20,25 +20,30 @@ class RequestOptions:
     """
 
     priority: int = 0
-    """Level in the queue from 1, the highest; 0: the default level."""
+    """Level in the queue; 1 is the highest. 0: the default level."""
 
     tenant: str = ""
-    """Whose share of the server the request is charged to; empty: shared by all who give none."""
+    """Who the request is charged to under the scheduling policy `fair`. Requests without a tenant share one
+    account."""
 
     timeout: int = 0
-    """Microseconds after which the request ends, or is delayed, as its level's queue policy says; 0: none."""
+    """Microseconds until the request ends, whether it waits or runs; counted only with `allow_timeout_override`.
+    Where `timeout_action` is `DELAY`, the request moves back in the queue instead. 0: no limit."""
 
     deadline_ms: int | None = None
-    """Milliseconds after which the request ends, waiting or running; None: never."""
+    """Milliseconds until the request ends, whether it waits or runs; the client gets what was generated. Default:
+    no deadline."""
 
     target_ttft_ms: int | None = None
-    """Milliseconds within which the first token is wanted, under the scheduling policy `slo`; None: as configured."""
+    """Target for the time to first token in milliseconds, used by the scheduling policy `slo`. Default: as
+    configured."""
 
     cache_salt: str = ""
-    """Requests share cached prefixes only with requests of the same salt."""
+    """The request shares cached prefixes only with requests of the same salt."""
 
     client_request_id: str = ""
-    """The client's own name for the request, shown in the log and the trace; need not be unique."""
+    """The client's own name for the request, shown in the log, the trace and `inflight top`. It need not be unique.
+    Default: Triton's request id."""
 
     trace_context: str | None = None
     """The client's OpenTelemetry context as Triton passes it (JSON), shown in the trace."""

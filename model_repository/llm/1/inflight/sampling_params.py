@@ -27,52 +27,56 @@ class SamplingParams:
     """
 
     max_tokens: int | None = None
-    """Most tokens to generate, or `ROOM_FOR_ALL`; 16 if neither this nor the model says."""
+    """Maximum number of tokens to generate. -1 (`ROOM_FOR_ALL`): as many as the context and the KV cache allow.
+    Default: the model's, or 16."""
 
     min_tokens: int = 0
-    """Tokens to generate before an end-of-sequence token, a stop token or a stop string may end the request."""
+    """Number of tokens before an end-of-sequence token, a stop token or a stop string may end the output."""
 
     temperature: float | None = None
-    """0 is greedy. Greedy too if the model does not ask for sampling and no other sampling field is given."""
+    """Divides the logits; 0 is greedy. Default: the model's; if that asks for no sampling, 0, or 1 where the
+    request gives `top_k`, `top_p` or `min_p`."""
 
     top_k: int | None = None
-    """Sample among the k likeliest tokens; 0 or -1: all."""
+    """Sample among the k most likely tokens. 0 or -1: among all."""
 
     top_p: float | None = None
-    """Sample among the likeliest tokens whose probabilities just reach p."""
+    """Sample among the most likely tokens whose probabilities add up to p (nucleus sampling)."""
 
     min_p: float | None = None
-    """Leave out tokens less likely than this share of the likeliest one."""
+    """Leave out tokens whose probability is below this share of the most likely token's."""
 
     repetition_penalty: float | None = None
-    """Over 1: tokens of prompt and output get less likely (CTRL, arXiv 1909.05858)."""
+    """Above 1, tokens of the prompt and the output become less likely (CTRL, arXiv 1909.05858)."""
 
     presence_penalty: float = 0.0
-    """Subtracted from the logits of tokens that the output holds."""
+    """Subtracted from the logits of tokens that the output contains."""
 
     frequency_penalty: float = 0.0
-    """Subtracted from the logits of a token once for each time that the output holds it."""
+    """Subtracted from the logit of a token once for each time that the output contains it."""
 
     seed: int | None = None
-    """The same seed and request give the same tokens, whatever else is in the batch."""
+    """The same seed and request give the same tokens, whatever else is in the batch. Default: random."""
 
     stop: tuple[str, ...] = ()
-    """Texts that end the output; they are not part of it."""
+    """Texts that end the output and are not part of it; at most 16."""
 
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end the output besides the model's own end-of-sequence tokens."""
+    """Tokens that end the output, in addition to the model's end-of-sequence tokens; at most 1024."""
 
     bad_words: tuple[str, ...] = ()
-    """Texts that the output must not hold, by the tokens that spell them, with and without a space in front."""
+    """Texts that the output must not contain; at most 128. They are matched by their tokens, with and without a
+    leading space."""
 
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these tokens."""
+    """Numbers from -100 to 100 that are added to the logits of these tokens; at most 1024."""
 
     ignore_eos: bool = False
     """Go on after an end-of-sequence token."""
 
     logprobs: int | None = None
-    """Log-probabilities of the chosen and of this many likeliest tokens, before penalties and temperature."""
+    """Report the log-probabilities of each output token and of this many most likely tokens, at most 20, before
+    penalties and temperature."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))

@@ -1,97 +1,197 @@
-"""The fields of a request: their spellings and how their values are read.
+"""The inputs and outputs of a request: one table for Triton's configuration, the parser and the reference page.
 
 vllm_backend's names come first; those of TensorRT-LLM's models, of both their generations, and of OpenAI are other
-spellings of the same fields.
+names of the same fields.
+
+Nothing is imported but the standard library: Triton reads this table in a process that must not wait for torch, and the
+model `completion` links to this file.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight import InvalidRequest
-from serving import names, values
 
-Reader = Callable[[str, Any], Any]
+@dataclass(frozen=True)
+class Kind:
+    """What the value of a field is, and how Triton sends it."""
+
+    about: str
+    data_type: str | None
+    """Of the input tensor; None: there is none, and the field is for JSON and request parameters alone."""
+    dims: tuple[int, ...] = (1,)
+
+
+TEXT = Kind("text", "TYPE_STRING")
+NAME = Kind("text of 1 to 256 characters", "TYPE_STRING")
+TEXTS = Kind("texts", "TYPE_STRING", (-1,))
+INTEGER = Kind("whole number", "TYPE_INT32")
+INTEGERS = Kind("whole numbers", "TYPE_INT32", (-1,))
+SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
+NUMBER = Kind("number", "TYPE_FP32")
+TRUTH = Kind("true or false", "TYPE_BOOL")
+WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
+TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
+MICROSECONDS = Kind("whole number", None)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field under its own name, which is that in `SamplingParams` where it has one there."""
+    """One field of a request."""
 
     name: str
-    read: Reader
+    """That in `SamplingParams` or `RequestOptions` where the field is one of theirs."""
+    kind: Kind
+    about: str = ""
+    """What it means; empty where the docstring in `SamplingParams` or `RequestOptions` says it."""
+    also: tuple[str, ...] = ()
+    """Other names of it."""
+    not_inputs: tuple[str, ...] = ()
+    """Other names that are no input tensors."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that a client may use, the field's own first."""
+        return (self.name, *self.also, *self.not_inputs)
+
+    def inputs(self) -> list[dict[str, Any]]:
+        """The field's input tensors, as Triton's `ModelConfig.add_input` takes them."""
+        if self.kind.data_type is None:
+            return []
+        tensor = {"data_type": self.kind.data_type, "dims": list(self.kind.dims), "optional": True}
+        return [{"name": name, **tensor} for name in (self.name, *self.also)]
 
 
-def _spelled(read: Reader, name: str, *others: str) -> dict[str, Field]:
-    return dict.fromkeys((name, *others), Field(name, read))
+SAMPLING_PARAMETERS = Field("sampling_parameters", TEXT, "A JSON object of any of the other fields.")
 
-
-SAMPLING: dict[str, Field] = {
-    **_spelled(values.integer, "max_tokens", "max_completion_tokens"),
-    **_spelled(values.integer, "min_tokens", "min_length"),
-    **_spelled(values.number, "temperature"),
-    **_spelled(values.integer, "top_k"),
-    **_spelled(values.number, "top_p"),
-    **_spelled(values.number, "min_p"),
-    **_spelled(values.number, "repetition_penalty"),
-    **_spelled(values.number, "presence_penalty"),
-    **_spelled(values.number, "frequency_penalty"),
-    **_spelled(values.integer, "seed", "random_seed"),
-    **_spelled(values.texts, "stop", "stop_words"),
-    **_spelled(values.integers, "stop_token_ids"),
-    **_spelled(values.texts, "bad_words"),
-    **_spelled(values.token_weights, "logit_bias"),
-    **_spelled(values.truth, "ignore_eos"),
-    **_spelled(values.integer, "logprobs"),
+GROUPS: dict[str, tuple[Field, ...]] = {
+    "Prompt": (
+        Field("text_input", TEXT, "The prompt as text. Exactly one of the three fields of this table is required."),
+        Field("messages", TEXT, "The prompt as a JSON list of chat messages, for the model's chat template."),
+        Field("input_ids", INTEGERS, "The prompt as token ids."),
+    ),
+    "Length and end": (
+        Field("max_tokens", INTEGER, also=("max_completion_tokens",)),
+        Field("min_tokens", INTEGER, also=("min_length",)),
+        Field("stop", TEXTS, also=("stop_words",)),
+        Field("stop_token_ids", INTEGERS),
+        Field("ignore_eos", TRUTH),
+        Field(
+            "end_id",
+            INTEGER,
+            "The only token that ends the output, in place of the model's own. -1, or a token outside the vocabulary: "
+            "none does.",
+        ),
+    ),
+    "Sampling": (
+        Field("temperature", NUMBER),
+        Field("top_k", INTEGER),
+        Field("top_p", NUMBER),
+        Field("min_p", NUMBER),
+        Field("repetition_penalty", NUMBER),
+        Field("presence_penalty", NUMBER),
+        Field("frequency_penalty", NUMBER),
+        Field("bad_words", TEXTS),
+        Field("logit_bias", TOKEN_WEIGHTS),
+        Field("seed", SEED, also=("random_seed",)),
+        Field(
+            "n",
+            INTEGER,
+            "Samples of the prompt, at most 16. They share the blocks of the prompt. Default: 1.",
+            also=("num_return_sequences",),
+        ),
+    ),
+    "Answer": (
+        Field("stream", TRUTH, "Send text as it appears. Otherwise one response holds the whole answer."),
+        Field(
+            "exclude_input_in_output",
+            TRUTH,
+            "Leave the prompt out of `text_output`. As in vllm_backend, a whole answer begins with the prompt unless "
+            "this is true, and a streamed answer never does.",
+        ),
+        Field(
+            "return_finish_reason",
+            WHICH_RESPONSES,
+            'Add the output `finish_reason`: true in every response, "last" only in responses that end a sample. An '
+            "input tensor takes true and false alone.",
+        ),
+        Field("logprobs", INTEGER),
+        Field(
+            "return_logprobs", TRUTH, "Add the output `logprobs`, which is `null` unless the field `logprobs` is given."
+        ),
+        Field("return_cumulative_logprob", TRUTH, "Add the output `cumulative_logprob`."),
+        Field("return_log_probs", TRUTH, "Add TensorRT-LLM's outputs `cum_log_probs` and `output_log_probs`."),
+        Field("return_num_input_tokens", TRUTH, "Add the output `num_input_tokens`."),
+        Field("return_num_output_tokens", TRUTH, "Add the output `num_output_tokens`."),
+        Field("return_token_ids", TRUTH, "Add the output `token_ids`."),
+        Field("return_usage", TRUTH, "Add the output `usage` to the first and the last response."),
+    ),
+    "Queue and limits": (
+        Field("priority", INTEGER),
+        Field("tenant", NAME),
+        Field("timeout", MICROSECONDS),
+        Field("deadline_ms", INTEGER),
+        Field("target_ttft_ms", INTEGER),
+        Field("cache_salt", NAME),
+        Field("client_request_id", NAME, not_inputs=("x-request-id",)),
+    ),
+    "Beam search": (
+        Field("best_of", INTEGER, "Taken where it is 1 or equal to `n`. There is no beam search."),
+        Field("beam_width", INTEGER, "Taken where it is 1."),
+        Field("length_penalty", NUMBER, "Taken where it is 1."),
+        Field("pad_id", INTEGER, "Taken and ignored: nothing is padded."),
+    ),
 }
-"""What becomes a field of `SamplingParams`, by any spelling."""
+"""All fields but `sampling_parameters`, under the headings of the reference page."""
 
-OTHERS: dict[str, Field] = {
-    **_spelled(values.text, "text_input"),
-    **_spelled(values.text, "messages"),
-    **_spelled(values.integers, "input_ids"),
-    **_spelled(values.truth, "stream"),
-    **_spelled(values.truth, "exclude_input_in_output"),
-    **_spelled(values.integer, "n", "num_return_sequences"),
-    **_spelled(values.integer, "end_id"),
-    **_spelled(values.integer, "best_of"),
-    **_spelled(values.integer, "beam_width"),
-    **_spelled(values.number, "length_penalty"),
-    **_spelled(values.integer, "priority"),
-    **_spelled(names.name, "tenant"),
-    **_spelled(names.name, "cache_salt"),
-    **_spelled(names.name, "client_request_id", "x-request-id"),
-    **_spelled(values.integer, "timeout"),
-    **_spelled(values.integer, "deadline_ms"),
-    **_spelled(values.integer, "target_ttft_ms"),
-    **_spelled(values.which_responses, "return_finish_reason"),
-    **_spelled(values.truth, "return_cumulative_logprob"),
-    **_spelled(values.truth, "return_logprobs"),
-    **_spelled(values.truth, "return_log_probs"),
-    **_spelled(values.truth, "return_num_input_tokens"),
-    **_spelled(values.truth, "return_num_output_tokens"),
-    **_spelled(values.truth, "return_token_ids"),
-    **_spelled(values.truth, "return_usage"),
-}
-
-_ALL = SAMPLING | OTHERS
-KNOWN = frozenset(_ALL)
+FIELDS = tuple(field for group in GROUPS.values() for field in group)
 
 
-def read_fields(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that one source of a request holds, under their own names; what is null counts as not given.
+@dataclass(frozen=True)
+class Output:
+    """One output tensor of a response."""
 
-    Raises:
-        InvalidRequest: a value does not fit, or a field is given in two spellings.
-    """
-    found: dict[str, Any] = {}
-    spelled: dict[str, str] = {}
-    for spelling, value in source.items():
-        field = _ALL.get(spelling)
-        if field is None or value is None:
-            continue
-        if field.name in spelled:
-            raise InvalidRequest(f"{spelled[field.name]} and {spelling} are two names of one field; give one of them")
-        spelled[field.name] = spelling
-        found[field.name] = field.read(spelling, value)
-    return found
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    about: str
+
+
+OUTPUTS = (
+    Output(
+        "text_output",
+        "TYPE_STRING",
+        (-1,),
+        "Streaming: the text that is new, always whole characters. Otherwise the whole text.",
+    ),
+    Output(
+        "finish_reason",
+        "TYPE_STRING",
+        (-1,),
+        "`stop`, `length` or `deadline` where the sample has ended; `None` where it goes on.",
+    ),
+    Output("cumulative_logprob", "TYPE_FP32", (-1,), "The sum of the log-probabilities of all tokens so far."),
+    Output(
+        "logprobs",
+        "TYPE_STRING",
+        (-1,),
+        "A JSON list with an object for each new token: `{token id: {logprob, rank, decoded_token}}`.",
+    ),
+    Output("cum_log_probs", "TYPE_FP32", (-1,), "TensorRT-LLM's name of `cumulative_logprob`."),
+    Output("output_log_probs", "TYPE_FP32", (-1, -1), "The log-probability of each new token."),
+    Output("num_input_tokens", "TYPE_UINT32", (1,), "Tokens of the prompt."),
+    Output("num_output_tokens", "TYPE_UINT32", (-1,), "New tokens in this response."),
+    Output("token_ids", "TYPE_INT32", (-1, -1), "New tokens in this response, padded with -1."),
+    Output("usage", "TYPE_UINT32", (2,), "Tokens of the prompt, and tokens of all samples so far."),
+)
+"""Each has an element for each of `n` samples, but for `num_input_tokens` and `usage`."""
+
+
+def add_tensors(config: Any, *, without: str | None = None) -> Any:
+    """Give a `pb_utils.ModelConfig` all inputs but the one named, and all outputs; returns it."""
+    for field in (SAMPLING_PARAMETERS, *FIELDS):
+        for tensor in field.inputs():
+            if tensor["name"] != without:
+                config.add_input(tensor)
+    for output in OUTPUTS:
+        config.add_output({"name": output.name, "data_type": output.data_type, "dims": list(output.dims)})
+    return config

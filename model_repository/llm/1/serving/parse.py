@@ -11,15 +11,15 @@ from typing import Any
 from inflight import InvalidRequest, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
 from serving import values
-from serving.fields import KNOWN, SAMPLING, read_fields
-from serving.response import OutputOptions
+from serving.output_options import OutputOptions
+from serving.read_fields import KNOWN, read_fields
 
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 16
 # What beam search would need; a client may send them as long as they ask for none.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
-_SAMPLING_FIELDS = frozenset(field.name for field in SAMPLING.values())
+_SAMPLING = [field.name for field in dataclasses.fields(SamplingParams)]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 
@@ -117,7 +117,7 @@ def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
 
 
 def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:
-    given = {name: value for name, value in fields.items() if name in _SAMPLING_FIELDS}
+    given = {name: fields[name] for name in _SAMPLING if name in fields}
     if "end_id" in fields:
         # TensorRT-LLM's: instead of the model's own; -1, or a token that no vocabulary has, for none.
         given["ignore_eos"] = True

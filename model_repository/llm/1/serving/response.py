@@ -9,24 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.outputs import Delta, TokenLogprobs
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Which of the optional outputs a request asks for."""
-
-    finish_reason: bool | str = False
-    """True: in every response; `LAST`: in those that end a sample, as every output costs time in three processes."""
-    cumulative_logprob: bool = False
-    logprobs: bool = False
-    log_probs: bool = False
-    """TensorRT-LLM's two: cum_log_probs and output_log_probs."""
-    num_input_tokens: bool = False
-    num_output_tokens: bool = False
-    token_ids: bool = False
-    usage: bool = False
-    has_logprobs: bool = False
-    """The request gives `logprobs`: entries for `logprobs`, which is "null" otherwise, as vllm_backend has it."""
+from serving.output_options import OutputOptions
 
 
 @dataclass

@@ -12,12 +12,12 @@ class ServerConfig:
     """
 
     max_inflight_requests: int | None = None
-    """Where given, `execute()` returns only when fewer requests than this are in the engine, so that those that come
-    meanwhile wait in Triton's own queue, under the policies of `dynamic_batching`. Not given: it never waits."""
+    """Maximum number of requests in the engine. While it is reached, `execute()` blocks, and further requests wait
+    in Triton's queue under the policies of `dynamic_batching`. Default: `execute()` never blocks."""
 
     stream_interval: int = 1
-    """Tokens of a stream that go out as one response, as in vLLM; its first and its last token never wait. A response
-    costs some hundred microseconds, of the model's own cores where that is on the CPU."""
+    """Number of tokens that a stream sends in one response, as in vLLM. The first and the last token are never held
+    back. Fewer responses leave more CPU time to a model that runs on the same cores."""
 
     def __post_init__(self) -> None:
         if self.max_inflight_requests is not None and self.max_inflight_requests < 1:

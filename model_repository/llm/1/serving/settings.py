@@ -39,6 +39,19 @@ def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerCo
     )
 
 
+def check_tensors(model_config: Mapping[str, typing.Any]) -> None:
+    """Check that Triton has asked the model for its inputs and outputs.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if not model_config["input"] or not model_config["output"]:
+        raise ValueError(
+            f"the configuration of {model_config['name']} has no inputs or no outputs; the model adds them itself, so "
+            "start tritonserver without --disable-auto-complete-config"
+        )
+
+
 def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> EngineConfig:
     """The settings of one of Triton's instances of a model, on the device that `instance_group` gives it.
 

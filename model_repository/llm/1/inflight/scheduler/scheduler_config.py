@@ -22,70 +22,75 @@ class SchedulerConfig:
     """
 
     max_num_seqs: int = 64
-    """Most sequences that run at once; also the size of a static batch and of a bucket."""
+    """Maximum number of sequences that run at once; also the size of a static batch and of a bucket."""
 
     max_num_batched_tokens: int = 512
-    """Token budget of a step: decodes and prompt chunks together. Also what a dynamic batch collects."""
+    """Maximum number of tokens in a step, decodes and prompt chunks together; also how many tokens a dynamic batch
+    collects."""
 
     batching_strategy: str = "continuous"
-    """`continuous`: requests join and leave at every step. The others run a batch to the end of its longest request
-    before the next: `static` collects `max_num_seqs` requests, `dynamic` prompts of `max_num_batched_tokens` tokens
-    together, `bucketed` as many as `static` that have prompts of similar length."""
+    """`continuous`: requests join and leave at every step. The other strategies run a batch until its longest
+    request ends: `static` collects `max_num_seqs` requests, `dynamic` collects `max_num_batched_tokens` prompt
+    tokens, and `bucketed` is `static` with prompts of similar length."""
 
     batch_wait_ms: float = 50.0
-    """How long `static` and `dynamic` wait for a batch to fill, from the arrival of the request at the queue's head."""
+    """How long `static` and `dynamic` wait for a batch to fill, counted from the arrival of the request at the head
+    of the queue."""
 
     scheduling_policy: str = "fcfs"
-    """Who is admitted next: `fcfs`, `sjf` (least expected work), `priority` (levels, and waiting raises), `fair` (the
-    tenant that had least), `slo` (who has least time left to meet `target_ttft_ms`)."""
+    """Who is admitted next: `fcfs` (first come, first served), `sjf` (least expected work), `priority` (levels;
+    waiting raises a request), `fair` (the tenant that has received least), `slo` (least time left to meet
+    `target_ttft_ms`)."""
 
     sjf_ageing: float = 200.0
-    """Under `sjf`, tokens of work that a second of waiting makes up for."""
+    """Under `sjf`: tokens of expected work that one second of waiting offsets."""
 
     priority_ageing_seconds: float = 30.0
-    """Under `priority`, how long a request waits before it counts as one of the next higher level."""
+    """Under `priority`: seconds of waiting that raise a request by one level."""
 
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    """Under `fair`, the shares of tenants; 1 for those that are not named."""
+    """Under `fair`: the shares of tenants, as JSON. Tenants that are not named have share 1."""
 
     target_ttft_ms: float = 1000.0
-    """Under `slo`, the time to first token of requests that bring no target of their own."""
+    """Under `slo`: the target time to first token of requests that name none."""
 
     shed_lost_requests: bool = False
-    """Under `slo`, refuse a waiting request once it can't meet its target; otherwise it waits behind those that can."""
+    """Under `slo`: refuse a waiting request once it cannot meet its target. Otherwise it waits behind those that
+    can."""
 
     batch_scheduler_policy: str = "max_utilization"
-    """Whom the KV cache has room for: `max_utilization` admits while blocks last and preempts when they run out,
-    `guaranteed_no_evict` reserves the worst case and never preempts, `future_peak` admits while the predicted peak of
-    the running set fits."""
+    """When the KV cache has room for another request. `max_utilization` admits while blocks last and preempts when
+    they run out. `guaranteed_no_evict` reserves the worst case and never preempts. `future_peak` admits while the
+    predicted peak of all running requests fits."""
 
     preemption_mode: str = "recompute"
-    """What becomes of a preempted request's keys and values: computed again (`recompute`), copied to host memory and
-    back (`swap`), or what the step-time model says is cheaper (`auto`)."""
+    """What happens to the KV cache of a preempted request: `recompute` computes it again, `swap` copies it to host
+    memory and back, `auto` chooses the cheaper one by the step-time model."""
 
     swap_space_tokens: int = 0
-    """Tokens that host memory takes up from preempted requests; when it is full they are recomputed."""
+    """Size of the host memory for preempted requests in tokens. When it is full, requests are recomputed."""
 
     enable_chunked_prefill: bool = True
-    """Cut prompts into chunks that fill the token budget beside the decodes. Off: steps hold whole prompts or decodes,
-    prompts first. Strategies other than `continuous` never cut."""
+    """Cut prompts into chunks that fill the token budget beside the decodes. If false, a step holds either whole
+    prompts or decodes, prompts first. Only `continuous` batching cuts prompts."""
 
     max_num_partial_prefills: int = 0
-    """Most prompts that are being computed in chunks at once; 0: any number."""
+    """Maximum number of prompts that are computed in chunks at the same time. 0: no limit."""
 
     long_prefill_token_threshold: int = 0
-    """Most tokens of one prompt in a step, so that short prompts pass long ones; 0: the whole budget."""
+    """Maximum number of tokens of one prompt in a step, so that short prompts can pass long ones. 0: no limit."""
 
     token_budget: str = "fixed"
-    """`fixed`: `max_num_batched_tokens`. `adaptive`: beside decodes, only as many prompt tokens as keep the step within
-    `target_itl_ms`, by the step-time model."""
+    """`fixed`: every step may hold `max_num_batched_tokens` tokens. `adaptive`: beside decodes, only as many prompt
+    tokens as keep the step within `target_itl_ms`, by the step-time model."""
 
     target_itl_ms: float | None = None
-    """Time between two tokens of a running request that the adaptive token budget aims at; None: 1.75 times what it
-    would be without prompts, and more in a rush."""
+    """Inter-token latency that the adaptive token budget aims at. Default: 1.75 times the latency without prompts,
+    and more while many requests wait."""
 
     scheduler_delay_factor: float = 0.0
-    """Admit nobody who has waited less than this many times the last step with prompts, so that arrivals group."""
+    """Admit no request that has waited less than this factor times the duration of the last step with prompts, so
+    that arrivals are grouped."""
 
     def __post_init__(self) -> None:
         for name, known in (

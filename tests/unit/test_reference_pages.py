@@ -1,16 +1,15 @@
-"""docs/metrics.md says what the code says."""
+"""docs/reference/ says what the code says."""
 
-from pathlib import Path
+import pytest
 
 from inflight import metrics
 from inflight.metric_families import FAMILIES
-from scripts.metrics_table import metrics_page
-
-PAGE = Path(__file__).parents[2] / "docs/metrics.md"
+from scripts.reference_pages import FOLDER, pages
 
 
-def test_the_page_is_that_of_the_code() -> None:
-    assert PAGE.read_text() == metrics_page(), "run: python -m scripts.metrics_table > docs/metrics.md"
+@pytest.mark.parametrize(("name", "text"), pages().items())
+def test_the_page_is_that_of_the_code(name: str, text: str) -> None:
+    assert (FOLDER / name).read_text() == text, "run: python -m scripts.reference_pages"
 
 
 def test_names_differ_and_histograms_have_rising_buckets() -> None:

@@ -1,0 +1,1 @@
+../../llm/1/serving/fields.py

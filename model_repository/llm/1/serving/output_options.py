@@ -1,0 +1,21 @@
+"""Which outputs a request asks for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Which of the optional outputs a request asks for."""
+
+    finish_reason: bool | str = False
+    """True: in every response; "last": in those that end a sample; each output costs time in three processes."""
+    cumulative_logprob: bool = False
+    logprobs: bool = False
+    log_probs: bool = False
+    """TensorRT-LLM's two: cum_log_probs and output_log_probs."""
+    num_input_tokens: bool = False
+    num_output_tokens: bool = False
+    token_ids: bool = False
+    usage: bool = False
+    has_logprobs: bool = False
+    """The request gives `logprobs`. Otherwise the output `logprobs` is "null", as in vllm_backend."""

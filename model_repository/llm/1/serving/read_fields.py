@@ -1,0 +1,44 @@
+"""Reads the fields of a request from one of the sources that a client may give them in."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from inflight import InvalidRequest
+from serving import fields, names, values
+
+_READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
+    fields.TEXT: values.text,
+    fields.NAME: names.name,
+    fields.TEXTS: values.texts,
+    fields.INTEGER: values.integer,
+    fields.INTEGERS: values.integers,
+    fields.SEED: values.integer,
+    fields.NUMBER: values.number,
+    fields.TRUTH: values.truth,
+    fields.WHICH_RESPONSES: values.which_responses,
+    fields.TOKEN_WEIGHTS: values.token_weights,
+    fields.MICROSECONDS: values.integer,
+}
+
+_BY_NAME = {name: field for field in fields.FIELDS for name in field.names}
+KNOWN = frozenset(_BY_NAME)
+"""Every name that a client may use for a field."""
+
+
+def read_fields(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that one source of a request holds, under their own names; what is null counts as not given.
+
+    Raises:
+        InvalidRequest: a value does not fit, or a field is given under two of its names.
+    """
+    found: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    for spelling, value in source.items():
+        field = _BY_NAME.get(spelling)
+        if field is None or value is None:
+            continue
+        if field.name in spelled:
+            raise InvalidRequest(f"{spelled[field.name]} and {spelling} are two names of one field; give one of them")
+        spelled[field.name] = spelling
+        found[field.name] = _READERS[field.kind](spelling, value)
+    return found

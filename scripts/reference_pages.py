@@ -1,0 +1,157 @@
+"""Writes docs/reference/ from the code: `python -m scripts.reference_pages`."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight import EngineConfig, RequestOptions, SamplingParams
+from inflight.metric_families import COMMON_LABELS, FAMILIES, Family
+from inflight.metrics import FILLED_BOUNDS
+from inflight.scheduler.scheduler_config import SchedulerConfig
+from serving.fields import GROUPS, OUTPUTS, SAMPLING_PARAMETERS, Field
+from serving.server_config import ServerConfig
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
+
+_NOTE = "\n<!-- Written by `python -m scripts.reference_pages`. Change the code that it names, not this page. -->\n"
+_REQUESTS = """# Request fields
+{note}
+A client can give a field in three ways: as an input tensor, inside the JSON object `sampling_parameters`, or as a
+request parameter. If a field is given in several ways, the first of these counts. In JSON and in parameters, numbers
+may be written as text. Every field is optional unless its text says otherwise. "The model's" value is the one in the
+model's `generation_config.json`.
+"""
+_OUTPUTS = """
+## Outputs
+
+`text_output` is in every response. The other outputs are sent only where the request asks for them. Every output has
+one element (or row) per sample, except `num_input_tokens` and `usage`.
+
+| output | type | meaning |
+|---|---|---|
+"""
+_CONFIGURATION = """# Parameters of config.pbtxt
+{note}
+Each parameter is one entry of `parameters` in `config.pbtxt`:
+
+```protobuf
+parameters {{ key: "max_num_seqs" value: {{ string_value: "64" }} }}
+```
+
+An unknown parameter, or a value that does not fit, stops the load with a message. The defaults are those of the code;
+the `config.pbtxt` that comes with the project sets some of them otherwise.
+"""
+_METRICS = """# Metrics
+{note}
+The model adds these to Triton's own `/metrics` and updates them twice a second. Each has the labels {labels}. A metric
+that vLLM has too carries vLLM's name. Counters start at 0 when the model is loaded. When a model is unloaded, its
+metrics disappear.
+
+| metric | kind | label | meaning |
+|---|---|---|---|
+"""
+_BUCKETS = """
+Triton reports the series `_bucket`, `_sum` and `_count` of {filled} as counters, because the engine fills these
+histograms itself: there are too many steps and tokens to pass each one to Triton. `histogram_quantile` and everything
+else in PromQL treats them like any other histogram.
+
+## Buckets
+
+| histogram | upper bounds |
+|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """The text of each page by its file name."""
+    return {"requests.md": _requests(), "configuration.md": _configuration(), "metrics.md": _metrics()}
+
+
+def attribute_docs(owner: type) -> dict[str, str]:
+    """The docstrings under the fields of a dataclass, each on one line."""
+    (body,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+            assert isinstance(statement.target, ast.Name)
+            found[statement.target.id] = " ".join(ast.literal_eval(following.value).split())
+    return found
+
+
+def _requests() -> str:
+    known = attribute_docs(SamplingParams) | attribute_docs(RequestOptions)
+    tables = "".join(f"\n## {heading}\n\n{_fields(group, known)}" for heading, group in GROUPS.items())
+    outputs = "".join(
+        f"| `{output.name}` | {_tensor(output.data_type, output.dims)} | {output.about} |\n" for output in OUTPUTS
+    )
+    json_field = "\n## JSON\n\n" + _fields((SAMPLING_PARAMETERS,), known)
+    return _REQUESTS.format(note=_NOTE) + tables + json_field + _OUTPUTS + outputs
+
+
+def _fields(group: tuple[Field, ...], known: dict[str, str]) -> str:
+    rows = "".join(_field(field, field.about or known[field.name]) for field in group)
+    return "| field | other names | value | input tensor | meaning |\n|---|---|---|---|---|\n" + rows
+
+
+def _field(field: Field, about: str) -> str:
+    others = ", ".join(f"`{name}`" for name in field.names[1:])
+    tensor = _tensor(field.kind.data_type, field.kind.dims) if field.kind.data_type else "none"
+    return f"| `{field.name}` | {others} | {field.kind.about} | {tensor} | {about} |\n"
+
+
+def _tensor(data_type: str, dims: tuple[int, ...]) -> str:
+    return f"{data_type.removeprefix('TYPE_')} {list(dims)}"
+
+
+def _configuration() -> str:
+    sections = {"Engine": EngineConfig, "Scheduler": SchedulerConfig, "Server": ServerConfig}
+    tables = "".join(f"\n## {heading}\n\n{_settings(owner)}" for heading, owner in sections.items())
+    return _CONFIGURATION.format(note=_NOTE) + tables
+
+
+def _settings(owner: type) -> str:
+    docs = attribute_docs(owner)
+    rows = "".join(f"| `{name}` | {default} | {docs[name]} |\n" for name, default in _defaults(owner) if name in docs)
+    return "| parameter | default | meaning |\n|---|---|---|\n" + rows
+
+
+def _defaults(owner: type) -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(owner):
+        if field.default is dataclasses.MISSING:
+            yield field.name, "required" if field.default_factory is dataclasses.MISSING else "none"
+        elif field.default is None:
+            yield field.name, "none"
+        else:
+            text = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            yield field.name, f"`{text}`"
+
+
+def _metrics() -> str:
+    rows = "".join(_family(family) for family in FAMILIES)
+    buckets = "".join(
+        f"| `{family.name}` | {', '.join(f'{bound:g}' for bound in family.buckets)} |\n"
+        for family in FAMILIES
+        if family.buckets
+    )
+    filled = ", ".join(f"`{family.name}`" for family in FAMILIES if family.observes in FILLED_BOUNDS)
+    labels = ", ".join(f"`{label}`" for label in COMMON_LABELS)
+    return _METRICS.format(note=_NOTE, labels=labels) + rows + _BUCKETS.format(filled=filled) + buckets
+
+
+def _family(family: Family) -> str:
+    label = f"`{family.label}`" if family.label else ""
+    return f"| `{family.name}` | {family.kind} | {label} | {family.help} |\n"
+
+
+def main() -> None:
+    """Write all pages."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
