@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from httpx_sse._decoders import SSEDecoder
+
 from load_tests.failures import RequestFailed
 
 _SHOWN_CHARACTERS = 500
@@ -41,14 +43,20 @@ class TokenCounts:
     """
 
     def __init__(self) -> None:
+        self._events = SSEDecoder()
         self._seen = 0
         self._ended = self._counted = False
 
     def read(self, line: str) -> int:
-        """How many new tokens a line of the stream brings; 0 for lines without. Raises RequestFailed for an error."""
-        if not line.startswith("data: {"):
+        """How many new tokens a line of the stream brings: those of the event that it ends.
+
+        Raises:
+            RequestFailed: the event is an error.
+        """
+        sent = self._events.decode(line.rstrip("\r\n"))
+        if sent is None or not sent.data.startswith("{"):
             return 0
-        event = json.loads(line.removeprefix("data: "))
+        event = json.loads(sent.data)
         if "error" in event:
             raise RequestFailed("ErrorEvent", str(event["error"])[:_SHOWN_CHARACTERS])
         choices = event["choices"]

@@ -156,9 +156,9 @@ class AsyncClient:
             async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
                 response = await client.get(self._metrics_url)
             response.raise_for_status()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return parse_metrics(response.text)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
-        return parse_metrics(response.text)
 
     async def close(self) -> None:
         """Close the connection; requests still running are cancelled."""

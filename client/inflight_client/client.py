@@ -187,9 +187,9 @@ class Client:
         try:
             response = httpx.get(self._metrics_url, timeout=self._timeouts.connect, trust_env=False)
             response.raise_for_status()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return parse_metrics(response.text)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
-        return parse_metrics(response.text)
 
     def close(self) -> None:
         """Close the connection; requests still running are cancelled."""

@@ -1,11 +1,9 @@
 """A look at a server's metrics."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
-_LABEL = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
+from prometheus_client.parser import text_string_to_metric_families
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +38,12 @@ class MetricsSnapshot:
 
 
 def parse_metrics(text: str) -> MetricsSnapshot:
-    """Read Prometheus's text format."""
-    matches = filter(None, map(_SAMPLE.match, text.splitlines()))
-    return MetricsSnapshot(
-        tuple(
-            Sample(
-                match["name"],
-                {label["name"]: label["value"] for label in _LABEL.finditer(match["labels"] or "")},
-                float(match["value"]),
-            )
-            for match in matches
-        )
-    )
+    """Read Prometheus's text format.
+
+    Raises:
+        ValueError: a line is not in that format.
+    """
+    # Where the parser knows from a comment that a metric is a counter, it appends `_total` to the name.
+    lines = "\n".join(line for line in text.split("\n") if not line.startswith("#"))
+    families = text_string_to_metric_families(lines)
+    return MetricsSnapshot(tuple(Sample(s.name, s.labels, float(s.value)) for f in families for s in f.samples))

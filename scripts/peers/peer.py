@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import aiohttp
+from httpx_sse._decoders import SSEDecoder
 
 from scripts.server_process import ServerProcess, fill_ports
 
@@ -62,9 +63,11 @@ class Peer(ServerProcess):
             if response.status != 200:
                 raise RuntimeError(f"{self.name} answered {response.status}: {(await response.text())[:500]}")
             finish_reason = None
+            events = SSEDecoder()
             async for line in response.content:
-                if line.startswith(b"data: {"):
-                    (choice,) = json.loads(line[6:])["choices"]
+                event = events.decode(line.decode().rstrip("\r\n"))
+                if event is not None and event.data.startswith("{"):
+                    (choice,) = json.loads(event.data)["choices"]
                     finish_reason = choice["finish_reason"] or finish_reason
                     yield choice["text"]
         check_whole(self.name, finish_reason)

@@ -53,14 +53,33 @@ def test_pushback_of_grpc(grpc_url: str, kind: Any) -> None:
     assert failure.value.retry_after == 2.5
 
 
+EVENTS = """\
+: a comment of a proxy's
+
+event: ping
+
+data: {"text_output": "a\u2028b\u0085c", "usage": [1, 1]}
+
+data:{"text_output": "d",
+data: "finish_reason": "stop", "usage": [1, 2]}
+
+"""
+
+
 @pytest.fixture
 def http_url() -> Iterator[str]:
-    """An HTTP server whose status is the prompt."""
+    """An HTTP server that answers the prompt "events" with EVENTS, and others with the status that they are."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(int(body["text_input"]))
+            prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["text_input"]
+            if prompt == "events":
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.end_headers()
+                self.wfile.write(EVENTS.encode())
+                return
+            self.send_response(int(prompt))
             self.send_header("retry-after", "7")
             self.end_headers()
             self.wfile.write(b"not JSON")
@@ -96,3 +115,16 @@ def test_statuses_of_http(http_url: str, kind: Any, status: int, error: type[Inf
         client.generate(str(status))
     if isinstance(failure.value, ServerOverloaded):
         assert failure.value.retry_after == 7
+
+
+@KINDS
+def test_events_as_the_standard_has_them(http_url: str, kind: Any) -> None:
+    """JSON need not escape what Unicode calls ends of lines, and those do not end a line of the stream."""
+    with kind(http_url, retry=ONCE) as client:
+        assert client.generate("events").text == "a\u2028b\u0085cd"
+
+
+@KINDS
+def test_a_page_in_place_of_a_stream(http_url: str, kind: Any) -> None:
+    with kind(http_url, retry=ONCE) as client, pytest.raises(ServerFault, match="text/event-stream"):
+        client.generate("200")

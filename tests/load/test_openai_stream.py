@@ -8,9 +8,14 @@ from load_tests.failures import RequestFailed
 from load_tests.openai_stream import TokenCounts, completion_body, refusal
 
 
-def piece(text: str, finish_reason: str | None = None, **more: object) -> str:
+def event(data: str) -> list[str]:
+    """The lines of an event."""
+    return [f"data: {data}\n", "\n"]
+
+
+def piece(text: str, finish_reason: str | None = None, **more: object) -> list[str]:
     choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return f"data: {json.dumps({'object': 'text_completion', 'choices': [choice], **more})}\n"
+    return event(json.dumps({"object": "text_completion", "choices": [choice], **more}))
 
 
 def usage(tokens: int) -> dict[str, object]:
@@ -18,19 +23,34 @@ def usage(tokens: int) -> dict[str, object]:
 
 
 def final(tokens: int) -> list[str]:
-    return [f"data: {json.dumps({'choices': [], **usage(tokens)})}\n", "\n", "data: [DONE]\n"]
+    return [*event(json.dumps({"choices": [], **usage(tokens)})), *event("[DONE]")]
 
 
 STREAMS = {
     "gateway": (
-        [piece("a", usage=None), piece("b", usage=None), piece("c", "length", usage=None), *final(3)],
+        [
+            *piece("a", usage=None),
+            *piece("b", usage=None),
+            *piece("c", "length", usage=None),
+            *final(3),
+        ],
         [1, 1, 1],
     ),
-    "llama.cpp, whose last piece is empty": ([piece("a"), piece("b"), piece("", "length"), *final(2)], [1, 1]),
-    "tokens without text of their own": ([piece("a"), "\n", piece("bc", "length"), *final(5)], [1, 4]),
+    "llama.cpp, whose last piece is empty": ([*piece("a"), *piece("b"), *piece("", "length"), *final(2)], [1, 1]),
+    "tokens without text of their own": ([*piece("a"), *piece("bc", "length"), *final(5)], [1, 4]),
     "vllm with continuous_usage_stats": (
-        [piece("a", **usage(1)), piece("bcd", **usage(4)), piece("e", "length", **usage(5)), *final(5)],
+        [*piece("a", **usage(1)), *piece("bcd", **usage(4)), *piece("e", "length", **usage(5)), *final(5)],
         [1, 3, 1],
+    ),
+    "other forms that the standard allows": (
+        [
+            ": ping\n",
+            "\n",
+            "event: message\r\n",
+            *(line.replace("data: ", "data:") for line in piece("a", "length")),
+            *final(1),
+        ],
+        [1],
     ),
 }
 
@@ -44,9 +64,10 @@ def test_tokens_are_counted(lines: list[str], counts: list[int]) -> None:
 
 BROKEN = {
     "nothing": [],
-    "no end": [piece("a")],
-    "no count": [piece("a", "length")],
-    "a count so far": [piece("a", **usage(1))],
+    "no end": piece("a"),
+    "no count": piece("a", "length"),
+    "a count so far": piece("a", **usage(1)),
+    "an event cut short": [*piece("a", "length"), *final(1)[:1]],
 }
 
 
@@ -61,8 +82,11 @@ def test_a_stream_that_breaks_off_is_a_failure(lines: list[str]) -> None:
 
 
 def test_an_error_in_the_stream_is_a_failure() -> None:
+    counts = TokenCounts()
+    data, end = event('{"error": {"message": "no room", "code": 503}}')
+    assert counts.read(data) == 0
     with pytest.raises(RequestFailed, match="no room") as caught:
-        TokenCounts().read('data: {"error": {"message": "no room", "code": 503}}\n')
+        counts.read(end)
     assert caught.value.kind == "ErrorEvent"
 
 

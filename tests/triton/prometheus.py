@@ -1,16 +1,13 @@
 """Reads Triton's /metrics."""
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
 
+from inflight_client.metrics import parse_metrics
 from scripts.triton_server import TritonServer
-
-_LINE = re.compile(r"([\w:]+)\{(.*)\} (\S+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,9 @@ class Scrape:
 
 def scrape(server: TritonServer) -> Scrape:
     """What /metrics shows now of ours."""
-    lines = (_LINE.fullmatch(line) for line in httpx.get(server.metrics_url).text.splitlines())
-    return Scrape(
-        {
-            (match[1], frozenset(_LABEL.findall(match[2]))): float(match[3])
-            for match in lines
-            if match and match[1].startswith(("inflight:", "nv_trt_llm_"))
-        }
-    )
+    samples = parse_metrics(httpx.get(server.metrics_url).text).samples
+    ours = (sample for sample in samples if sample.name.startswith(("inflight:", "nv_trt_llm_")))
+    return Scrape({(sample.name, frozenset(sample.labels.items())): sample.value for sample in ours})
 
 
 def scrape_when(server: TritonServer, reached: Callable[[Scrape], bool], seconds: float = 20) -> Scrape:

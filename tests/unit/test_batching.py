@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.request import Request
+from inflight.request_options import RequestOptions
+from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, make_request, make_scheduler, shares, step
 
@@ -43,6 +45,32 @@ def test_or_until_its_first_request_has_waited_long_enough(strategy: str) -> Non
     assert planned(scheduler, 1.0) == {}
     assert scheduler.wakes_at is not None
     assert planned(scheduler, scheduler.wakes_at) == {"a": 4}
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [
+        ("fcfs", {"options": RequestOptions(deadline_ms=20)}),
+        ("fcfs", {"options": RequestOptions(timeout=20_000)}),
+        ("slo", {"target_ttft_ms": 20}),
+    ],
+    ids=["deadline", "timeout", "target"],
+)
+def test_the_scheduler_wakes_when_the_time_of_a_waiting_request_is_up(policy: str, limits: dict[str, Any]) -> None:
+    scheduler = run_to_completion(
+        "static",
+        scheduling_policy=policy,
+        shed_lost_requests=True,
+        policies=QueuePolicies(QueuePolicy(allow_timeout_override=True)),
+    )
+    request = make_request("a", 4, arrival=1.0, **limits)
+    scheduler.policies.apply(request)
+    scheduler.add(request)
+    assert planned(scheduler, 1.0) == {}
+    assert scheduler.wakes_at == pytest.approx(1.02)
+    assert [ended for ended, _, _ in scheduler.expire(scheduler.wakes_at)] == [request]
+    assert planned(scheduler, scheduler.wakes_at) == {}
+    assert scheduler.wakes_at is None
 
 
 @pytest.mark.parametrize("strategy", ["static", "dynamic", "bucketed"])

@@ -12,7 +12,9 @@ TEXT = r"""
 # HELP waiting Requests.
 # TYPE waiting gauge
 waiting{model="llm",version="1"} 3
-waiting{model="other \"{}\" one",version="1"} 4.5
+waiting{model="a \"b\",{c=\\d}\ne",version="1"} 4.5
+# TYPE tokens counter
+tokens{model="llm"} 12
 total 7e3 1700000000
 seconds_bucket{le="+Inf"} 9
 nothing NaN
@@ -23,13 +25,19 @@ def test_metrics_are_read() -> None:
     snapshot = parse_metrics(TEXT)
     assert snapshot.value("waiting") == 7.5
     assert snapshot.value("waiting", model="llm") == 3
-    assert snapshot.value("waiting", model=r"other \"{}\" one") == 4.5
+    assert snapshot.value("waiting", model='a "b",{c=\\d}\ne') == 4.5
+    assert snapshot.value("tokens") == 12
     assert snapshot.value("total") == 7000
     assert [sample.labels for sample in snapshot.select("seconds_bucket")] == [{"le": "+Inf"}]
     with pytest.raises(KeyError, match="no metric absent"):
         snapshot.value("absent")
     with pytest.raises(KeyError, match="llama"):
         snapshot.value("waiting", model="llama")
+
+
+def test_what_is_not_metrics_is_refused() -> None:
+    with pytest.raises(ValueError, match="metric name"):
+        parse_metrics("<html><body>Not here</body></html>")
 
 
 def test_watchdog_acts_once_in_order_and_not_when_done() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inflight import EngineDead, InvalidRequest
+from inflight import EngineDead, InvalidRequest, RequestOptions
 from inflight.core import EngineCore
 from inflight.outputs import TokenEvent
 from inflight.request import Request
@@ -293,3 +293,17 @@ def test_while_a_batch_fills_the_engine_sleeps(monkeypatch: pytest.MonkeyPatch) 
     # It looked when each came, and when the wait was over.
     assert sum(not plan.scheduled for plan in plans) <= 4
     assert [len(plan.scheduled) for plan in plans if plan.scheduled] == [2, 2, 2]
+
+
+def test_while_a_batch_fills_a_deadline_ends_its_request_on_time() -> None:
+    harness = Harness(make_scheduler(max_num_seqs=3, batching_strategy="static", batch_wait_ms=TIMEOUT * 1e3))
+    harness.thread.start()
+    request = make_request("a", 8, arrival=time.monotonic(), options=RequestOptions(deadline_ms=100))
+    harness.scheduler.policies.apply(request)
+    harness.core.submit(request)
+    harness.wait_for_ends("a")
+    waited = time.monotonic() - request.arrival
+    harness.core.close()
+    harness.join()
+    assert harness.ends() == {"a": "expired"}
+    assert 0.1 <= waited < TIMEOUT / 2

@@ -1,11 +1,12 @@
 """The order of those who wait, and what becomes of those who wait too long."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.request import Request
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
-from inflight.scheduler.request_heap import RequestHeap
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request
@@ -139,27 +140,19 @@ def test_those_that_are_held_let_others_pass_and_get_their_places_back() -> None
     assert queue.num_tokens == 6
 
 
-def test_memory_follows_those_that_wait_not_those_that_left() -> None:
-    heap = RequestHeap()
-    for number in range(10_000):
-        heap.add(make_request(f"{number}", 1), (number,))
-        if number >= 10:
-            heap.remove(f"{number - 10}")
-    assert len(heap) == 10
-    assert len(heap._heap) < 100
-    assert [request.request_id for request in heap] == [f"{number}" for number in range(9990, 10_000)]
-
-
 def test_timers_come_due_in_order_and_once() -> None:
     timers = Timers()
     for name, when in [("a", 3.0), ("b", 1.0), ("c", 1.0), ("gone", 0.5), ("d", 9.0)]:
         timers.set(make_request(name, 1), when)
     timers.clear("gone")
     timers.clear("never set")
+    assert timers.next_due == 1.0
     assert timers.due(0.9) == []
     assert [request.request_id for request in timers.due(3.0)] == ["b", "c", "a"]
     assert timers.due(3.0) == []
-    assert len(timers) == 1
+    assert (len(timers), timers.next_due) == (1, 9.0)
+    timers.clear("d")
+    assert (len(timers), timers.next_due) == (0, math.inf)
 
 
 def test_who_is_held_still_counts_as_waiting() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
+from httpx_sse import EventSource
 
 from inflight_client.errors import DeadlineExceeded, InflightError, InvalidRequest, ModelNotReady, RequestCancelled
 from inflight_client.options import Options
@@ -108,14 +109,15 @@ class AsyncHttpCall:
             try:
                 if response.is_error:
                     raise await self._error(response, http_wire.message_of(await response.aread()))
-                lines = response.aiter_lines()
-                while (line := await self._until(end, anext(lines, None))) is not None:
-                    if (event := http_wire.event(line)) is None:
-                        continue
-                    if "error" in event:
-                        raise await self._error(response, str(event["error"]))
+                events = EventSource(response).aiter_sse()
+                while (event := await self._until(end, anext(events, None))) is not None:
+                    if not event.data:
+                        continue  # The standard has no such events, but httpx-sse passes them on.
+                    outputs = http_wire.outputs_of(event)
+                    if "error" in outputs:
+                        raise await self._error(response, str(outputs["error"]))
                     end = _End(now + self._total, f"the answer was not finished within {self._total} s")
-                    yield http_wire.decode(event, self._request.num_samples)
+                    yield http_wire.decode(outputs, self._request.num_samples)
             finally:
                 await opening.__aexit__(None, None, None)
         except httpx.HTTPError as error:

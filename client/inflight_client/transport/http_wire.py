@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import httpx
+from httpx_sse import ServerSentEvent, SSEError
 
 from inflight_client.errors import (
     AccessDenied,
@@ -65,15 +66,15 @@ def encode(request: Request, seconds: float) -> dict[str, object]:
     }
 
 
-def event(line: str) -> dict[str, Any] | None:
-    """What a line of the stream holds. Raises ServerFault where it is no event of Triton's."""
-    if not line.startswith("data:"):
-        return None
+def outputs_of(event: ServerSentEvent) -> dict[str, Any]:
+    """The model's outputs or its error, as an event of the stream has them. Raises ServerFault for any other event."""
     try:
-        decoded = json.loads(line.removeprefix("data:"))
+        outputs = event.json()
     except ValueError:
-        raise ServerFault(f"the server sent an event that is not JSON: {line[:200]!r}") from None
-    return decoded if isinstance(decoded, dict) else None
+        outputs = None
+    if not isinstance(outputs, dict):
+        raise ServerFault(f"the server sent an event that is no JSON object: {event.data[:200]!r}")
+    return outputs
 
 
 def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
@@ -132,6 +133,8 @@ def _seconds(header: str | None) -> float | None:
 
 def error_of_httpx(error: httpx.HTTPError) -> InflightError:
     """What a failure of httpx's means."""
+    if isinstance(error, SSEError):
+        return ServerFault(str(error))
     return TransportError(str(error) or type(error).__name__)
 
 

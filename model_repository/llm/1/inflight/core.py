@@ -140,7 +140,10 @@ class EngineCore:
         return not self._closed
 
     def wait_for_batch(self) -> None:
-        """After a step without a request, while a batch may still fill: return when it is time for the next step."""
+        """After a step without a request, while a batch may still fill: return when it is time for the next step.
+
+        That is also when the time of a waiting request is up.
+        """
         wakes_at = self._scheduler.wakes_at
         if wakes_at is None or self._scheduler.running:
             return
@@ -175,7 +178,6 @@ class EngineCore:
         """
         events = self._take_arrivals()
         started = self._clock()
-        # Whoever can be late keeps the engine stepping, so that this is also soon enough for those that wait.
         events += [
             TokenEvent(request, finish_reason=reason, error=error)
             for request, reason, error in self._scheduler.expire(started)

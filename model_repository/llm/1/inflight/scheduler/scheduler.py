@@ -74,8 +74,10 @@ class Scheduler:
 
     @property
     def wakes_at(self) -> float | None:
-        """After an empty plan: when to plan again though nothing arrives."""
-        return self._batching.wakes_at
+        """After an empty plan: when to `expire` and plan again though nothing arrives."""
+        if self._batching.wakes_at is None:
+            return None
+        return min(self._batching.wakes_at, self._deadlines.next_due, self.waiting.next_due)
 
     def fits(self, request: Request) -> bool:
         """Whether the request could ever run to its end, given the whole cache."""

@@ -40,7 +40,7 @@ class WaitingQueue:
         return request_id in self._here
 
     def __iter__(self) -> Iterator[Request]:
-        """All requests in order; sorts them, so it is no part of a step."""
+        """All requests in order."""
         for key in sorted(self._orders):
             yield from self._orders[key]
 
@@ -122,6 +122,11 @@ class WaitingQueue:
         if not len(order):
             del self._orders[key]
         return key[1]
+
+    @property
+    def next_due(self) -> float:
+        """When `expire` has something to do next; infinity if never."""
+        return min([self._timers.next_due, *(order.next_due for order in self._orders.values())])
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
         """Apply `timeout_action` to those whose `wait_until` has come, and give up those that the policy calls lost.

@@ -1,10 +1,12 @@
 """What a queue policy is."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
+from sortedcontainers import SortedList
+
 from inflight.request import Request
-from inflight.scheduler.request_heap import RequestHeap
 
 
 class Order(ABC):
@@ -27,11 +29,16 @@ class Order(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Request]:
-        """All requests in order as things stand; sorts them, so it is no part of a step."""
+        """All requests in order as things stand."""
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
         """Requests that the policy gives up, each with the reason; they stay here until they are removed."""
         return []
+
+    @property
+    def next_due(self) -> float:
+        """When `expire` may give up a request next; infinity if never."""
+        return math.inf
 
 
 class KeyedOrder(Order):
@@ -39,23 +46,25 @@ class KeyedOrder(Order):
 
     def __init__(self, key: Callable[[Request], float]) -> None:
         self._key = key
-        self._heap = RequestHeap()
+        self._sorted: SortedList[tuple[float, int, Request]] = SortedList()
+        self._entries: dict[str, tuple[float, int, Request]] = {}
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
-        self._heap.add(request, (self._key(request), request.number))
+        entry = self._key(request), request.number, request
+        self._entries[request.request_id] = entry
+        self._sorted.add(entry)
 
     def remove(self, request_id: str) -> None:
-        self._heap.remove(request_id)
+        self._sorted.remove(self._entries.pop(request_id))
 
     def first(self) -> Request | None:
-        first = self._heap.first()
-        return None if first is None else first[1]
+        return self._sorted[0][2] if self._sorted else None
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._heap)
+        return (request for _, _, request in self._sorted)
 
 
 class SchedulingPolicy(ABC):

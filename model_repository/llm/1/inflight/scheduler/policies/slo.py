@@ -83,3 +83,7 @@ class _SlackOrder(Order):
                 self._keyed.remove(request.request_id)
                 self._keyed.add(request)
         return given_up
+
+    @property
+    def next_due(self) -> float:
+        return self._timers.next_due
