@@ -45,7 +45,7 @@ $(installed): pyproject.toml client/pyproject.toml
 	@touch $@
 
 serve: $(installed)
-	@$(bin)/python -m scripts.serve
+	@$(bin)/python -m scripts.launch.serve
 
 gateway: $(installed)
 	@$(bin)/inflight-gateway --server 127.0.0.1:$(or $(GRPC_PORT),8001) $(ARGS)

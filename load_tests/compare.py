@@ -34,16 +34,16 @@ from load_tests.endpoints import Endpoint, grpc_endpoint, openai_endpoint
 from load_tests.generator import closed_loop
 from load_tests.records import Run, write_records
 from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
-from scripts.bench_report import environment
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
-from scripts.model_repository import render_repository
+from scripts.launch.default_model import default_model
+from scripts.launch.environment import environment
+from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import render_repository
+from scripts.launch.server_process import ServerProcess
+from scripts.launch.triton_server import TritonServer
 from scripts.peers import llama_cpp, transformers, vllm
 from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import MODEL, Peer
 from scripts.peers.transformers_server import BATCHINGS
-from scripts.server_process import ServerProcess
-from scripts.triton_server import TritonServer
 
 STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
 READY_SECONDS = 300.0

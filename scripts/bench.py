@@ -34,15 +34,16 @@ from tqdm import tqdm
 from inflight_client import InflightError
 from load_tests.workload import PROMPT_WORDS, Task
 from scripts.bench_ratios import COMMITTED, Ratios, comparison, ratios_of, worse
-from scripts.bench_report import Measurement, Run, as_json, environment, table
+from scripts.bench_report import Measurement, Run, as_json, table
 from scripts.bench_systems import SYSTEMS, Advance, System
 from scripts.bench_workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
-from scripts.default_model import NAME, default_model
-from scripts.errors import LauncherError
-from scripts.other_load import OtherLoad
+from scripts.launch.default_model import NAME, default_model
+from scripts.launch.environment import environment
+from scripts.launch.errors import LauncherError
+from scripts.launch.other_load import OtherLoad
+from scripts.launch.served_model import DEVICE, DTYPE
+from scripts.launch.triton_runtime import triton_runtime
 from scripts.peers.dtype import best_dtype
-from scripts.served_model import DEVICE, DTYPE
-from scripts.triton_runtime import triton_runtime
 
 ROUNDS = 2
 REQUESTS = 64

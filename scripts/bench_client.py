@@ -25,8 +25,8 @@ from tritonclient.grpc import service_pb2_grpc
 from inflight_client import AsyncClient, Client, InflightError, Sampling
 from inflight_client.request import make_request
 from inflight_client.transport.grpc_wire import encode
-from scripts.errors import LauncherError
-from scripts.triton_server import TritonServer
+from scripts.launch.errors import LauncherError
+from scripts.launch.triton_server import TritonServer
 
 METRONOME = Path(__file__).parents[1] / "load_tests" / "metronome"
 PROMPT = "a prompt of six short words"

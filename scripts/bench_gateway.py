@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 from inflight_client import InflightError
 from scripts.bench_peers import Load, Stream, closed_loop, connect_triton, num_tasks, tasks_of
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.served_model import triton_server
+from scripts.launch.triton_server import TritonServer
 from scripts.peers.peer import MODEL, Peer
-from scripts.served_model import triton_server
-from scripts.triton_server import TritonServer
 
 LEVELS = (1, 8, 32)
 ROUNDS = 3

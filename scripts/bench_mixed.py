@@ -17,8 +17,8 @@ import numpy as np
 from inflight_client import InflightError
 from load_tests.workload import VOCABULARY
 from scripts.bench_peers import Stream, inflight_server
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
 
 USERS = 32
 UNDISTURBED_SECONDS = 8.0

@@ -30,15 +30,15 @@ from tqdm import tqdm
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from load_tests.workload import OUTPUT_TOKENS, Task
-from scripts.bench_report import environment
 from scripts.bench_systems import ANSWER_SECONDS
 from scripts.bench_workload import workload
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
+from scripts.launch.default_model import default_model
+from scripts.launch.environment import environment
+from scripts.launch.errors import LauncherError
+from scripts.launch.served_model import triton_server
 from scripts.peers import llama_cpp, vllm
 from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import Peer, check_whole
-from scripts.served_model import triton_server
 
 LEVELS = (1, 8, 32, 64)
 ROUNDS = 2

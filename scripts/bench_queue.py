@@ -19,10 +19,10 @@ import numpy as np
 import tritonclient.grpc.aio as aio
 from tritonclient.utils import np_to_triton_dtype
 
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 
 BURST = 64
 OVERLOAD = 400

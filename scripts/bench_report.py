@@ -1,18 +1,10 @@
 """What `make bench` has measured, and how it is shown."""
 
 import dataclasses
-import os
-import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any
-
-from inflight.model.cpu.instruction_sets import instruction_sets
-from scripts.wheels import pinned
 
 HEADER = (
     "System",
@@ -114,23 +106,6 @@ def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
 
 def _or_unknown(value: float | None, form: str) -> str:
     return UNKNOWN if value is None else format(value, form)
-
-
-def environment(dtype: str, device: str) -> dict[str, Any]:
-    """Return what the numbers depend on besides the code."""
-    return {
-        "versions": f"Python {platform.python_version()}, torch {version('torch')}, "
-        f"transformers {version('transformers')}, Triton of {pinned('triton-runtime').replace('==', ' ')}",
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "dtype": f"{dtype} on {device}",
-    }
-
-
-def _cpu_name() -> str:
-    """The processor's name, and what it has for bfloat16: some names stand for several generations."""
-    name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{name[1] if name else platform.machine()} with {next(iter(instruction_sets()), 'no AVX2')}"
 
 
 def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SCHEDULING_POLICIES, SchedulerConfig
 from inflight.step_result import StepResult
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 
 RUNNING = (8, 64, 512)
 WAITING = (10, 1_000, 100_000)

@@ -20,10 +20,10 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.loader import LoadedModel, load_model
 from scripts.bench_instruction_sets import instruction_sets_table
 from scripts.bench_kernels import kernels_table
-from scripts.bench_report import environment
 from scripts.bench_steps import SETTINGS, Step, floor_of, in_turns, step_of, works
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
+from scripts.launch.default_model import default_model
+from scripts.launch.environment import environment
+from scripts.launch.errors import LauncherError
 
 PROFILED = 5
 LINEAR = ("inflight::linear", "inflight::linear_silu_mul", "aten::addmm", "aten::mm")

@@ -14,9 +14,9 @@ from inflight_client import AsyncClient, Timeouts
 from load_tests.workload import Task
 from scripts.bench_report import Observed
 from scripts.bench_workload import batch_steps, check_length, static_batches
-from scripts.model_repository import model_parameters
+from scripts.launch.model_repository import model_parameters
+from scripts.launch.served_model import DEVICE, DTYPE, triton_server
 from scripts.peers.transformers_server import continuous_batching, load_model, load_tokenizer, static_batch
-from scripts.served_model import DEVICE, DTYPE, triton_server
 
 # Of so many requests one is enough to know the speed of one by one, which is the same for all.
 ONE_BY_ONE_SHARE = 8

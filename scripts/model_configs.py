@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from scripts.model_repository import MODEL_REPOSITORY
+from scripts.launch.model_repository import MODEL_REPOSITORY
 
 _BATCH_NOTE = "Every tensor has a batch dimension in front."
 

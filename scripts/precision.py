@@ -26,8 +26,8 @@ from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from scripts.bench_workload import workload
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/architecture.md", "docs/experiments.md")

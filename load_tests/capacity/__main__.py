@@ -33,10 +33,10 @@ from load_tests.capacity.search import search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
 from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
-from scripts.other_load import OtherLoad
-from scripts.served_model import triton_server
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.other_load import OtherLoad
+from scripts.launch.served_model import triton_server
 
 MODEL = "llm"
 KINDS = {kind.name: kind for kind in (USERS, RATE)}

@@ -7,7 +7,7 @@ with the default model in bfloat16. Both lie in the cache, 4 GB, and are made on
 import argparse
 import sys
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 from scripts.peers import llama_cpp, vllm
 
 

@@ -6,12 +6,12 @@ import tempfile
 import venv
 from pathlib import Path
 
-from scripts.cache import build_once, cache_root
-from scripts.default_model import default_gguf
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.default_model import default_gguf
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.shell import run
+from scripts.launch.wheels import fetch_source, pinned_all
 from scripts.peers.peer import Peer
-from scripts.server_process import ADDRESS
-from scripts.shell import run
-from scripts.wheels import fetch_source, pinned_all
 
 NAME = "llama.cpp"
 # Prompts and answers of the benchmarks stay below it.

@@ -7,7 +7,7 @@ from functools import partial
 
 import aiohttp
 
-from scripts.server_process import ServerProcess, fill_ports
+from scripts.launch.server_process import ServerProcess, fill_ports
 
 MODEL = "model"
 """What they call the model that they serve."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from aiohttp import web
 
+from scripts.launch.server_process import ADDRESS
 from scripts.peers.dtype import best_dtype
-from scripts.server_process import ADDRESS
 
 STATIC, CONTINUOUS = "static", "continuous"
 # Most tokens of a step of the manager: as many as of ours.

@@ -5,12 +5,12 @@ import os
 import venv
 from pathlib import Path
 
-from scripts.cache import build_once, cache_root
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.shell import run
+from scripts.launch.wheels import pinned
 from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import MODEL, Peer
-from scripts.server_process import ADDRESS
-from scripts.shell import run
-from scripts.wheels import pinned
 
 NAME = "vLLM"
 CONTEXT = 2048

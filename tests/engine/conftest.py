@@ -8,7 +8,7 @@ import transformers
 from inflight import Engine
 from inflight.model.cpu.instruction_sets import instruction_sets
 from inflight.model.cpu.kernels import load_kernels
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 from tests.engine.models import Tiny, make_engine
 from tests.parity.zoo import SERVED, save_model
 

@@ -12,9 +12,9 @@ import pytest
 
 from load_tests.capacity.timeline import read_timeline
 from load_tests.records import read_records
-from scripts.default_model import default_model
-from scripts.served_model import triton_server
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.served_model import triton_server
+from scripts.launch.triton_server import TritonServer
 from tests.load.servers import metronome_server
 
 FIRST_SECONDS, GAP_SECONDS = 0.1, 0.01

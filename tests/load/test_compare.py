@@ -12,7 +12,7 @@ from load_tests.endpoints import grpc_endpoint
 from load_tests.records import Record, Run
 from load_tests.result import Slo
 from load_tests.workload_file import WORKLOADS, read_workload
-from scripts.server_process import ServerProcess
+from scripts.launch.server_process import ServerProcess
 from tests.load.servers import metronome_server
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from scripts.server_process import ADDRESS, fill_ports
-from scripts.triton_server import TritonServer
+from scripts.launch.server_process import ADDRESS, fill_ports
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import metronome_server
 

@@ -9,9 +9,10 @@ import pytest
 
 from load_tests.workload import Task
 from scripts import bench
-from scripts.bench_report import HEADER, Measurement, Observed, Run, as_json, environment, table
+from scripts.bench_report import HEADER, Measurement, Observed, Run, as_json, table
 from scripts.bench_systems import SYSTEMS, Advance, Serve, System
 from scripts.bench_workload import batch_steps, check_length, static_batches, useful_tokens, workload
+from scripts.launch.environment import environment
 
 
 def tasks(*output_tokens: int) -> list[Task]:

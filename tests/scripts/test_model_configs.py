@@ -3,8 +3,8 @@
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.model_configs import configs
-from scripts.model_repository import MODEL_REPOSITORY
 
 
 def read(model: str) -> model_config_pb2.ModelConfig:

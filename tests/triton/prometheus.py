@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 
 _LINE = re.compile(r"([\w:]+)\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

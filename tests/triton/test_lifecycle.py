@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from scripts.triton_server import SHARED_MEMORY, TritonServer
+from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from tests.parity.zoo import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from scripts.launch.triton_server import TritonServer
 from scripts.model_configs import PROFILES
-from scripts.triton_server import TritonServer
 from tests.parity.zoo import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm

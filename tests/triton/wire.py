@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-from scripts.model_repository import MODEL_REPOSITORY
+from scripts.launch.model_repository import MODEL_REPOSITORY
 
 _CONFIG = text_format.Parse((MODEL_REPOSITORY / "llm" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
 INPUTS = {tensor.name: tensor for tensor in _CONFIG.input}

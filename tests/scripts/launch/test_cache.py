@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cache import build_once, cache_root
-from scripts.errors import LauncherError
-from scripts.wheels import fetch_wheel, pinned
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.errors import LauncherError
+from scripts.launch.wheels import fetch_wheel, pinned
 
 
 def test_the_cache_can_be_put_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

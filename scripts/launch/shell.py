@@ -3,7 +3,7 @@
 import subprocess
 from collections.abc import Sequence
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 
 
 def run(command: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 
 ADDRESS = "127.0.0.1"
 

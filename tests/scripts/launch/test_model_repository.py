@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from scripts.errors import LauncherError
-from scripts.model_repository import render_repository
+from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import render_repository
 
 
 def read_config(path: Path) -> model_config_pb2.ModelConfig:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.errors import LauncherError
-from scripts.triton_server import SHARED_MEMORY, TritonServer
+from scripts.launch.errors import LauncherError
+from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 
 READY_SECONDS = 60
 
@@ -145,7 +145,7 @@ def test_a_killed_launcher_takes_its_server_with_it(repository: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 server = TritonServer(Path(sys.argv[1]), log=print)
 server.start()
 server.wait_ready(60, ["llm"])

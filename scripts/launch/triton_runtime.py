@@ -15,9 +15,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.cache import build_once, cache_root
-from scripts.errors import LauncherError
-from scripts.wheels import fetch_wheel, pinned
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.errors import LauncherError
+from scripts.launch.wheels import fetch_wheel, pinned
 
 _SERVER = "pytriton/tritonserver/bin/tritonserver"
 _BACKEND = "pytriton/tritonserver/backends/python/"

@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 
-PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def pinned(group: str) -> str:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from scripts import other_load
-from scripts.other_load import OtherLoad, own_seconds
+from scripts.launch import other_load
+from scripts.launch.other_load import OtherLoad, own_seconds
 
 # The child of a child, as a server's stub is, that works for a while and stays.
 WORK = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"

@@ -6,9 +6,9 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 
-MODEL_REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
+MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def render_repository(

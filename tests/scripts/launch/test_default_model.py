@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 
 END_OF_TURN = 2
 

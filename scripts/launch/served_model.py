@@ -5,8 +5,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 
 DTYPE = "bfloat16"
 DEVICE = "cpu"

@@ -5,8 +5,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from scripts.server_process import ADDRESS, ServerProcess, fill_ports
-from scripts.triton_runtime import TritonRuntime, triton_runtime
+from scripts.launch.server_process import ADDRESS, ServerProcess, fill_ports
+from scripts.launch.triton_runtime import TritonRuntime, triton_runtime
 
 SHARED_MEMORY = Path("/dev/shm")
 
