@@ -63,31 +63,31 @@ compare: $(installed)
 	@$(bin)/python -m load_tests.compare $(COMPARE)
 
 bench: $(installed)
-	@$(bin)/python -m scripts.bench --json results/bench.json $(BENCH)
+	@$(bin)/python -m load_tests.bench --json results/bench.json $(BENCH)
 
 bench-step: $(installed)
-	@$(bin)/python -m scripts.bench_step
+	@$(bin)/python -m load_tests.bench.step_breakdown
 
 bench-mixed: $(installed)
-	@$(bin)/python -m scripts.bench_mixed
+	@$(bin)/python -m load_tests.bench.mixed
 
 precision: $(installed)
-	@$(bin)/python -m scripts.precision
+	@$(bin)/python -m load_tests.bench.precision
 
 bench-client: $(installed)
-	@$(bin)/python -m scripts.bench_client
+	@$(bin)/python -m load_tests.bench.client
 
 bench-gateway: $(installed)
-	@$(bin)/python -m scripts.bench_gateway
+	@$(bin)/python -m load_tests.bench.gateway
 
 peers: $(installed)
 	@$(bin)/python -m scripts.peers
 
 bench-peers: $(installed)
-	@$(bin)/python -m scripts.bench_peers $(PEERS)
+	@$(bin)/python -m load_tests.bench.peers $(PEERS)
 
 bench-queue: $(installed)
-	@$(bin)/python -m scripts.bench_queue
+	@$(bin)/python -m load_tests.bench.queues
 
 # Not from $(VENV): the machine has a torch for its GPU.
 gpu-check:

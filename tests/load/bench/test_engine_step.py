@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from scripts.bench_steps import BLOCK_SIZE, DECODES, Work, in_turns, num_blocks, plan_of, works
-from scripts.precision import agreement, compare, left_at
+from load_tests.bench.engine_step import BLOCK_SIZE, DECODES, Work, in_turns, num_blocks, plan_of, works
+from load_tests.bench.precision import agreement, compare, left_at
 
 
 @pytest.mark.parametrize("work", works(), ids=lambda work: work.name)

@@ -1,6 +1,6 @@
 """The table of `make bench-queue`."""
 
-from scripts.bench_queue import QUEUES, row
+from load_tests.bench.queues import QUEUES, row
 
 
 def test_rounds_are_told_by_the_middle_and_the_worst_and_refused_requests_are_not_timed() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from inflight_client import AsyncClient, Timeouts
+from load_tests.bench.report import Observed
+from load_tests.bench.workload import batch_steps, check_length, static_batches
 from load_tests.workload import Task
-from scripts.bench_report import Observed
-from scripts.bench_workload import batch_steps, check_length, static_batches
 from scripts.launch.model_repository import model_parameters
 from scripts.launch.served_model import DEVICE, DTYPE, triton_server
 from scripts.peers.transformers_server import continuous_batching, load_model, load_tokenizer, static_batch

@@ -29,9 +29,9 @@ import numpy as np
 from tqdm import tqdm
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
+from load_tests.bench.systems import ANSWER_SECONDS
+from load_tests.bench.workload import workload
 from load_tests.workload import OUTPUT_TOKENS, Task
-from scripts.bench_systems import ANSWER_SECONDS
-from scripts.bench_workload import workload
 from scripts.launch.default_model import default_model
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError

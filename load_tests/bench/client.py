@@ -28,7 +28,7 @@ from inflight_client.transport.grpc_wire import encode
 from scripts.launch.errors import LauncherError
 from scripts.launch.triton_server import TritonServer
 
-METRONOME = Path(__file__).parents[1] / "load_tests" / "metronome"
+METRONOME = Path(__file__).parents[1] / "metronome"
 PROMPT = "a prompt of six short words"
 ROUNDS = 3
 MEMORY_REQUESTS = (2_000, 20_000)

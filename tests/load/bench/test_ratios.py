@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts import bench_ratios
-from scripts.bench_ratios import ENGINE, NOISE, PEER, SERVER, Ratios, comparison, ratios_of, worse
-from scripts.bench_report import Measurement, Observed, Run
-from scripts.bench_systems import SYSTEMS
+from load_tests.bench import ratios as bench_ratios
+from load_tests.bench.ratios import ENGINE, NOISE, PEER, SERVER, Ratios, comparison, ratios_of, worse
+from load_tests.bench.report import Measurement, Observed, Run
+from load_tests.bench.systems import SYSTEMS
 
 
 def measured(system: str, at_once: int, *speeds: float) -> Measurement:

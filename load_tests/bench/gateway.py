@@ -16,7 +16,7 @@ from functools import partial
 from tqdm import tqdm
 
 from inflight_client import InflightError
-from scripts.bench_peers import Load, Stream, closed_loop, connect_triton, num_tasks, tasks_of
+from load_tests.bench.peers import Load, Stream, closed_loop, connect_triton, num_tasks, tasks_of
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from load_tests.bench import __main__ as bench
+from load_tests.bench.report import HEADER, Measurement, Observed, Run, as_json, table
+from load_tests.bench.systems import SYSTEMS, Advance, Serve, System
+from load_tests.bench.workload import batch_steps, check_length, static_batches, useful_tokens, workload
 from load_tests.workload import Task
-from scripts import bench
-from scripts.bench_report import HEADER, Measurement, Observed, Run, as_json, table
-from scripts.bench_systems import SYSTEMS, Advance, Serve, System
-from scripts.bench_workload import batch_steps, check_length, static_batches, useful_tokens, workload
 from scripts.launch.environment import environment
 
 

@@ -1,8 +1,8 @@
 """What a step costs outside the model: `schedule()` and `commit()` by requests that run and that wait.
 
-`python -m scripts.bench_scheduler`. Every combination runs decode-only steps of a full running set beside a queue that
-can't be admitted; the times are medians over steps. Beside them stands what a step of the default model takes in the
-same run, and the share of it that planning and committing are with 1,000 waiting.
+`python -m load_tests.bench.scheduler`. Every combination runs decode-only steps of a full running set beside a queue
+that can't be admitted; the times are medians over steps. Beside them stands what a step of the default model takes in
+the same run, and the share of it that planning and committing are with 1,000 waiting.
 """
 
 import argparse

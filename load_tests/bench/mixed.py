@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from inflight_client import InflightError
+from load_tests.bench.peers import Stream, inflight_server
 from load_tests.workload import VOCABULARY
-from scripts.bench_peers import Stream, inflight_server
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
-from scripts.bench_steps import SETTINGS, Step, medians_in_turns, seconds_of, step_of, works
+from load_tests.bench.engine_step import SETTINGS, Step, medians_in_turns, seconds_of, step_of, works
 
 _steps: list[Step] = []
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from load_tests.workload import Task
-from scripts.bench_peers import (
+from load_tests.bench.peers import (
     LEVELS,
     OURS,
     ROUNDS,
@@ -23,6 +22,7 @@ from scripts.bench_peers import (
     table,
     tasks_of,
 )
+from load_tests.workload import Task
 
 
 def measured(tokens: int) -> Measured:

@@ -32,11 +32,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from inflight_client import InflightError
+from load_tests.bench.ratios import COMMITTED, Ratios, comparison, ratios_of, worse
+from load_tests.bench.report import Measurement, Run, as_json, table
+from load_tests.bench.systems import SYSTEMS, Advance, System
+from load_tests.bench.workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
 from load_tests.workload import PROMPT_WORDS, Task
-from scripts.bench_ratios import COMMITTED, Ratios, comparison, ratios_of, worse
-from scripts.bench_report import Measurement, Run, as_json, table
-from scripts.bench_systems import SYSTEMS, Advance, System
-from scripts.bench_workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
 from scripts.launch.default_model import NAME, default_model
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
@@ -91,7 +91,7 @@ def _at_least_one(text: str) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Measure, print the tables, write the files asked for and return the exit status: 1 after a regression."""
-    from scripts.bench_step import shares_of_floor
+    from load_tests.bench.step_breakdown import shares_of_floor
 
     folder = default_model()
     # Downloaded now rather than in the middle of the run.

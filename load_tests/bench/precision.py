@@ -25,11 +25,11 @@ from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from scripts.bench_workload import workload
+from load_tests.bench.workload import workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/architecture.md", "docs/experiments.md")
 WINDOW, WINDOWS = 256, 24
 ANSWERS, ANSWER_TOKENS = 32, 96

@@ -18,9 +18,9 @@ from inflight import EngineConfig
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.loader import LoadedModel, load_model
-from scripts.bench_instruction_sets import instruction_sets_table
-from scripts.bench_kernels import kernels_table
-from scripts.bench_steps import SETTINGS, Step, floor_of, in_turns, step_of, works
+from load_tests.bench.engine_step import SETTINGS, Step, floor_of, in_turns, step_of, works
+from load_tests.bench.instruction_sets import instruction_sets_table
+from load_tests.bench.kernels import kernels_table
 from scripts.launch.default_model import default_model
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError

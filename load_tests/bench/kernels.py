@@ -19,7 +19,7 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cpu.packed_linear import rounded_to_int8
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
-from scripts.bench_steps import BLOCK_SIZE, Step, Work, decodes, in_turns, num_blocks, plan_of
+from load_tests.bench.engine_step import BLOCK_SIZE, Step, Work, decodes, in_turns, num_blocks, plan_of
 
 ROWS = (1, 64)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench_report import Measurement
+from load_tests.bench.report import Measurement
 
-COMMITTED = Path(__file__).with_name("bench_ratios.json")
+COMMITTED = Path(__file__).with_name("ratios.json")
 # Rounds of one run on an idle machine were up to 11 % off their median.
 NOISE = 0.15
 PEER = ("transformers `generate`, static batches", 32)
