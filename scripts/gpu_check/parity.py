@@ -8,8 +8,8 @@ import torch
 from inflight import Engine, EngineConfig, SamplingParams
 from inflight.model.attention import backend
 from scripts.gpu_check.finding import Finding
-from tests.engine.dense_reference import CASES, worst_error
-from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.dense_attention import CASES, worst_error
+from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
 TOKENS = 20
 ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}

@@ -13,7 +13,7 @@ import pytest
 
 from scripts.launch.triton_server import TritonServer
 from scripts.model_configs import PROFILES
-from tests.parity.zoo import SERVED, save_model
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when

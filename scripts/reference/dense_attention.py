@@ -7,13 +7,15 @@ from typing import TypeAlias
 
 import torch
 
+from inflight import SamplingParams
+from inflight.kv_cache.block_table_array import tables_of
 from inflight.model.attention.interface import AttentionCall, AttentionImpl
 from inflight.model.attention.torch_attention import TorchAttention
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache, LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
-from tests.unit.builders import make_plan, make_request
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 CPU = torch.device("cpu")
 GARBAGE = 1000.0
@@ -108,7 +110,7 @@ class Layer:
         spread = torch.randperm(sum(counts) + 3, generator=self._random).tolist()
         requests = []
         for row, ((past, _), length, count) in enumerate(zip(self._case.rows, lengths, counts, strict=True)):
-            request = make_request(str(row), length)
+            request = Request(str(row), list(range(length)), SamplingParams(), max_tokens=1, seed=0)
             request.num_computed = past
             request.blocks = [spread.pop() for _ in range(count)]
             requests.append(request)
@@ -127,8 +129,7 @@ class Layer:
             for request, sequence in zip(self._requests, sequences, strict=True):
                 for position in range(request.num_computed):
                     pages[request.blocks[position // size], position % size] = sequence[position]
-        plan = make_plan(*((r, new) for r, (_, new) in zip(self._requests, self._case.rows, strict=True)))
-        arrays = BatchArrays.of(plan, size)
+        arrays = BatchArrays.of(self._plan(), size)
         batch = RaggedBatch.on(self._device, arrays)
         order = arrays.order.tolist()
         output = self._attend(batch, order, self.cache)
@@ -136,14 +137,21 @@ class Layer:
         found = {row: output[first:last] for row, (first, last) in zip(order, borders, strict=True)}
         return [found[row] for row in range(len(order))]
 
+    def _plan(self) -> StepPlan:
+        rows = zip(self._requests, self._case.rows, strict=True)
+        scheduled = tuple(ScheduledRequest.next_of(request, new) for request, (_, new) in rows)
+        return StepPlan(scheduled, tables_of([request.blocks for request in self._requests]))
+
     def _attend(self, batch: RaggedBatch, order: list[int], cache: LayerCache) -> torch.Tensor:
-        flat = [
+        query, keys, values = (
             torch.cat([part[row][-self._case.rows[row][1] :] for row in order]).transpose(0, 1)[None]
             for part in (self._query, self._keys, self._values)
-        ]
+        )
         call = AttentionCall(
             torch.nn.Identity(),
-            *flat,
+            query,
+            keys,
+            values,
             scaling=self._case.scaling,
             window=self._case.window,
             softcap=self._case.softcap,

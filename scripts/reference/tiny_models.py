@@ -134,7 +134,8 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
 def save_model(config: PreTrainedConfig, folder: Path) -> Any:
     """Write a model with random weights to `folder` and return it as transformers reads it back, in float32."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).float()
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.float()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
@@ -142,7 +143,8 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
                 weight.normal_(0, 0.06)
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    served: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return served.eval()
 
 
 def greedy(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
