@@ -8,7 +8,7 @@ Without --system, our batching strategies are compared. A system of ours is its 
 differ from it: --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'.
 With --peers alone our server as it is, transformers' static batches and continuous batching, each behind a small server
 of its own, and vLLM and llama.cpp, where `make peers` has installed them; those that it has not are reported as absent.
-All have the same weights in bfloat16, and as many places as there are users; transformers and vLLM compute in float32
+All have the same weights in bfloat16, and as many slots as there are users; transformers and vLLM compute in float32
 on processors for which torch has no fast products of bfloat16.
 """
 
@@ -138,7 +138,7 @@ async def _load(connect: Connect, workload: Workload, users: int, seconds: float
 def table(results: Mapping[str, Compared], workload: Workload) -> str:
     """Return a Markdown table: medians of the rounds, and the spread of the ratio over them."""
     lines = [
-        "| | Tokens/s | Each round | To the first (least to most) | TTFT p50, p99 (s) | ITL p50, p99 (ms) "
+        "| | Tokens/s | Each round | To the first (min to max) | TTFT p50, p99 (s) | ITL p50, p99 (ms) "
         "| In SLO | Goodput (req/s) | Errors |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]

@@ -66,7 +66,7 @@ def measure(system: System, folder: Path, tasks: Sequence[Task], advance: Advanc
 
 
 def bench(folder: Path, tasks: Sequence[Task]) -> list[Measurement]:
-    """Measure all systems in turn, as often as there are rounds, behind a progress bar."""
+    """Measure one system after the other, as often as there are rounds, behind a progress bar."""
     from transformers.utils import logging
 
     # Its bars for the loading of weights would break up this one.

@@ -178,7 +178,7 @@ PAIRS: tuple[tuple[str, Way, Way], ...] = (
 
 
 def compare(url: str) -> dict[tuple[Load, str], tuple[Seen, Seen]]:
-    """Run all loads in all ways, in turn, behind a progress bar; the client's and the stub's."""
+    """Run all loads in all ways, alternating, behind a progress bar; the client's and the stub's."""
     seen = {(load, name): (Seen(), Seen()) for load in LOADS for name, *_ in PAIRS}
     with tqdm(total=2 * ROUNDS * len(seen), bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}") as bar:
         for _ in range(ROUNDS):

@@ -67,7 +67,7 @@ def plan_of(work: Work) -> StepPlan:
     free = iter(range(num_blocks(work)))
     shares, tables = [], []
     for number, (cached, new) in enumerate(work.rows):
-        tokens = [(31 * number + 7 * place) % 30_000 + 100 for place in range(cached + new)]
+        tokens = [(31 * number + 7 * position) % 30_000 + 100 for position in range(cached + new)]
         request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
         request.num_computed = cached
         tables.append([next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))])

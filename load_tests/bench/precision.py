@@ -109,12 +109,12 @@ def transformers_answers(module: Any, prompts: list[list[int]]) -> list[list[int
 
 def left_at(answer: list[int], other: list[int]) -> int | None:
     """Where one answer leaves the other; None if nowhere."""
-    return next((place for place, (a, b) in enumerate(zip(answer, other, strict=True)) if a != b), None)
+    return next((index for index, (a, b) in enumerate(zip(answer, other, strict=True)) if a != b), None)
 
 
 def agreement(answers: list[list[int]], others: list[list[int]]) -> str:
     """How many answers are the same, and where the others part."""
-    parted = [place for a, b in zip(answers, others, strict=True) if (place := left_at(a, b)) is not None]
+    parted = [index for a, b in zip(answers, others, strict=True) if (index := left_at(a, b)) is not None]
     where = f"{min(parted)}, {median(parted):.0f}, {max(parted)}" if parted else ""
     return f"{len(answers) - len(parted)} of {len(answers)} | {where}"
 
@@ -140,7 +140,7 @@ def report(folder: Path) -> Iterator[str]:
     exact = [transformers_logits(float32)(text) for text in tqdm(texts, desc="float32")]
     bfloat16: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     others = transformers_answers(bfloat16, prompts)
-    heads = ("Model", "Perplexity", "Divergence", "Same likeliest", "Same answers", "Part after (least, median, most)")
+    heads = ("Model", "Perplexity", "Divergence", "Same likeliest", "Same answers", "Part after (min, median, max)")
     yield f"| {' | '.join(heads)} | Tokens/s at {', '.join(map(str, SPEED_AT))} |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for name, module in (("transformers, float32", float32), ("transformers, bfloat16", bfloat16)):

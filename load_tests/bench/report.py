@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def batch_use(self) -> float | None:
-        """Share of the places in all steps that gave a token somebody had asked for."""
+        """Share of the slots in all steps that gave a token somebody had asked for."""
         tokens = sum(run.tokens for run in self.runs)
         return tokens / (self._steps * self.at_once) if self._steps else None
 

@@ -23,7 +23,7 @@ ONE_BY_ONE_SHARE = 8
 ANSWER_SECONDS = 300.0
 
 Advance: TypeAlias = Callable[[int], object]
-"""Told how many more requests are done."""
+"""Called with the number of requests that have just ended."""
 
 
 Serve: TypeAlias = Callable[[Sequence[Task], Advance], Observed]

@@ -108,14 +108,14 @@ def run(options: argparse.Namespace) -> Path:
     return folder
 
 
-def _number(kind: type[int] | type[float], least: float, text: str) -> float:
+def _number(kind: type[int] | type[float], minimum: float, text: str) -> float:
     try:
         number = kind(text)
     except ValueError:
         number = kind(-1)
-    if not least <= number < float("inf"):
+    if not minimum <= number < float("inf"):
         what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"must be {what} of at least {least:g}, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {what} of at least {minimum:g}, not {text!r}")
     return number
 
 

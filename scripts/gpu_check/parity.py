@@ -24,7 +24,7 @@ def attention(device: str) -> list[Finding]:
             continue  # NumPy, which interprets the kernels there, has no such numbers.
         errors = {name: worst_error(case, dtype, attend, device=torch.device(device)) for name, case in CASES.items()}
         worst = max(errors, key=lambda name: errors[name])
-        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], at_most=bound, note=worst))
+        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], max_value=bound, note=worst))
     return found
 
 
@@ -56,6 +56,6 @@ def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Findi
         half.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
         by_kernels += half.model.backend is not backend.TORCH
     return [
-        Finding("requests with transformers' tokens, float32", same / total, at_least=1, note=", ".join(missed)),
-        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", at_least=len(chosen)),
+        Finding("requests with transformers' tokens, float32", same / total, min_value=1, note=", ".join(missed)),
+        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", min_value=len(chosen)),
     ]

@@ -50,7 +50,7 @@ def allocator() -> str | None:
 
 
 def server(folder: Path, users: int) -> Peer:
-    """Return the server, as its documentation sets it up for a CPU, with a place for each user."""
+    """Return the server, as its documentation sets it up for a CPU, with a slot for each user."""
     python = install() / "bin" / "python"
     command = [
         # Not its `vllm` command, which fails where the CPU's package is installed.

@@ -102,7 +102,7 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
         assert row["requests in a step"] > 0
         assert 0 < row["batch utilisation (%)"] <= 100
         assert row["batch efficiency (%)"] == 100
-        assert row["running, most (requests)"] <= row["users"]
+        assert row["running, max (requests)"] <= row["users"]
     sent = [record for path in (folder / "raw").glob("*.requests.jsonl") for record in read_records(path)]
     assert all(record.done and record.output_tokens == OUTPUT_TOKENS for record in sent)
     page = (folder / "report.html").read_text()

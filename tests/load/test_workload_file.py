@@ -79,9 +79,9 @@ def test_the_objective_is_read(tmp_path: Path) -> None:
 LENGTHS = [
     ({"distribution": "fixed", "tokens": 5}, (5, 5)),
     ({"distribution": "uniform", "low": 3, "high": 9}, (3, 9)),
-    ({"distribution": "lognormal", "median": 20, "sigma": 3.0, "least": 4, "most": 40}, (4, 40)),
-    ({"distribution": "exponential", "mean": 30, "most": 50}, (1, 50)),
-    ({"distribution": "azure_chat", "scale": 0.1, "most": 100}, (1, 100)),
+    ({"distribution": "lognormal", "median": 20, "sigma": 3.0, "min": 4, "max": 40}, (4, 40)),
+    ({"distribution": "exponential", "mean": 30, "max": 50}, (1, 50)),
+    ({"distribution": "azure_chat", "scale": 0.1, "max": 100}, (1, 100)),
     ({"distribution": "azure_code", "scale": 0.5}, (2, 3718)),
 ]
 
@@ -185,8 +185,8 @@ WRONG = [
         "streams.only.prompts: low is 9; it must be at most high, 3",
     ),
     (
-        document(prompts={"distribution": "lognormal", "median": 5, "sigma": 1, "least": 9, "most": 3}),
-        "streams.only.prompts: least is 9; it must be at most most, 3",
+        document(prompts={"distribution": "lognormal", "median": 5, "sigma": 1, "min": 9, "max": 3}),
+        "streams.only.prompts: min is 9; it must be at most max, 3",
     ),
     (document(prompts={"distribution": "normal"}), "'fixed', 'uniform', 'lognormal', 'exponential'"),
     (document(arrivals={"process": "gamma", "cv": -1}), "arrivals.cv is -1: Input should be greater than 0"),

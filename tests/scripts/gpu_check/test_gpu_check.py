@@ -43,11 +43,11 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
 
 
 def test_findings_are_judged_by_their_bars() -> None:
-    good = Finding("a", 2.0, "x", at_least=1, at_most=3)
+    good = Finding("a", 2.0, "x", min_value=1, max_value=3)
     assert (good.passed, good.bar) == (True, "at least 1 and at most 3")
-    assert not Finding("b", 0.5, at_least=1).passed
-    assert not Finding("c", 3.5, at_most=3).passed
-    assert not Finding("d", float("nan"), at_least=0).passed
+    assert not Finding("b", 0.5, min_value=1).passed
+    assert not Finding("c", 3.5, max_value=3).passed
+    assert not Finding("d", float("nan"), min_value=0).passed
     assert Finding("e", 5.0).passed
-    lines = table([good, Finding("b", 0.5, at_least=1), Finding("e", 5.0)]).splitlines()
+    lines = table([good, Finding("b", 0.5, min_value=1), Finding("e", 5.0)]).splitlines()
     assert [line.split(" | ")[4] for line in lines[2:]] == ["yes", "**no**", ""]
