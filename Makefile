@@ -10,7 +10,7 @@ bin := $(VENV)/bin
 installed := $(VENV)/.installed
 interpreter := $(VENV)/.interpreter
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers gpu-check \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
 	precision experiments test check clean
 .DEFAULT_GOAL := help
 
@@ -26,8 +26,7 @@ help:
 	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster, each kernel and each instruction set brings"
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
-	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
-	@echo "make peers    install vLLM and llama.cpp for that, and for make compare COMPARE=--peers"
+	@echo "make peers    install vLLM and llama.cpp for make compare COMPARE=--peers"
 	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
 	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
@@ -82,9 +81,6 @@ bench-gateway: $(installed)
 
 peers: $(installed)
 	@$(bin)/python -m scripts.peers
-
-bench-peers: $(installed)
-	@$(bin)/python -m load_tests.bench.peers $(PEERS)
 
 bench-queue: $(installed)
 	@$(bin)/python -m load_tests.bench.queues

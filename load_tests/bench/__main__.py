@@ -1,9 +1,9 @@
 """`make bench`: output tokens per second of this engine and of transformers, on the same requests and weights.
 
-Each system answers the same requests in the same order, greedily, from text to text, in bfloat16 on the CPU
+Each system answers the same requests in the same order, greedily, from token ids to text, in bfloat16 on the CPU
 (transformers in float32 where torch has no fast products of that) with torch's own number of threads. Prompts and
-output lengths are random but the same in every run, and end-of-sequence tokens are ignored. Counted are the tokens that
-the requests asked for and nothing else: what a static batch computes for a request that is already done is lost.
+output lengths are random but the same in every run, and end-of-sequence tokens are ignored. Only the tokens that the
+requests asked for count: what a static batch computes for a request that is already done is lost.
 
     transformers `generate`                  one request after another; the first eighth of them, as it takes so long
     transformers `generate`, static batches  in order of arrival, padded left, each as long as its longest output
@@ -33,10 +33,10 @@ from tqdm import tqdm
 
 from inflight_client import InflightError
 from load_tests.bench.ratios import COMMITTED, Ratios, comparison, ratios_of, worse
-from load_tests.bench.report import Measurement, Run, as_json, table
+from load_tests.bench.report import Measurement, Round, as_json, table
+from load_tests.bench.requests import WORKLOAD, bench_requests, useful_tokens, warm_up_requests
 from load_tests.bench.systems import SYSTEMS, Advance, System
-from load_tests.bench.workload import OUTPUT_TOKENS, SEED, useful_tokens, workload
-from load_tests.workload import PROMPT_WORDS, Task
+from load_tests.prompts import PlannedRequest
 from scripts.launch.default_model import NAME, default_model
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
@@ -47,37 +47,33 @@ from scripts.peers.dtype import best_dtype
 
 ROUNDS = 2
 REQUESTS = 64
-# Prompts of their own: the engine would find those of the measurement in its prefix cache.
-WARM_UP_SEED = 2
-WARM_UP_TOKENS = 8
 
 
-def measure(system: System, folder: Path, tasks: Sequence[Task], advance: Advance) -> Run:
-    """Load a system, warm it up, time it on the tasks and free it."""
-    warm_up = workload(system.at_once, (WARM_UP_TOKENS, WARM_UP_TOKENS), WARM_UP_SEED)
+def measure(system: System, folder: Path, requests: Sequence[PlannedRequest], advance: Advance) -> Round:
+    """Load a system, warm it up, time it on the requests and free it."""
     others = OtherLoad()
     with system.load(folder, system.at_once) as serve:
-        serve(warm_up, lambda count: None)
+        serve(warm_up_requests(system.at_once), lambda count: None)
         started = time.perf_counter()
-        seen = serve(tasks, advance)
+        seen = serve(requests, advance)
         seconds = time.perf_counter() - started
         # Before its end: what the system used would be lost with processes that nobody waits for.
-        return Run(useful_tokens(tasks), seconds, seen, others.share())
+        return Round(useful_tokens(requests), seconds, seen, others.share())
 
 
-def bench(folder: Path, tasks: Sequence[Task]) -> list[Measurement]:
+def bench(folder: Path, requests: Sequence[PlannedRequest]) -> list[Measurement]:
     """Measure one system after the other, as often as there are rounds, behind a progress bar."""
     from transformers.utils import logging
 
     # Its bars for the loading of weights would break up this one.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    results = [Measurement(system.name, system.at_once, len(system.part(tasks))) for system in SYSTEMS]
+    results = [Measurement(system.name, system.at_once, len(system.part(requests))) for system in SYSTEMS]
     total = ROUNDS * sum(result.requests for result in results)
     with tqdm(total=total, bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} requests, {elapsed}") as bar:
         for number in range(1, ROUNDS + 1):
             for system, result in zip(SYSTEMS, results, strict=True):
                 bar.set_description_str(f"{number}/{ROUNDS} {system.name}, {system.at_once} at once")
-                result.runs.append(measure(system, folder, system.part(tasks), bar.update))
+                result.rounds.append(measure(system, folder, system.part(requests), bar.update))
                 # A model is full of cycles, and the next system is to find its memory free.
                 gc.collect()
     return results
@@ -99,12 +95,9 @@ def report(options: argparse.Namespace) -> int:
     about = environment(DTYPE, DEVICE)
     about["transformers"] = best_dtype()
     about["model"] = NAME
-    about["workload"] = (
-        f"{options.requests} requests, prompts of {PROMPT_WORDS[0]} to {PROMPT_WORDS[1]} words, "
-        f"outputs of {OUTPUT_TOKENS[0]} to {OUTPUT_TOKENS[1]} tokens, seed {SEED}, {ROUNDS} rounds"
-    )
+    about["workload"] = f"{options.requests} requests of {WORKLOAD.name}, {ROUNDS} rounds"
     shares = shares_of_floor(folder)
-    results = bench(folder, workload(options.requests))
+    results = bench(folder, bench_requests(options.requests))
     print(table(results))
     print("\n" + "; ".join(f"{name}: {value}" for name, value in about.items()))
     if options.json is not None:

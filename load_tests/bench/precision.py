@@ -2,8 +2,9 @@
 
 Every way is compared with transformers in float32 on the same text, pages of this repository cut into windows of
 tokens: perplexity, the mean divergence (Kullback-Leibler, nats) of its distributions from those of float32, and how
-often both find the same token likeliest. Then prompts are answered greedily, and each answer is compared with that of
-transformers in bfloat16: how many are the same to their end, and where the others leave it.
+often both find the same token likeliest. Then the beginning of each window is answered greedily, and each
+answer is compared with that of transformers in bfloat16: how many are the same to their end, and where the others
+leave it.
 """
 
 import sys
@@ -25,14 +26,12 @@ from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from load_tests.bench.workload import workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 
-ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/experiments.md")
-WINDOW, WINDOWS = 256, 24
-ANSWERS, ANSWER_TOKENS = 32, 96
+PAGES = Path(__file__).parents[2] / "docs"
+WINDOW, WINDOWS = 256, 32
+PROMPT_TOKENS, ANSWER_TOKENS = 64, 96
 SPEED_AT = (1, 8, 32)
 BLOCK_SIZE = 16
 
@@ -48,7 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def windows(tokenizer: Any) -> list[list[int]]:
     """The text as lists of tokens."""
-    text = "\n".join((ROOT / page).read_text() for page in PAGES)
+    text = "\n".join(page.read_text() for page in sorted(PAGES.rglob("*.md")))
     tokens: list[int] = tokenizer(text)["input_ids"]
     return [tokens[start : start + WINDOW] for start in range(0, WINDOW * WINDOWS, WINDOW)]
 
@@ -135,7 +134,7 @@ def report(folder: Path) -> Iterator[str]:
     """The lines of the table."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     texts = windows(tokenizer)
-    prompts = [tokenizer(task.prompt)["input_ids"] for task in workload(ANSWERS)]
+    prompts = [text[:PROMPT_TOKENS] for text in texts]
     float32: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     exact = [transformers_logits(float32)(text) for text in tqdm(texts, desc="float32")]
     bfloat16: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)

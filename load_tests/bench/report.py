@@ -31,7 +31,7 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Run:
+class Round:
     """One round of one system."""
 
     tokens: int
@@ -53,34 +53,34 @@ class Measurement:
     system: str
     at_once: int
     requests: int
-    runs: list[Run] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
         """The median of the rounds."""
-        return median(run.tokens_per_second for run in self.runs)
+        return median(each.tokens_per_second for each in self.rounds)
 
     @property
     def step_milliseconds(self) -> float | None:
         """Mean over all steps of all rounds."""
-        seconds = sum(run.observed.step_seconds for run in self.runs)
+        seconds = sum(each.observed.step_seconds for each in self.rounds)
         return 1000 * seconds / self._steps if self._steps else None
 
     @property
     def batch_use(self) -> float | None:
         """Share of the slots in all steps that gave a token somebody had asked for."""
-        tokens = sum(run.tokens for run in self.runs)
+        tokens = sum(each.tokens for each in self.rounds)
         return tokens / (self._steps * self.at_once) if self._steps else None
 
     @property
     def first_token_milliseconds(self) -> float | None:
         """Median over the requests of all rounds."""
-        seconds = [second for run in self.runs for second in run.observed.first_token_seconds]
+        seconds = [second for each in self.rounds for second in each.observed.first_token_seconds]
         return 1000 * median(seconds) if seconds else None
 
     @property
     def _steps(self) -> int:
-        return sum(run.observed.steps for run in self.runs)
+        return sum(each.observed.steps for each in self.rounds)
 
 
 def table(results: Sequence[Measurement]) -> str:
@@ -95,12 +95,12 @@ def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
         str(result.at_once),
         str(result.requests),
         f"{result.tokens_per_second:.1f}",
-        ", ".join(f"{run.tokens_per_second:.1f}" for run in result.runs),
+        ", ".join(f"{each.tokens_per_second:.1f}" for each in result.rounds),
         f"{result.tokens_per_second / one_by_one.tokens_per_second:.1f}",
         _or_unknown(result.step_milliseconds, ".1f"),
         _or_unknown(result.batch_use, ".0%"),
         _or_unknown(result.first_token_milliseconds, ".0f"),
-        ", ".join(f"{run.others:.0%}" for run in result.runs),
+        ", ".join(f"{each.others:.0%}" for each in result.rounds),
     )
 
 

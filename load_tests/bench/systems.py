@@ -10,24 +10,24 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from inflight_client import AsyncClient, Timeouts
 from load_tests.bench.report import Observed
-from load_tests.bench.workload import batch_steps, check_length, static_batches
-from load_tests.workload import Task
+from load_tests.bench.requests import batch_steps, check_complete, check_length, static_batches
+from load_tests.endpoints import ANSWER_SECONDS, grpc_endpoint
+from load_tests.generator import closed_loop
+from load_tests.prompts import PlannedRequest
 from scripts.launch.model_repository import model_parameters
 from scripts.launch.served_model import DEVICE, DTYPE, triton_server
 from scripts.peers.transformers_server import continuous_batching, load_model, load_tokenizer, static_batch
 
 # Of so many requests one is enough to know the speed of one by one, which is the same for all.
 ONE_BY_ONE_SHARE = 8
-ANSWER_SECONDS = 300.0
 
 Advance: TypeAlias = Callable[[int], object]
 """Called with the number of requests that have just ended."""
 
 
-Serve: TypeAlias = Callable[[Sequence[Task], Advance], Observed]
-"""Answers tasks; raises RuntimeError where an answer is not as long as it should be."""
+Serve: TypeAlias = Callable[[Sequence[PlannedRequest], Advance], Observed]
+"""Answers requests; raises RuntimeError where an answer is not as long as it should be."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class System:
     share: int = 1
     """One of this many requests is measured."""
 
-    def part(self, tasks: Sequence[Task]) -> Sequence[Task]:
+    def part(self, requests: Sequence[PlannedRequest]) -> Sequence[PlannedRequest]:
         """Return the requests that this system is measured on."""
-        return tasks[: max(1, len(tasks) // self.share)]
+        return requests[: max(1, len(requests) // self.share)]
 
 
 @contextlib.contextmanager
@@ -50,15 +50,15 @@ def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
     """Serve with `generate` of transformers, `at_once` requests to a batch."""
     tokenizer, model = load_tokenizer(folder), load_model(folder)
 
-    def answer(batch: Sequence[Task]) -> None:
-        prompts = tokenizer([task.prompt for task in batch])["input_ids"]
+    def answer(batch: Sequence[PlannedRequest]) -> None:
+        prompts = [request.prompt() for request in batch]
         outputs = static_batch(model, tokenizer, prompts, batch_steps(batch))
         check_length(batch_steps(batch), len(outputs[0]))
-        tokenizer.batch_decode([row[: task.output_tokens] for row, task in zip(outputs, batch, strict=True)])
+        tokenizer.batch_decode([row[: request.output_tokens] for row, request in zip(outputs, batch, strict=True)])
 
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
+    def serve(requests: Sequence[PlannedRequest], advance: Advance) -> Observed:
         started = time.perf_counter()
-        batches = static_batches(tasks, at_once)
+        batches = static_batches(requests, at_once)
         for batch in batches:
             answer(batch)
             advance(len(batch))
@@ -73,10 +73,9 @@ def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
     tokenizer = load_tokenizer(folder)
     manager = continuous_batching(load_model(folder), tokenizer, at_once)
 
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
+    def serve(requests: Sequence[PlannedRequest], advance: Advance) -> Observed:
         wanted = {
-            manager.add_request(tokenizer(task.prompt)["input_ids"], max_new_tokens=task.output_tokens): task
-            for task in tasks
+            manager.add_request(request.prompt(), max_new_tokens=request.output_tokens): request for request in requests
         }
         while wanted:
             result = manager.get_result(timeout=ANSWER_SECONDS)
@@ -112,11 +111,12 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
     )
     engine = Engine(config)
 
-    def serve(tasks: Sequence[Task], advance: Advance) -> Observed:
+    def serve(requests: Sequence[PlannedRequest], advance: Advance) -> Observed:
         before = engine.stats()
-        params = [SamplingParams(max_tokens=t.output_tokens, ignore_eos=True, temperature=0.0) for t in tasks]
-        for task, output in zip(tasks, engine.generate([task.prompt for task in tasks], params), strict=True):
-            check_length(task.output_tokens, len(output.token_ids))
+        params = [SamplingParams(max_tokens=r.output_tokens, ignore_eos=True, temperature=0.0) for r in requests]
+        outputs = engine.generate([request.prompt() for request in requests], params)
+        for request, output in zip(requests, outputs, strict=True):
+            check_length(request.output_tokens, len(output.token_ids))
             advance(1)
         after = engine.stats()
         return Observed(after.steps - before.steps, after.step_seconds - before.step_seconds)
@@ -128,32 +128,13 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
 def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
     """Serve with a tritonserver and `at_once` clients of it, which stream."""
     with triton_server(folder, max_num_seqs=str(at_once)) as server:
-        yield lambda tasks, advance: asyncio.run(_closed_loop(server.grpc_url, at_once, tasks, advance))
+        yield lambda requests, advance: asyncio.run(_served(server.grpc_url, at_once, requests, advance))
 
 
-async def _closed_loop(url: str, clients: int, tasks: Sequence[Task], advance: Advance) -> Observed:
-    first_tokens: list[float] = []
-    waiting = iter(tasks)
-
-    async def user(client: AsyncClient) -> None:
-        for task in waiting:
-            first_tokens.append(await _time_to_first_token(client, task))
-            advance(1)
-
-    async with AsyncClient(url, timeouts=Timeouts(first_token=ANSWER_SECONDS, total=ANSWER_SECONDS)) as client:
-        await asyncio.gather(*(user(client) for _ in range(clients)))
-    return Observed(first_token_seconds=tuple(first_tokens))
-
-
-async def _time_to_first_token(client: AsyncClient, task: Task) -> float:
-    """Read an answer to its end and return when its first text came."""
-    sent = time.perf_counter()
-    async with client.stream(task.prompt, max_tokens=task.output_tokens, ignore_eos=True, temperature=0.0) as stream:
-        await anext(stream)
-        first = time.perf_counter() - sent
-        answer = await stream.completion()
-    check_length(task.output_tokens, answer.usage.completion_tokens)
-    return first
+async def _served(url: str, users: int, requests: Sequence[PlannedRequest], advance: Advance) -> Observed:
+    async with grpc_endpoint(url) as endpoint:
+        run = await closed_loop(endpoint, users, iter(requests), count=len(requests), advance=lambda: advance(1))
+    return Observed(first_token_seconds=tuple(check_complete(run).ttft.tolist()))
 
 
 SYSTEMS = (

@@ -32,7 +32,7 @@ from load_tests.capacity.result import RATE, USERS, LoadKind, Sweep, recommended
 from load_tests.capacity.search import search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
-from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
+from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.other_load import OtherLoad

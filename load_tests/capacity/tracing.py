@@ -8,7 +8,7 @@ from load_tests.capacity.measuring import put_load
 from load_tests.capacity.result import LoadKind
 from load_tests.capacity.timeline import Timeline, read_timeline
 from load_tests.endpoints import grpc_endpoint
-from load_tests.workload_file import Workload
+from load_tests.workload import Workload
 from scripts.launch.served_model import triton_server
 
 _RUN_SECONDS = 8.0

@@ -26,7 +26,7 @@ from locust.runners import WorkerRunner
 from load_tests.failures import RequestFailed
 from load_tests.prompts import PlannedRequest
 from load_tests.records import WRONG_LENGTH
-from load_tests.workload_file import WORKLOADS, WorkloadError, read_workload
+from load_tests.workload import WORKLOADS, WorkloadError, read_workload
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import pytest
 
 from load_tests.bench import ratios as bench_ratios
 from load_tests.bench.ratios import ENGINE, NOISE, PEER, SERVER, Ratios, comparison, ratios_of, worse
-from load_tests.bench.report import Measurement, Observed, Run
+from load_tests.bench.report import Measurement, Observed, Round
 from load_tests.bench.systems import SYSTEMS
 
 
 def measured(system: str, at_once: int, *speeds: float) -> Measurement:
-    return Measurement(system, at_once, 8, [Run(1000, 1000 / speed, Observed(), 0.0) for speed in speeds])
+    return Measurement(system, at_once, 8, [Round(1000, 1000 / speed, Observed(), 0.0) for speed in speeds])
 
 
 def test_ratios_are_of_one_run() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from load_tests.prompts import PlannedRequest
 from load_tests.result import Slo
-from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
+from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
 
 SHIPPED = sorted(WORKLOADS.glob("*.yaml"))
 FIXED = {"distribution": "fixed", "tokens": 8}
@@ -42,7 +42,7 @@ def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> N
 
 
 def test_what_was_asked_for_is_shipped() -> None:
-    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small"
+    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small", "uniform"
     assert tuple(path.stem for path in SHIPPED) == names
 
 
