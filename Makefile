@@ -10,7 +10,7 @@ bin := $(VENV)/bin
 installed := $(VENV)/.installed
 interpreter := $(VENV)/.interpreter
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-peers bench-queue peers gpu-check \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
 	precision experiments test check clean
 .DEFAULT_GOAL := help
 
@@ -26,8 +26,7 @@ help:
 	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster, each kernel and each instruction set brings"
 	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
 	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
-	@echo "make bench-peers  beside vLLM and llama.cpp, where they are installed; variable: PEERS, see its --help"
-	@echo "make peers    install vLLM and llama.cpp for that, and for make compare COMPARE=--peers"
+	@echo "make peers    install vLLM and llama.cpp for make compare COMPARE=--peers"
 	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
 	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
@@ -45,7 +44,7 @@ $(installed): pyproject.toml client/pyproject.toml
 	@touch $@
 
 serve: $(installed)
-	@$(bin)/python -m scripts.serve
+	@$(bin)/python -m scripts.launch.serve
 
 gateway: $(installed)
 	@$(bin)/inflight-gateway --server 127.0.0.1:$(or $(GRPC_PORT),8001) $(ARGS)
@@ -63,31 +62,28 @@ compare: $(installed)
 	@$(bin)/python -m load_tests.compare $(COMPARE)
 
 bench: $(installed)
-	@$(bin)/python -m scripts.bench --json results/bench.json $(BENCH)
+	@$(bin)/python -m load_tests.bench --json results/bench.json $(BENCH)
 
 bench-step: $(installed)
-	@$(bin)/python -m scripts.bench_step
+	@$(bin)/python -m load_tests.bench.step_breakdown
 
 bench-mixed: $(installed)
-	@$(bin)/python -m scripts.bench_mixed
+	@$(bin)/python -m load_tests.bench.mixed
 
 precision: $(installed)
-	@$(bin)/python -m scripts.precision
+	@$(bin)/python -m load_tests.bench.precision
 
 bench-client: $(installed)
-	@$(bin)/python -m scripts.bench_client
+	@$(bin)/python -m load_tests.bench.client
 
 bench-gateway: $(installed)
-	@$(bin)/python -m scripts.bench_gateway
+	@$(bin)/python -m load_tests.bench.gateway
 
 peers: $(installed)
 	@$(bin)/python -m scripts.peers
 
-bench-peers: $(installed)
-	@$(bin)/python -m scripts.bench_peers $(PEERS)
-
 bench-queue: $(installed)
-	@$(bin)/python -m scripts.bench_queue
+	@$(bin)/python -m load_tests.bench.queues
 
 # Not from $(VENV): the machine has a torch for its GPU.
 gpu-check:

@@ -50,34 +50,34 @@ def fixed(tokens: int) -> Uniform:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Memoryless lengths up to `most`, as outputs are in Anyscale's benchmark of continuous batching."""
+    """Memoryless lengths up to `max`, as outputs are in Anyscale's benchmark of continuous batching."""
 
     scale: float
     """Mean before the longest are cut."""
-    most: int
+    max: int
 
     @property
     def mean(self) -> float:
-        return float(self.scale * (1 - np.exp(-self.most / self.scale)))
+        return float(self.scale * (1 - np.exp(-self.max / self.scale)))
 
     def draw(self, count: int, chance: np.random.Generator) -> Ints:
         """Exponential draws, cut."""
-        return _cut(chance.exponential(self.scale, count), 1, self.most)
+        return _cut(chance.exponential(self.scale, count), 1, self.max)
 
     def scaled(self, factor: float) -> "Exponential":
         """Mean and longest scaled."""
-        return Exponential(self.scale * factor, _scale(self.most, factor))
+        return Exponential(self.scale * factor, _scale(self.max, factor))
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Many short and a few very long ones, from `least` to `most`."""
+    """Many short and a few very long ones, from `min` to `max`."""
 
     median: float
     sigma: float
     """Standard deviation of the natural logarithm."""
-    least: int
-    most: int
+    min: int
+    max: int
 
     @property
     def mean(self) -> float:
@@ -86,19 +86,19 @@ class LogNormal:
 
     def draw(self, count: int, chance: np.random.Generator) -> Ints:
         """Log-normal draws, cut."""
-        return _cut(chance.lognormal(np.log(self.median), self.sigma, count), self.least, self.most)
+        return _cut(chance.lognormal(np.log(self.median), self.sigma, count), self.min, self.max)
 
     def scaled(self, factor: float) -> "LogNormal":
         """The spread stays."""
-        return LogNormal(self.median * factor, self.sigma, _scale(self.least, factor), _scale(self.most, factor))
+        return LogNormal(self.median * factor, self.sigma, _scale(self.min, factor), _scale(self.max, factor))
 
 
 def _scale(tokens: int, factor: float) -> int:
     return max(1, round(tokens * factor))
 
 
-def _cut(draws: NDArray[np.float64], least: int, most: int) -> Ints:
-    return np.clip(np.rint(draws), least, most).astype(np.int64)
+def _cut(draws: NDArray[np.float64], shortest: int, longest: int) -> Ints:
+    return np.clip(np.rint(draws), shortest, longest).astype(np.int64)
 
 
 # Fitted to the logarithms of the Azure LLM inference traces of November 2023 (AzurePublicDataset, CC-BY-4.0; Patel et

@@ -18,7 +18,7 @@ from load_tests.result import Result
 from load_tests.simulator import simulate
 from load_tests.step_cost import StepCost
 from load_tests.traffic import Stream
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 
 COLUMNS = (THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99)
 LENGTHS = Uniform(16, 192), Uniform(8, 48)

@@ -17,7 +17,7 @@ class ScriptedRequest(Request):
     """Ends after as many tokens as the traffic says, as if an end-of-sequence token had been sampled then."""
 
     index: int = 0
-    """Its place in the traffic."""
+    """Its index in the traffic."""
     ends_at: int = 0
     """Tokens of prompt and output together."""
 
@@ -31,7 +31,7 @@ def scripted_request(arrival: Arrival, index: int, origin: float, *, distinct: b
 
     Args:
         arrival: what is asked.
-        index: its place in the traffic.
+        index: of the request in the traffic.
         origin: the second on the requests' clock at which the traffic starts.
         distinct: whether prompts must differ where they share no prefix, which matters to the prefix cache alone.
     """

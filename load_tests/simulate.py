@@ -9,7 +9,7 @@ Examples:
 
 Steps cost what Llama 3 8B would on an A100, or what a trace of the engine (`trace_file`) says. Lengths are those
 of the Azure traces (azure_chat, azure_code), or PROMPT,OUTPUT where each is fixed:N, uniform:LOW:HIGH,
-exponential:MEAN:MOST or lognormal:MEDIAN:SIGMA:LEAST:MOST.
+exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 """
 
 import argparse
@@ -47,10 +47,10 @@ def _one_length(text: str) -> Lengths:
             return fixed(int(tokens))
         case "uniform", [low, high]:
             return Uniform(int(low), int(high))
-        case "exponential", [mean, most]:
-            return Exponential(mean, int(most))
-        case "lognormal", [median, sigma, least, most]:
-            return LogNormal(median, sigma, int(least), int(most))
+        case "exponential", [mean, longest]:
+            return Exponential(mean, int(longest))
+        case "lognormal", [median, sigma, shortest, longest]:
+            return LogNormal(median, sigma, int(shortest), int(longest))
     raise ValueError(f"no lengths: {text!r}")
 
 

@@ -1,36 +1,133 @@
-"""What the users ask for: prompts of random words, the same ones in every run."""
+"""Workloads as YAML files: who asks what, how often, and how soon the answers are wanted."""
 
-import random
+import heapq
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-PROMPT_WORDS = (30, 120)
-OUTPUT_TOKENS = (48, 96)
-SEED = 1
+import numpy as np
+import yaml
+from pydantic import Discriminator, Field, PositiveFloat, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
-VOCABULARY = """
-about after again answer away because before began between book bread bridge child city cloud cold come
-country dark day deep door earth evening every field find fire first follow forest friend garden give glass
-green ground hand hear high hill horse house island journey keep king know land last learn leave letter
-light listen little long market morning mother mountain music name near never night often old open other
-paper people picture place question rain read river road school sea second shadow ship short side silver
-sing slow small snow song sound stone story strong summer table teach thing think three time town travel
-tree under valley village voice wait walk wall warm water white wind window winter wonder word work year
-"""
+from load_tests.prompts import PlannedRequest
+from load_tests.result import Slo
+from load_tests.workload_fields import Strict
+from load_tests.workload_streams import DrawnStream, ReplayedStream
 
-
-@dataclass(frozen=True)
-class Task:
-    """One request: a prompt and the number of tokens to answer it with, no more and no fewer."""
-
-    prompt: str
-    output_tokens: int
+WORKLOADS = Path(__file__).parent / "workloads"
+"""Those that come with the project."""
+_BLOCK_REQUESTS = 1_000
 
 
-def tasks() -> Iterator[Task]:
-    """Yield requests without end; each iterator yields the same ones."""
-    chance = random.Random(SEED)
-    vocabulary = VOCABULARY.split()
-    while True:
-        words = chance.choices(vocabulary, k=chance.randint(*PROMPT_WORDS))
-        yield Task(" ".join(words), chance.randint(*OUTPUT_TOKENS))
+def _stream_form(value: Any) -> str:
+    replayed = isinstance(value, ReplayedStream) or (isinstance(value, dict) and "replay" in value)
+    return "replayed" if replayed else "drawn"
+
+
+_StreamField: TypeAlias = Annotated[
+    Annotated[DrawnStream, Tag("drawn")] | Annotated[ReplayedStream, Tag("replayed")], Discriminator(_stream_form)
+]
+
+
+class WorkloadError(ValueError):
+    """A workload file that makes no sense; the message names the file, and what is wrong where."""
+
+
+class Objective(Strict):
+    """Within what a request is to be answered, in seconds."""
+
+    ttft: PositiveFloat
+    itl: PositiveFloat
+
+
+class WorkloadFile(Strict):
+    """What a file holds."""
+
+    about: Annotated[str, Field(min_length=1)]
+    seed: int
+    slo: Objective
+    streams: Annotated[dict[str, _StreamField], Field(min_length=1)]
+
+
+class Workload:
+    """Requests of several streams, the same ones for the same seed."""
+
+    def __init__(self, name: str, file: WorkloadFile) -> None:
+        self.name = name
+        self.about = file.about
+        self.slo = Slo(file.slo.ttft, file.slo.itl)
+        self._seed = file.seed
+        self._streams = file.streams
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of all streams together, as the file has them."""
+        return sum(stream.rate for stream in self._streams.values())
+
+    def arrivals(self, rate: float, seconds: float, seed: int = 0) -> list[PlannedRequest]:
+        """The requests of an open loop, by their times from 0 to `seconds`.
+
+        All streams are sped up alike, so that there are `rate` requests per second. Another `seed` gives other requests
+        of the same kinds, whose prompts no server has seen.
+        """
+        speed = rate / self.rate
+        streams = [self._planned(name, stream.rate * speed, seconds, seed) for name, stream in self._streams.items()]
+        return list(heapq.merge(*streams, key=lambda request: request.at))
+
+    def requests(self, seed: int = 0) -> Iterator[PlannedRequest]:
+        """The requests of a closed loop, without end, in the order in which an open one would have them."""
+        chance = np.random.default_rng(seed)
+        for _ in count():
+            yield from self.arrivals(self.rate, _BLOCK_REQUESTS / self.rate, int(chance.integers(2**62)))
+
+    def _planned(self, name: str, rate: float, seconds: float, seed: int) -> list[PlannedRequest]:
+        chance = np.random.default_rng([self._seed, seed, zlib.crc32(name.encode())])
+        arrivals = self._streams[name].draw(rate, seconds, int(chance.integers(2**62)))
+        seeds = chance.integers(2**62, size=len(arrivals)).tolist()
+        return [
+            PlannedRequest(**asdict(arrival), kind=name, seed=own) for arrival, own in zip(arrivals, seeds, strict=True)
+        ]
+
+
+def read_workload(path: Path) -> Workload:
+    """Read a file; the workload has its name, without the suffix.
+
+    Raises:
+        WorkloadError: it is no YAML, or a field is unknown, missing or out of bounds.
+        OSError: it can't be read.
+    """
+    try:
+        document = yaml.safe_load(path.read_text())
+        file = WorkloadFile.model_validate(document, context=path.parent)
+    except yaml.YAMLError as error:
+        raise WorkloadError(f"{path} is no YAML: {error}") from error
+    except ValidationError as error:
+        raise WorkloadError("\n".join(f"{path}: {_explain(one, document)}" for one in error.errors())) from error
+    return Workload(path.stem, file)
+
+
+def _explain(error: ErrorDetails, document: Any) -> str:
+    field = _field(error, document)
+    match error["type"]:
+        case "missing":
+            return f"{field} is missing"
+        case "extra_forbidden":
+            return f"{field} is no field"
+        case "value_error":
+            return f"{field}: {error['ctx']['error']}"
+    return f"{field} is {error['input']!r}: {error['msg']}"
+
+
+def _field(error: ErrorDetails, document: Any) -> str:
+    """The keys that lead to what is wrong; pydantic also names which of several forms it took a value for."""
+    keys = []
+    for key in error["loc"]:
+        known = key in document if isinstance(document, dict) else isinstance(key, int)
+        if known or (error["type"] == "missing" and key == error["loc"][-1]):
+            keys.append(str(key))
+            document = document[key] if known else None
+    return ".".join(keys) or "the file"

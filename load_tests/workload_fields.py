@@ -44,50 +44,50 @@ class UniformLength(Strict):
 
 
 class LogNormalLength(Strict):
-    """Many short and a few very long ones, cut to between `least` and `most`."""
+    """Many short and a few very long ones, cut to between `min` and `max`."""
 
     distribution: Literal["lognormal"]
     median: PositiveFloat
     sigma: PositiveFloat
-    least: PositiveInt = 1
-    most: PositiveInt
+    min: PositiveInt = 1
+    max: PositiveInt
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.least > self.most:
-            raise ValueError(f"least is {self.least}; it must be at most most, {self.most}")
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}; it must be at most max, {self.max}")
         return self
 
     def lengths(self, part: int) -> Lengths:
         """As `FixedLength.lengths`."""
-        return LogNormal(self.median, self.sigma, self.least, self.most)
+        return LogNormal(self.median, self.sigma, self.min, self.max)
 
 
 class ExponentialLength(Strict):
-    """Memoryless lengths up to `most`; `mean` is that before the longest are cut."""
+    """Memoryless lengths up to `max`; `mean` is that before the longest are cut."""
 
     distribution: Literal["exponential"]
     mean: PositiveFloat
-    most: PositiveInt
+    max: PositiveInt
 
     def lengths(self, part: int) -> Lengths:
         """As `FixedLength.lengths`."""
-        return Exponential(self.mean, self.most)
+        return Exponential(self.mean, self.max)
 
 
 class AzureLength(Strict):
-    """Log-normal lengths fitted to one of Azure's public traces, `scale` times as long and cut to `most`."""
+    """Log-normal lengths fitted to one of Azure's public traces, `scale` times as long and cut to `max`."""
 
     distribution: Literal["azure_chat", "azure_code"]
     scale: PositiveFloat = 1.0
-    most: PositiveInt | None = None
+    max: PositiveInt | None = None
 
     def lengths(self, part: int) -> Lengths:
         """As `FixedLength.lengths`."""
         trace = AZURE_CHAT if self.distribution == "azure_chat" else AZURE_CODE
         found = trace[part].scaled(self.scale)
-        most = found.most if self.most is None else min(found.most, self.most)
-        return LogNormal(found.median, found.sigma, min(found.least, most), most)
+        longest = found.max if self.max is None else min(found.max, self.max)
+        return LogNormal(found.median, found.sigma, min(found.min, longest), longest)
 
 
 LengthField: TypeAlias = Annotated[

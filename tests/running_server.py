@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 
 # Of a model in torch, while another test computes.
 READY_SECONDS = 120

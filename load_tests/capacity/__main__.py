@@ -32,11 +32,11 @@ from load_tests.capacity.result import RATE, USERS, LoadKind, Sweep, recommended
 from load_tests.capacity.search import search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
-from load_tests.workload_file import WORKLOADS, Workload, WorkloadError, read_workload
-from scripts.default_model import default_model
-from scripts.errors import LauncherError
-from scripts.other_load import OtherLoad
-from scripts.served_model import triton_server
+from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.other_load import OtherLoad
+from scripts.launch.served_model import triton_server
 
 MODEL = "llm"
 KINDS = {kind.name: kind for kind in (USERS, RATE)}
@@ -108,14 +108,14 @@ def run(options: argparse.Namespace) -> Path:
     return folder
 
 
-def _number(kind: type[int] | type[float], least: float, text: str) -> float:
+def _number(kind: type[int] | type[float], minimum: float, text: str) -> float:
     try:
         number = kind(text)
     except ValueError:
         number = kind(-1)
-    if not least <= number < float("inf"):
+    if not minimum <= number < float("inf"):
         what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"must be {what} of at least {least:g}, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {what} of at least {minimum:g}, not {text!r}")
     return number
 
 

@@ -70,9 +70,9 @@ SERVER_COLUMNS: Sequence[Column] = [
     ),
     Column("prefill/decode", "tokens", lambda r: _use(r, lambda use: use.prefill_to_decode), ".2f"),
     Column("waiting, mean", "requests", lambda r: _use(r, lambda use: use.mean_waiting), ".1f"),
-    Column("waiting, most", "requests", lambda r: _use(r, lambda use: use.max_waiting), ".0f"),
-    Column("running, most", "requests", lambda r: _use(r, lambda use: use.max_running), ".0f"),
-    Column("KV cache, most", "%", lambda r: _use(r, lambda use: 100 * use.cache_usage), ".1f"),
+    Column("waiting, max", "requests", lambda r: _use(r, lambda use: use.max_waiting), ".0f"),
+    Column("running, max", "requests", lambda r: _use(r, lambda use: use.max_running), ".0f"),
+    Column("KV cache, max", "%", lambda r: _use(r, lambda use: 100 * use.cache_usage), ".1f"),
     Column("preemptions", "", lambda r: _use(r, lambda use: use.preemptions), ".0f"),
 ]
 """What the server did, by its own metrics."""

@@ -99,11 +99,11 @@ def load_axis(axes: "Axes", loads: Sequence[float], label: str) -> None:
     axes.set_xticks([], minor=True)
 
 
-def spaced(places: Floats, distance: float) -> list[int]:
-    """Which of some places in ascending order to name, so that those named are so far apart."""
+def spaced(positions: Floats, distance: float) -> list[int]:
+    """Which of some positions in ascending order to name, so that those named are so far apart."""
     shown: list[int] = []
-    for index, place in enumerate(places):
-        if not shown or place - places[shown[-1]] >= distance:
+    for index, position in enumerate(positions):
+        if not shown or position - positions[shown[-1]] >= distance:
             shown.append(index)
     return shown
 
@@ -112,10 +112,10 @@ def annotate(axes: "Axes", points: Sequence[tuple[float, float]], texts: Sequenc
     """Name points of a curve whose axes are complete, but none that lies close to one that is named."""
     named: list[Floats] = []
     for point, text in zip(points, texts, strict=True):
-        place = (axes.transScale + axes.transLimits).transform(point)
-        if all(np.abs(place - other).max() >= _MIN_DISTANCE for other in named):
+        position = (axes.transScale + axes.transLimits).transform(point)
+        if all(np.abs(position - other).max() >= _MIN_DISTANCE for other in named):
             axes.annotate(text, point, (4, -3), textcoords="offset points", va="top", fontsize="small")
-            named.append(place)
+            named.append(position)
 
 
 def bands(axes: "Axes", loads: Sequence[float], values: Sequence[Floats], colour: str) -> None:

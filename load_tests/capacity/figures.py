@@ -105,7 +105,7 @@ def _distribution(
     headline(axes, f"{name}, by load")
     loads = _loads(sweep)
     of_levels = [np.concatenate([values(repeat) for repeat in level.repeats]) for level in sweep.levels]
-    # A logarithmic scale has no place for pieces that came together.
+    # A logarithmic scale cannot show pieces that came together.
     bands(axes, loads, [np.maximum(of_level, 1e-4) for of_level in of_levels], colour)
     if bound is not None:
         axes.axhline(bound, color=PINK, ls="--", label="objective")

@@ -120,12 +120,12 @@ def percentile(values: Floats, percent: float) -> float:
 
 
 def static_efficiency(repeat: Repeat, batch_size: int) -> float:
-    """What share of its places static batches of the same requests would have filled: the sum of what the answers have,
+    """What share of its slots static batches of the same requests would have filled: the sum of what the answers have,
     over the sum of batch size times longest answer, in the order of sending; NaN of fewer than one batch."""
     outputs = [record.output_tokens for record in repeat.counted.done]
     batches = [outputs[i : i + batch_size] for i in range(0, len(outputs) - batch_size + 1, batch_size)]
-    places = sum(batch_size * max(batch) for batch in batches)
-    return sum(map(sum, batches)) / places if places else float("nan")
+    slots = sum(batch_size * max(batch) for batch in batches)
+    return sum(map(sum, batches)) / slots if slots else float("nan")
 
 
 def _tokens_between(record: Record, begin: float, end: float) -> float:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from inflight_client import ServerInfo
-from scripts.bench_report import environment
-from scripts.default_model import NAME
-from scripts.served_model import DEVICE, DTYPE
+from scripts.launch.default_model import NAME
+from scripts.launch.environment import environment
+from scripts.launch.served_model import DEVICE, DTYPE
 
 
 def about_server(info: ServerInfo, url: str, *, own: bool) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from load_tests.capacity.server_metrics import ServerSample, has_engine_metrics,
 from load_tests.endpoints import Endpoint
 from load_tests.generator import closed_loop, open_loop
 from load_tests.records import Run
-from load_tests.workload_file import Workload
+from load_tests.workload import Workload
 
 WARM_UP_SHARE = 0.3
 """Of a run; what is sent before its end does not count."""

@@ -39,16 +39,16 @@ def _settings(sweep: Sweep, level: Level) -> str:
     configured = {name: sweep.settings.get(name) for name in ("max_num_seqs", "max_num_batched_tokens")}
     if not known or None in configured.values():
         return ""
-    most, budget = (int(value) for value in configured.values() if value is not None)
-    sequences = min(most, needed_sequences(known))
+    max_num_seqs, budget = (int(value) for value in configured.values() if value is not None)
+    sequences = min(max_num_seqs, needed_sequences(known))
     tokens = min(budget, max(sequences, int(min(budget, max(use.largest_step_tokens for use in known)))))
-    return f"Set max_num_seqs to {sequences} (now {most}) and max_num_batched_tokens to {tokens} (now {budget})"
+    return f"Set max_num_seqs to {sequences} (now {max_num_seqs}) and max_num_batched_tokens to {tokens} (now {budget})"
 
 
 def needed_sequences(uses: list[ServerUse]) -> int:
     """The most that ever ran at once, rounded up to a group."""
-    most = max(use.max_running for use in uses)
-    return max(_GROUP, -(-int(most) // _GROUP) * _GROUP)
+    max_running = max(use.max_running for use in uses)
+    return max(_GROUP, -(-int(max_running) // _GROUP) * _GROUP)
 
 
 def warnings(sweep: Sweep) -> list[str]:

@@ -24,8 +24,8 @@ _MIN_ROWS = 8
 
 def queue(sweep: Sweep, axes: "Axes") -> None:
     """Requests in the batch and in the queue over time."""
-    most = max(sample.waiting for repeat in _in_time(sweep) for sample in repeat.server)
-    headline(axes, f"Requests in the batch and in the queue (up to {most:.0f} waited)")
+    max_waiting = max(sample.waiting for repeat in _in_time(sweep) for sample in repeat.server)
+    headline(axes, f"Requests in the batch and in the queue (up to {max_waiting:.0f} waited)")
     _over_time(axes, sweep, "running", BLUE, lambda samples: [s.running for s in samples])
     _over_time(axes, sweep, "waiting", ORANGE, lambda samples: [s.waiting for s in samples])
     axes.set(xlabel=_SINCE_START, ylabel="requests", ylim=(0, None))

@@ -8,8 +8,8 @@ from load_tests.capacity.measuring import put_load
 from load_tests.capacity.result import LoadKind
 from load_tests.capacity.timeline import Timeline, read_timeline
 from load_tests.endpoints import grpc_endpoint
-from load_tests.workload_file import Workload
-from scripts.served_model import triton_server
+from load_tests.workload import Workload
+from scripts.launch.served_model import triton_server
 
 _RUN_SECONDS = 8.0
 # The end of the run, when as many run and wait as at that load.

@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _engine_stage() -> Stage:
-    from scripts.default_model import default_model
+    from scripts.launch.default_model import default_model
 
     return engine(default_model())
 

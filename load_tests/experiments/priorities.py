@@ -37,7 +37,7 @@ class PriorityInversion(Experiment):
     title = "Time to first token of urgent requests, while a crowd runs and waits"
     claim = (
         "A queue by priority alone leaves inversion: an urgent request waits until less urgent ones that run have "
-        "ended. Where it may take their places it waits a few steps at most, and the crowd still finishes"
+        "ended. Where it may preempt them it waits a few steps at most, and the crowd still finishes"
     )
     source = "priority inversion: Sha, Rajkumar and Lehoczky (1990); preemption for it in LLMs: FastServe (2023)"
     requests = 1000
@@ -72,12 +72,12 @@ class PriorityInversion(Experiment):
 
     def findings(self, results: Results, stage: Stage) -> list[Finding]:
         levels, priority, alone = (urgent_ttft(results[x], 99) for x in ("fcfs in levels", "priority", ALONE))
-        most = alone + STEPS * self.full_step(stage)
+        limit = alone + STEPS * self.full_step(stage)
         return [
-            Finding(f"urgent TTFT p99: {levels:.3f} s in levels, {priority:.3f} s by taking places", priority < levels),
+            Finding(f"urgent TTFT p99: {levels:.3f} s in levels, {priority:.3f} s with preemption", priority < levels),
             Finding(
-                f"that is at most what an empty server takes and {STEPS} full steps: {alone:.3f} s, {most:.3f} s",
-                priority <= most,
+                f"that is at most what an empty server takes and {STEPS} full steps: {alone:.3f} s, {limit:.3f} s",
+                priority <= limit,
             ),
             Finding("the crowd finishes", bool(results["priority"].done.all())),
         ]

@@ -58,16 +58,16 @@ class TokenBudgets(Experiment):
         fixed = {label: result for label, result in results.items() if label != "adaptive" and meets(result)}
         waits = {label: TTFT_MEAN.value(result) for label, result in fixed.items()}
         best = min(waits, key=lambda label: waits[label], default="none")
-        wait, least = TTFT_MEAN.value(adaptive), waits.get(best, float("inf"))
+        wait, shortest = TTFT_MEAN.value(adaptive), waits.get(best, float("inf"))
         return [
             Finding(
                 f"adaptive: ITL p99 {1e3 * adaptive.itl(99):.0f} ms, target {1e3 * target:.0f} ms (at most 10 % over)",
                 meets(adaptive),
             ),
             Finding(
-                f"adaptive: mean TTFT {wait:.3f} s; best fixed budget that meets the target, {best}: {least:.3f} s "
+                f"adaptive: mean TTFT {wait:.3f} s; best fixed budget that meets the target, {best}: {shortest:.3f} s "
                 "(at most 10 % more)",
-                wait <= SLACK * least,
+                wait <= SLACK * shortest,
             ),
         ]
 

@@ -26,7 +26,7 @@ from locust.runners import WorkerRunner
 from load_tests.failures import RequestFailed
 from load_tests.prompts import PlannedRequest
 from load_tests.records import WRONG_LENGTH
-from load_tests.workload_file import WORKLOADS, WorkloadError, read_workload
+from load_tests.workload import WORKLOADS, WorkloadError, read_workload
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class LoadUser(User):
     abstract = True
     kind: ClassVar[str]
     """Locust's "type" of the rows."""
-    _told: ClassVar[set[str]] = set()  # Kinds of failures of which the log has an example; Locust's report has none.
+    _logged: ClassVar[set[str]] = set()  # Kinds of failures of which the log has an example; Locust's report has none.
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """Send a request and yield the number of new tokens in each piece of its answer. Raises RequestFailed."""
@@ -103,8 +103,8 @@ class LoadUser(User):
         runner = self.environment.runner
         options = self.environment.parsed_options
         seed = _seed_of_run() if options.seed is None else options.seed
-        place = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-        self._planned = _requests(options.workload, seed + place)
+        worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
+        self._planned = _requests(options.workload, seed + worker)
 
     @task
     def ask(self) -> None:
@@ -120,8 +120,8 @@ class LoadUser(User):
                 raise RequestFailed(WRONG_LENGTH, f"{tokens} tokens came instead of {request.output_tokens}")
         except RequestFailed as failure:
             self._fire("e2e", 1000 * (time.perf_counter() - times[0]), exception=failure.kind)
-            if failure.kind not in self._told:
-                self._told.add(failure.kind)
+            if failure.kind not in self._logged:
+                self._logged.add(failure.kind)
                 logger.warning("the first %s: %s", failure.kind, failure)
             gevent.sleep(PAUSE_AFTER_FAILURE)
             return

@@ -45,7 +45,7 @@ def full(device: str, folder: Path) -> Iterator[Callable[[], list[Finding]]]:
     yield partial(decode.findings, "8B", llama, device, bandwidth, dict.fromkeys((1, 8, 32), SHARE_OF_FLOOR))
     load = throughput.fixed(512, 1000, 128_000)
     yield partial(
-        throughput.findings, "8B", llama, device, load, seconds=TRANSFORMERS_SECONDS, at_least=TOKENS_PER_SECOND
+        throughput.findings, "8B", llama, device, load, seconds=TRANSFORMERS_SECONDS, min_value=TOKENS_PER_SECOND
     )
     yield partial(evenness.findings, "8B", llama, device, length=4000, seconds=8.0)
 
@@ -81,7 +81,7 @@ def check(device: str, *, tiny: bool) -> list[Finding]:
             except Exception as error:  # the others are still of use
                 logging.exception("%s", name)
                 reason = f"{type(error).__name__}: {error}"[:200]
-                new = [Finding(f"{name} broke", float("nan"), at_least=0, note=reason)]
+                new = [Finding(f"{name} broke", float("nan"), min_value=0, note=reason)]
             print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
             print(table(new), file=sys.stderr, flush=True)
             found += new

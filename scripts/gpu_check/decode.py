@@ -48,7 +48,7 @@ def findings(
             floor = (bytes_of_a_step(folder, served) + cached) / bandwidth
             note = f"{1000 * seconds:.2f} ms a step, floor {1000 * floor:.2f} ms"
             what = f"{name}, {batch} decodes: share of floor{way}"
-            found.append(Finding(what, floor / seconds, at_least=None if way else bar, note=note))
+            found.append(Finding(what, floor / seconds, min_value=None if way else bar, note=note))
         del served
         free_memory()
     return found

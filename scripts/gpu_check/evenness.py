@@ -46,4 +46,4 @@ def findings(name: str, folder: Path, device: str, *, length: int, seconds: floa
     free_memory()
     note = f"p50 undisturbed {1000 * undisturbed:.1f} ms, p99 {1000 * p99:.1f} ms, {BUDGET} tokens a step"
     what = f"{name}, {DECODES} decodes while prompts of {length} tokens arrive: ITL p99 to undisturbed p50"
-    return [Finding(what, p99 / undisturbed, at_most=2.0, note=note)]
+    return [Finding(what, p99 / undisturbed, max_value=2.0, note=note)]

@@ -11,21 +11,21 @@ class Finding:
     what: str
     value: float
     unit: str = ""
-    at_least: float | None = None
-    at_most: float | None = None
+    min_value: float | None = None
+    max_value: float | None = None
     note: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether it is within its bars; NaN is within none."""
-        above = self.at_least is None or self.value >= self.at_least
-        below = self.at_most is None or self.value <= self.at_most
+        above = self.min_value is None or self.value >= self.min_value
+        below = self.max_value is None or self.value <= self.max_value
         return above and below
 
     @property
     def bar(self) -> str:
         """In words; empty where there is none."""
-        bounds = [("at least", self.at_least), ("at most", self.at_most)]
+        bounds = [("at least", self.min_value), ("at most", self.max_value)]
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 
 

@@ -8,8 +8,8 @@ import torch
 from inflight import Engine, EngineConfig, SamplingParams
 from inflight.model.attention import backend
 from scripts.gpu_check.finding import Finding
-from tests.engine.dense_reference import CASES, worst_error
-from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.dense_attention import CASES, worst_error
+from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
 TOKENS = 20
 ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
@@ -24,7 +24,7 @@ def attention(device: str) -> list[Finding]:
             continue  # NumPy, which interprets the kernels there, has no such numbers.
         errors = {name: worst_error(case, dtype, attend, device=torch.device(device)) for name, case in CASES.items()}
         worst = max(errors, key=lambda name: errors[name])
-        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], at_most=bound, note=worst))
+        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], max_value=bound, note=worst))
     return found
 
 
@@ -56,6 +56,6 @@ def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Findi
         half.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
         by_kernels += half.model.backend is not backend.TORCH
     return [
-        Finding("requests with transformers' tokens, float32", same / total, at_least=1, note=", ".join(missed)),
-        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", at_least=len(chosen)),
+        Finding("requests with transformers' tokens, float32", same / total, min_value=1, note=", ".join(missed)),
+        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", min_value=len(chosen)),
     ]

@@ -30,9 +30,9 @@ class Load:
 def nano_vllm(count: int, longest: int, vocabulary: int) -> Load:
     """nano-vllm's benchmark: prompts and outputs uniform in 100..1024, seed 0."""
     chance = random.Random(0)
-    least = min(100, longest)
-    prompts = [[chance.randrange(vocabulary) for _ in range(chance.randint(least, longest))] for _ in range(count)]
-    return Load("nano-vllm's workload", prompts, [chance.randint(least, longest) for _ in range(count)])
+    shortest = min(100, longest)
+    prompts = [[chance.randrange(vocabulary) for _ in range(chance.randint(shortest, longest))] for _ in range(count)]
+    return Load("nano-vllm's workload", prompts, [chance.randint(shortest, longest) for _ in range(count)])
 
 
 def fixed(count: int, length: int, vocabulary: int) -> Load:
@@ -83,7 +83,7 @@ def transformers(folder: Path, device: str, load: Load, seconds: float) -> float
 
 
 def findings(
-    name: str, folder: Path, device: str, load: Load, *, seconds: float, at_least: float | None = None
+    name: str, folder: Path, device: str, load: Load, *, seconds: float, min_value: float | None = None
 ) -> list[Finding]:
     """Both, and their ratio; transformers gets that many seconds."""
     mine = ours(folder, device, load)
@@ -92,7 +92,7 @@ def findings(
     free_memory()
     what = f"{name}, {load.name}, {len(load.prompts)} requests"
     return [
-        Finding(what, mine, "output tokens/s", at_least=at_least),
+        Finding(what, mine, "output tokens/s", min_value=min_value),
         Finding(f"{what}: transformers", theirs, "output tokens/s", note=f"continuous batching, {ATTENTION}"),
         Finding(f"{what}: ours to transformers", mine / theirs),
     ]

@@ -1,4 +1,4 @@
-"""`make peers`: installs the servers that `make bench-peers` and `make compare COMPARE=--peers` run beside ours.
+"""`make peers`: installs the servers that `make compare COMPARE=--peers` runs beside ours.
 
 vLLM for the CPU, in a virtual environment of its own, and llama.cpp, compiled for this machine by its C++ compiler,
 with the default model in bfloat16. Both lie in the cache, 4 GB, and are made once; it takes ten minutes or so.
@@ -7,7 +7,7 @@ with the default model in bfloat16. Both lie in the cache, 4 GB, and are made on
 import argparse
 import sys
 
-from scripts.errors import LauncherError
+from scripts.launch.errors import LauncherError
 from scripts.peers import llama_cpp, vllm
 
 

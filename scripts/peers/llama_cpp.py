@@ -6,12 +6,12 @@ import tempfile
 import venv
 from pathlib import Path
 
-from scripts.cache import build_once, cache_root
-from scripts.default_model import default_gguf
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.default_model import default_gguf
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.shell import run
+from scripts.launch.wheels import fetch_source, pinned_all
 from scripts.peers.peer import Peer
-from scripts.server_process import ADDRESS
-from scripts.shell import run
-from scripts.wheels import fetch_source, pinned_all
 
 NAME = "llama.cpp"
 # Prompts and answers of the benchmarks stay below it.
@@ -61,10 +61,10 @@ def _build(folder: Path) -> None:
 
 
 def server(users: int) -> Peer:
-    """Return the server with a place, and the room that its requests need, for each user.
+    """Return the server with a slot, and the context that a request needs, for each user.
 
-    Start it for as many as there will be: it computes neighbouring places together and others one after the other, so
-    that eight users who have 64 places between them get half the speed of eight who have eight.
+    Start it with as many slots as there will be users: it computes neighbouring slots together and others one after
+    the other. Eight users of a server with 64 slots get half the speed of eight users of a server with eight.
     """
     folder = install()
     threads = len(os.sched_getaffinity(0))

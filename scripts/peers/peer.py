@@ -1,24 +1,11 @@
 """Other servers that answer as ours does, so that one client can load both."""
 
-import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-import aiohttp
-from httpx_sse._decoders import SSEDecoder
-
-from scripts.server_process import ServerProcess, fill_ports
+from scripts.launch.server_process import ServerProcess, fill_ports
 
 MODEL = "model"
 """What they call the model that they serve."""
-_ANSWER_SECONDS = 300.0
-
-
-def check_whole(server: str, finish_reason: str | None) -> None:
-    """Raise RuntimeError unless an answer has all the tokens that were asked for: only then it ends for its length."""
-    if finish_reason != "length":
-        raise RuntimeError(f"an answer of {server} ended with {finish_reason!r} before its last token")
 
 
 class Peer(ServerProcess):
@@ -37,37 +24,3 @@ class Peer(ServerProcess):
     def wait_ready(self, timeout: float) -> None:
         """Return when the server is ready; raises as `wait_for`."""
         self.wait_for(["/health"], timeout)
-
-    @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator[Callable[[str, int], AsyncIterator[str]]]:
-        """A function that streams greedy answers to prompts, of so many tokens, as no end-of-sequence token ends them.
-
-        It raises RuntimeError where the server refuses.
-        """
-        timeout = aiohttp.ClientTimeout(_ANSWER_SECONDS)
-        async with aiohttp.ClientSession(
-            timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)
-        ) as session:
-            yield partial(self._stream, session)
-
-    async def _stream(self, session: aiohttp.ClientSession, prompt: str, output_tokens: int) -> AsyncIterator[str]:
-        body = {
-            "model": MODEL,
-            "prompt": prompt,
-            "max_tokens": output_tokens,
-            "ignore_eos": True,
-            "temperature": 0,
-            "stream": True,
-        }
-        async with session.post(f"http://{self.http_url}/v1/completions", json=body) as response:
-            if response.status != 200:
-                raise RuntimeError(f"{self.name} answered {response.status}: {(await response.text())[:500]}")
-            finish_reason = None
-            events = SSEDecoder()
-            async for line in response.content:
-                event = events.decode(line.decode().rstrip("\r\n"))
-                if event is not None and event.data.startswith("{"):
-                    (choice,) = json.loads(event.data)["choices"]
-                    finish_reason = choice["finish_reason"] or finish_reason
-                    yield choice["text"]
-        check_whole(self.name, finish_reason)

@@ -20,11 +20,11 @@ from typing import Any
 
 from aiohttp import web
 
+from scripts.launch.server_process import ADDRESS
 from scripts.peers.dtype import best_dtype
-from scripts.server_process import ADDRESS
 
 STATIC, CONTINUOUS = "static", "continuous"
-# Most tokens of a step of the manager: as many as of ours.
+# The largest step of the manager, in tokens: as large as ours.
 CONTINUOUS_TOKENS = 512
 PAGE_TOKENS = 256
 # Prompts and answers of the benchmarks stay below half of that.

@@ -5,12 +5,12 @@ import os
 import venv
 from pathlib import Path
 
-from scripts.cache import build_once, cache_root
+from scripts.launch.cache import build_once, cache_root
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.shell import run
+from scripts.launch.wheels import pinned
 from scripts.peers.dtype import best_dtype
 from scripts.peers.peer import MODEL, Peer
-from scripts.server_process import ADDRESS
-from scripts.shell import run
-from scripts.wheels import pinned
 
 NAME = "vLLM"
 CONTEXT = 2048
@@ -50,7 +50,7 @@ def allocator() -> str | None:
 
 
 def server(folder: Path, users: int) -> Peer:
-    """Return the server, as its documentation sets it up for a CPU, with a place for each user."""
+    """Return the server, as its documentation sets it up for a CPU, with a slot for each user."""
     python = install() / "bin" / "python"
     command = [
         # Not its `vllm` command, which fails where the CPU's package is installed.

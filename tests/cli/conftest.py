@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from inflight_client import Client
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program
 from tests.client.conftest import server  # noqa: F401  # Here it is a fixture of these tests, too.
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight_client import Client
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, interrupt
 from tests.client.conftest import ECHO
 from tests.client.test_cancellation import cancelled

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program
 from tests.client.conftest import ECHO
 from tests.running_server import running_server

@@ -6,7 +6,7 @@ import pytest
 
 from inflight_cli.doctor import Level, check_contract, check_version
 from inflight_client import Client
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program
 
 

@@ -1,6 +1,6 @@
 """`inflight top` where it can show nothing; tests/triton/test_top.py has the rest, on a server that has something."""
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program
 
 

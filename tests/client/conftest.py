@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight_client import Client, RetryPolicy
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.running_server import running_server
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inflight_client import Client, InvalidRequest
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 
 
 def test_stream_gives_each_word_as_it_comes(client: Client) -> None:

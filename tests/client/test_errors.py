@@ -19,7 +19,7 @@ from inflight_client import (
     ServerOverloaded,
     TransportError,
 )
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.conftest import ECHO
 from tests.running_server import running_server

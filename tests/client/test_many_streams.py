@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from inflight_client import AsyncClient, Client, RequestCancelled
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.client.test_cancellation import cancelled, our_threads
 from tests.eventually import eventually
 

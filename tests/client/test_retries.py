@@ -20,8 +20,8 @@ from inflight_client import (
     ServerOverloaded,
     TransportError,
 )
-from scripts.server_process import fill_ports
-from scripts.triton_server import TritonServer
+from scripts.launch.server_process import fill_ports
+from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import CONNECT, ECHO
 
 QUICK = RetryPolicy(attempts=4, initial=0.01, longest=0.05)

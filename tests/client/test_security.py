@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from inflight_client import TLS, AccessDenied, Client, RetryPolicy, TransportError
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.conftest import ECHO
 from tests.running_server import running_server

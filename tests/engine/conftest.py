@@ -8,9 +8,9 @@ import transformers
 from inflight import Engine
 from inflight.model.cpu.instruction_sets import instruction_sets
 from inflight.model.cpu.kernels import load_kernels
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, make_engine
-from tests.parity.zoo import SERVED, save_model
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight import Engine, EngineConfig, RequestOutput, SamplingParams
-from tests.parity.zoo import VOCABULARY
+from scripts.reference.tiny_models import VOCABULARY
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,6 @@
 
 import os
 
-from scripts.bench_instruction_sets import as_if_newest
+from load_tests.bench.instruction_sets import as_if_newest
 
 as_if_newest(os.environ["NEWEST"])

@@ -20,7 +20,7 @@ from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.ragged_batch import RaggedBatch
-from tests.engine.dense_reference import CPU, GARBAGE, Case, dense
+from scripts.reference.dense_attention import CPU, GARBAGE, Case, dense
 from tests.unit.builders import make_plan, make_request
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")

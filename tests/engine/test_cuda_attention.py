@@ -8,7 +8,7 @@ import torch
 
 from inflight.model.attention import tiles
 from inflight.model.attention.backend import CUDA_KERNELS
-from tests.engine.dense_reference import CASES, worst_error
+from scripts.reference.dense_attention import CASES, worst_error
 
 
 @pytest.mark.parametrize("name", CASES)

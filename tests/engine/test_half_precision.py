@@ -5,7 +5,7 @@ import math
 import pytest
 
 from inflight import Engine, SamplingParams
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt
 
 

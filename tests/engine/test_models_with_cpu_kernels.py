@@ -14,9 +14,9 @@ from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward
 from inflight.model.loading import optimize
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, greedy, make_engine, make_prompt
-from tests.parity.zoo import SERVED, save_model
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 

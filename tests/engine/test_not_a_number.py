@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from inflight import Engine, SamplingParams
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
-from tests.parity.zoo import SERVED, save_model
 
 # Of lengths that leave blocks half full, and so different that rows of a batch are padded.
 PROMPTS = {name: make_prompt(length, seed=length) for name, length in {"a": 3, "b": 13, "c": 22, "d": 37}.items()}

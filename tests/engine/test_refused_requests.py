@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from inflight import Engine, InvalidRequest, QueueFull, SamplingParams
+from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
-from tests.parity.zoo import SERVED, VOCABULARY, save_model
 from tests.unit.tiny_tokenizers import byte_fallback
 
 PROMPT = make_prompt(10)

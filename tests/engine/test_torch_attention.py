@@ -12,7 +12,7 @@ from inflight.model.attention.torch_attention import TorchAttention
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
-from tests.engine.dense_reference import CPU, Case, Layer, worst_error
+from scripts.reference.dense_attention import CPU, Case, Layer, worst_error
 from tests.unit.builders import make_plan, make_request
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}

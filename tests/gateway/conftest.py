@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import ECHO
 from tests.gateway.gateway_process import GatewayProcess
 from tests.running_server import running_server

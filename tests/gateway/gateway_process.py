@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openai import AsyncOpenAI, OpenAI
 
-from scripts.server_process import ServerProcess, fill_ports
+from scripts.launch.server_process import ServerProcess, fill_ports
 
 CLIENT = Path(__file__).parents[2] / "client"
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from inflight_gateway.__main__ import main
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 
 

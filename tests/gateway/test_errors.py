@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 
 USER = [{"role": "user", "content": "one"}]

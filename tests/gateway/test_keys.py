@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from inflight_gateway.keys import ApiKey, KeyRing
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 
 

@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from inflight_client.metrics import parse_metrics
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 

@@ -9,8 +9,8 @@ import pytest
 from openai import OpenAI
 from transformers import AutoTokenizer
 
-from scripts.default_model import default_model
-from scripts.model_repository import render_repository
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import render_repository
 from tests.gateway.gateway_process import GatewayProcess
 from tests.running_server import running_server
 

@@ -9,7 +9,7 @@ from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
 from load_tests.step_cost import StepCost
 from load_tests.traffic import Arrival, Stream
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import echo_server
 

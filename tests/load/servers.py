@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import COMPLETION, ECHO
 from tests.running_server import running_server
 

@@ -1,4 +1,4 @@
-"""Sweeps over a system that is a formula: so many places, a step that takes longer the more of them are taken."""
+"""Sweeps over a system that is a formula: so many slots, a step that takes longer the more of them are taken."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from load_tests.capacity.timeline import Span, Timeline
 from load_tests.records import Record, Run
 from load_tests.result import Slo
 
-PLACES = 32
+SLOTS = 32
 OUTPUT_TOKENS = 20
 SECONDS = 10.0
 SLO = Slo(ttft=0.5, itl=0.1)
@@ -40,9 +40,9 @@ def record(index: int, sent: float, ttft: float, gap: float) -> Record:
 def repeat(users: float, started: float, seed: int, *, ours: bool = True) -> Repeat:
     """A run of closed loops."""
     chance = np.random.default_rng(seed)
-    gap = 0.02 + 0.001 * min(users, PLACES)
+    gap = 0.02 + 0.001 * min(users, SLOTS)
     service = gap * OUTPUT_TOKENS
-    wait = max(0.0, users / PLACES - 1) * service
+    wait = max(0.0, users / SLOTS - 1) * service
     records = []
     for _ in range(round(users)):
         now = float(chance.uniform(0, service + wait))
@@ -56,12 +56,12 @@ def repeat(users: float, started: float, seed: int, *, ours: bool = True) -> Rep
 
 def sample(at: float, users: float, steps_per_second: float) -> ServerSample:
     """The metrics of a server that has been loaded for a while."""
-    running, steps = min(users, PLACES), at * steps_per_second
+    running, steps = min(users, SLOTS), at * steps_per_second
     return ServerSample(
         at=at,
         running=running,
         waiting=users - running,
-        cache_usage=0.5 * running / PLACES,
+        cache_usage=0.5 * running / SLOTS,
         prefill_tokens=steps * running * 2,
         decode_tokens=steps * running,
         generated_tokens=steps * running,

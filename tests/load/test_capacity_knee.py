@@ -8,9 +8,9 @@ from load_tests.capacity.knee import knee
 LOADS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
 
 
-@pytest.mark.parametrize("places", [4.0, 8.0, 16.0, 32.0, 64.0])
-def test_the_knee_of_a_full_server_is_where_it_is_full(places: float) -> None:
-    assert knee(LOADS, [10 * min(load, places) for load in LOADS]) == places
+@pytest.mark.parametrize("slots", [4.0, 8.0, 16.0, 32.0, 64.0])
+def test_the_knee_of_a_full_server_is_where_it_is_full(slots: float) -> None:
+    assert knee(LOADS, [10 * min(load, slots) for load in LOADS]) == slots
 
 
 @pytest.mark.parametrize("half", [8.0, 20.0, 40.0])

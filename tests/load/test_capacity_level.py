@@ -1,4 +1,4 @@
-"""Measures of a level, on requests that one can count by hand."""
+"""Measures of a level, on requests that one can check on paper."""
 
 from dataclasses import replace
 

@@ -19,7 +19,7 @@ from load_tests.capacity.report import Plot, plots, write_report
 from load_tests.capacity.result import RATE, Sweep
 from load_tests.records import Run, read_records
 from load_tests.result import Slo
-from tests.load.synthetic_sweeps import PLACES, SLO, sweep
+from tests.load.synthetic_sweeps import SLO, SLOTS, sweep
 
 LOADS = {1: [4.0], 3: [8.0, 32.0, 128.0], 50: [float(load) for load in range(1, 100, 2)]}
 RATES = [0.125, 0.595, 0.648, 0.707, 1.19, 2.38]
@@ -153,7 +153,7 @@ def label_boxes(axes: Axes) -> list[tuple[str, Bbox]]:
 
 def test_the_recommendation_is_what_the_system_is() -> None:
     text = recommendation(sweep(FOUND))
-    # A formula with 32 places whose steps have up to 96 tokens; with 45 users the wait is just short of half a second.
+    # A formula with 32 slots whose steps have up to 96 tokens; with 45 users the wait is just short of half a second.
     assert text.startswith(
         "Set max_num_seqs to 32 (now 64) and max_num_batched_tokens to 128 (now 512); expect 45 users"
     )
@@ -192,7 +192,7 @@ def test_a_server_that_breaks_the_objective_at_once_is_said_to_be_too_slow() -> 
 
 
 def test_of_a_server_that_is_none_of_ours_the_clients_view_is_reported(tmp_path: Path) -> None:
-    shown = sweep([1.0, 2.0, float(PLACES), 64.0], ours=False)
+    shown = sweep([1.0, 2.0, float(SLOTS), 64.0], ours=False)
     write_report(shown, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 7

@@ -16,9 +16,9 @@ class Outcome:
     latency: float
 
 
-def full_at(places: float) -> Callable[[float], Outcome]:
+def full_at(slots: float) -> Callable[[float], Outcome]:
     """A system that is full at a load, and makes the rest wait."""
-    return lambda load: Outcome(load, min(load, places), max(1.0, load / places))
+    return lambda load: Outcome(load, min(load, slots), max(1.0, load / slots))
 
 
 def find(

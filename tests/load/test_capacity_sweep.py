@@ -12,9 +12,9 @@ import pytest
 
 from load_tests.capacity.timeline import read_timeline
 from load_tests.records import read_records
-from scripts.default_model import default_model
-from scripts.served_model import triton_server
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.served_model import triton_server
+from scripts.launch.triton_server import TritonServer
 from tests.load.servers import metronome_server
 
 FIRST_SECONDS, GAP_SECONDS = 0.1, 0.01
@@ -102,7 +102,7 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
         assert row["requests in a step"] > 0
         assert 0 < row["batch utilisation (%)"] <= 100
         assert row["batch efficiency (%)"] == 100
-        assert row["running, most (requests)"] <= row["users"]
+        assert row["running, max (requests)"] <= row["users"]
     sent = [record for path in (folder / "raw").glob("*.requests.jsonl") for record in read_records(path)]
     assert all(record.done and record.output_tokens == OUTPUT_TOKENS for record in sent)
     page = (folder / "report.html").read_text()

@@ -7,22 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from load_tests.compare import Compared, Connect, System, compare, read_system, table
+from load_tests.compare.__main__ import read_levels
+from load_tests.compare.contenders import Connect, Contender, read_contender
+from load_tests.compare.report import notes, table
+from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
-from load_tests.records import Record, Run
 from load_tests.result import Slo
-from load_tests.workload_file import WORKLOADS, read_workload
-from scripts.server_process import ServerProcess
+from load_tests.workload import WORKLOADS, read_workload
+from scripts.launch.server_process import ServerProcess
 from tests.load.servers import metronome_server
+from tests.load.synthetic_runs import run_of
 
 
-def metronome(name: str, folder: Path) -> System:
+def metronome(name: str, folder: Path) -> Contender:
     @contextlib.contextmanager
-    def start() -> Iterator[tuple[ServerProcess, Connect]]:
+    def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
         with metronome_server(folder / name, first_ms=20, gap_ms=2) as server:
             yield server, lambda: grpc_endpoint(server.grpc_url)
 
-    return System(name, start)
+    return Contender(name, start)
 
 
 def test_two_servers_take_turns(tmp_path: Path) -> None:
@@ -33,49 +36,43 @@ def test_two_servers_take_turns(tmp_path: Path) -> None:
     for compared in results.values():
         assert len(compared.runs) == 2
         assert all(run.done and not run.errors() for run in compared.runs)
+        assert compared.ready_seconds > 0
+        assert compared.resident_bytes > 2**20
     (first_a, second_a), (first_b, _) = (compared.runs for compared in results.values())
     lengths = [[record.prompt_tokens for record in run.records[:10]] for run in (first_a, first_b, second_a)]
     assert lengths[0] == lengths[1] != lengths[2]
 
 
-def run_of(tokens: int, error: str | None = None) -> Run:
-    record = Record(
-        index=0,
-        kind="chat",
-        tenant="",
-        priority=0,
-        prompt_tokens=10,
-        max_tokens=tokens,
-        target_ttft=None,
-        scheduled=0.0,
-        sent=0.0,
-        first_token=0.5,
-        last_token=1.0,
-        output_tokens=tokens,
-        gaps=(0.5 / tokens,) * tokens,
-        error=error,
-    )
-    return Run([record], 0.1)
-
-
 def test_ratios_are_of_rounds_and_to_the_first() -> None:
     results = {"one": Compared([run_of(100), run_of(200)]), "two": Compared([run_of(50), run_of(300)])}
     results["three"] = Compared([run_of(100, "ServerOverloaded"), run_of(100, "ServerOverloaded")])
-    workload = read_workload(WORKLOADS / "small.yaml")
-    workload.slo = Slo(1.0, 1.0)
-    _, _, one, two, three = table(results, workload).splitlines()
-    assert one.startswith("| one | 150 | 100, 200 | 1.00 (1.00 to 1.00) | 0.50, 0.50 |")
-    assert two.startswith("| two | 175 | 50, 300 | 1.00 (0.50 to 1.50) |")
-    assert three.startswith("| three | 0 | 0, 0 | 0.00 (0.00 to 0.00) | - | - | 0% |")
+    _, _, one, two, three, other = table({8: results, 16: {"one": Compared([run_of(10)])}}, Slo(1.0, 1.0)).splitlines()
+    assert one.startswith("| 8 | one | 150 | 100, 200 | 1.00 (1.00 to 1.00) | 0.50, 0.50 |")
+    assert two.startswith("| 8 | two | 175 | 50, 300 | 1.00 (0.50 to 1.50) |")
+    assert three.startswith("| 8 | three | 0 | 0, 0 | 0.00 (0.00 to 0.00) | - | - | 0% |")
     assert three.endswith("| ServerOverloaded: 2 |")
+    assert other.startswith("| 16 | one | 10 | 10 | 1.00 ")
+
+
+def test_the_notes_have_what_a_server_took() -> None:
+    compared = Compared([], ready_seconds=12.4, resident_bytes=3 * 2**29)
+    assert notes({"one": compared}) == "one: ready after 12 s, 1.5 GiB of memory"
+
+
+def test_levels_of_users() -> None:
+    assert read_levels("16") == [16]
+    assert read_levels("1,8,32") == [1, 8, 32]
+    for text in ("", "0", "1,", "1,x", "-1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="at least 1"):
+            read_levels(text)
 
 
 @pytest.mark.parametrize("text", ["", ": a=b", "name: a", "name: a=b, c"])
 def test_system_that_makes_no_sense(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not of the form"):
-        read_system(text)
+        read_contender(text)
 
 
 def test_systems_are_named() -> None:
-    assert read_system("fair: scheduling_policy=fair, max_num_seqs=8").name == "fair"
-    assert read_system("default").name == "default"
+    assert read_contender("fair: scheduling_policy=fair, max_num_seqs=8").name == "fair"
+    assert read_contender("default").name == "default"

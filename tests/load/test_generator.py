@@ -15,8 +15,8 @@ from load_tests.endpoints import Endpoint, grpc_endpoint, http_endpoint, openai_
 from load_tests.generator import closed_loop, open_loop
 from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Run
-from scripts.server_process import fill_ports
-from scripts.triton_server import TritonServer
+from scripts.launch.server_process import fill_ports
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import metronome_server, sent_times
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from scripts.server_process import ADDRESS, fill_ports
-from scripts.triton_server import TritonServer
+from scripts.launch.server_process import ADDRESS, fill_ports
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import metronome_server
 
@@ -55,12 +55,12 @@ class Ended(NamedTuple):
     said: str
 
 
-def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1, least: int = 4) -> Ended:
+def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1, min_answers: int = 4) -> Ended:
     """Run it without its web page until its report has so many requests of each kind of user."""
     arguments = [*command(folder, locustfile, host, *more), "--headless", "--only-summary"]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            while process.poll() is None and not has_reported(folder, kinds, least):
+            while process.poll() is None and not has_reported(folder, kinds, min_answers):
                 time.sleep(0.1)
             process.terminate()
             said, _ = process.communicate(timeout=SECONDS)
@@ -69,12 +69,12 @@ def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1,
     return Ended(process.returncode, said)
 
 
-def has_reported(folder: Path, kinds: int, least: int) -> bool:
+def has_reported(folder: Path, kinds: int, min_answers: int) -> bool:
     """Whether the report, which may be half written, has enough requests."""
     report = folder / "run_stats.csv"
     fields = [line.split(",") for line in report.read_text().splitlines()] if report.exists() else []
     counts = [int(line[2]) for line in fields if line[1:2] == ["e2e"] and len(line) > 3]
-    return len(counts) == kinds and min(counts) >= least
+    return len(counts) == kinds and min(counts) >= min_answers
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
@@ -145,7 +145,7 @@ def test_errors_of_all_kinds_of_users_are_counted_by_their_names(tmp_path: Path)
         "openai": "ConnectError",
     }
     files = ",".join(f"load_tests/locust/{kind}_user.py" for kind in errors)
-    run = locust(tmp_path, files, f"http://{nowhere()}", kinds=len(errors), least=1)
+    run = locust(tmp_path, files, f"http://{nowhere()}", kinds=len(errors), min_answers=1)
     assert run.code == 1, run.said
     with (tmp_path / "run_failures.csv").open(newline="") as file:
         failures = list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""Measures of a run, on numbers that one can work out by hand, and a file that keeps them."""
+"""Measures of a run, on numbers that one can check on paper, and a file that keeps them."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Measures, on numbers that one can work out by hand."""
+"""Measures, on numbers that one can check on paper."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def test_padding_is_paid_for(cost: StepCost, config: EngineConfig) -> None:
     arrivals = [Arrival(0.0, 8, 4, 4), Arrival(0.0, 2, 1, 1)]
     static = replace(config, batching_strategy="static", max_num_seqs=2)
     padded, plain = simulate(arrivals, static, cost), simulate(arrivals, config, cost)
-    # The short prompt up to the long one, and its empty seat in the three decodes.
+    # The short prompt up to the long one, and its empty slot in the three decodes.
     assert padded.padding_tokens == 6 + 3
     assert padded.step_seconds - plain.step_seconds == pytest.approx(9 * cost.per_token)
 

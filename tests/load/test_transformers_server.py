@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from load_tests.endpoints import Endpoint, openai_endpoint
-from scripts.default_model import default_model
+from scripts.launch.default_model import default_model
 from scripts.peers import transformers
 from scripts.peers.peer import MODEL
 from scripts.peers.transformers_server import BATCHINGS, STATIC

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inflight import Engine, EngineConfig, SamplingParams
-from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 20
 

@@ -16,7 +16,7 @@ from transformers import (
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
 from inflight.model.loading.support import check_config
-from tests.parity.zoo import REFUSED, SERVED, save_model
+from scripts.reference.tiny_models import REFUSED, SERVED, save_model
 
 
 def config_for(folder: Path) -> EngineConfig:

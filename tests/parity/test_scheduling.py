@@ -17,7 +17,7 @@ from inflight.scheduler.scheduler_config import (
     PREEMPTION_MODES,
     SCHEDULING_POLICIES,
 )
-from tests.parity.zoo import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 20
 COMBINATIONS = [

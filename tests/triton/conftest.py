@@ -11,9 +11,9 @@ from google.protobuf import text_format
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from tritonclient.grpc import model_config_pb2
 
-from scripts.default_model import default_model
-from scripts.model_repository import MODEL_REPOSITORY, render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
+from scripts.launch.triton_server import TritonServer
 from tests.running_server import running_server
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from inflight_client.metrics import parse_metrics
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import tritonclient.grpc as grpcclient
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.wire import Answer, ask_all, one
 
 Greedy = Callable[[str, int], str]

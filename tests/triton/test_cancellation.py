@@ -6,7 +6,7 @@ from typing import Any
 
 import tritonclient.grpc as grpcclient
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import Answer, ask, one, tensors, together

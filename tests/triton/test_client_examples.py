@@ -8,7 +8,7 @@ import pytest
 import inflight_client.async_client
 import inflight_client.client
 from inflight_client import Client
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 
 
 @pytest.mark.parametrize("module", [inflight_client.client, inflight_client.async_client])

@@ -13,7 +13,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aio
 from transformers import AutoModelForCausalLM
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.wire import Answer, ask, tensors
 
 Greedy = Callable[[str, int], str]

@@ -3,7 +3,7 @@
 import asyncio
 from statistics import median
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.wire import Answer, ask, together
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tritonclient.grpc.aio as aio
 
-from scripts.server_process import ADDRESS
-from scripts.triton_server import TritonServer
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_cancellation import LONG, wait_until_idle
 from tests.triton.wire import Answer, Fields, ask, tensors, together

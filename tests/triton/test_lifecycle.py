@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from scripts.triton_server import SHARED_MEMORY, TritonServer
+from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.eventually import eventually
-from tests.parity.zoo import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when

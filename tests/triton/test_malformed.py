@@ -14,7 +14,7 @@ import tritonclient.grpc.aio as aio
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.wire import INPUTS, Answer, Fields, ask, dtype, one, tensors, together
 
 PROMPT = {"text_input": "Hello"}

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 
 from inflight.metric_families import FAMILIES
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape_when
 from tests.triton.wire import ask, ask_all, together
 

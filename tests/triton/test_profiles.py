@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from scripts.model_repository import model_parameters
-from scripts.triton_server import TritonServer
-from tests.parity.zoo import SERVED, save_model
+from scripts.launch.model_repository import model_parameters
+from scripts.launch.triton_server import TritonServer
+from scripts.reference.tiny_models import SERVED, save_model
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when

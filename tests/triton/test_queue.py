@@ -15,9 +15,9 @@ import pytest
 import tritonclient.grpc.aio as aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from scripts.default_model import default_model
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 from tests.running_server import running_server
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_lifecycle import processes, resident_mib

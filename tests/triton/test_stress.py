@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.test_cancellation import wait_until_idle
 from tests.triton.test_malformed import BAD

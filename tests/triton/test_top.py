@@ -10,7 +10,7 @@ from rich.console import Console
 from inflight_cli.load import Load, Reading, Turnover, load, turnover
 from inflight_cli.screen import screen
 from inflight_client import Client, TextStream, Timeouts
-from scripts.triton_server import TritonServer
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal
 from tests.eventually import eventually
 from tests.triton.prometheus import at_rest, scrape, scrape_when

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
-from scripts.default_model import default_model
-from scripts.model_repository import render_repository
-from scripts.triton_server import TritonServer
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 from tests.running_server import running_server
 from tests.triton.test_cancellation import LONG, leave_completion
 from tests.triton.test_contract import stream

@@ -1,0 +1,1 @@
+"""The benchmarks: `make bench` and its relatives. Nothing outside this folder imports it."""

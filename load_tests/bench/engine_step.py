@@ -1,0 +1,129 @@
+"""A step of the engine without its scheduler and server, for measurements.
+
+A batch is laid out, goes through the model and is sampled, greedily, from the default model in bfloat16. Batches are
+decodes, so many rows of one token with 128 to 192 tokens cached, or the whole of one prompt. Times are medians of steps
+that take turns with what they are compared with.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, TypeAlias
+
+import torch
+
+from inflight import SamplingParams
+from inflight.kv_cache.block_table_array import tables_of
+from inflight.model.batch_arrays import BatchArrays
+from inflight.model.cpu.packed_linear import PackedLinear
+from inflight.model.forward import ForwardPass
+from inflight.model.loading.loader import LoadedModel
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.sampling.sampler import sample
+from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
+
+DECODES = (1, 8, 32, 64)
+PROMPTS = (32, 128, 512)
+CONTEXTS = (128, 192)
+BLOCK_SIZE = 16
+SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
+ROUNDS = 15
+WARMUP = 2
+"""Steps that are not counted: the first ones touch new memory."""
+
+Step: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch to measure: rows of new tokens after cached ones."""
+
+    name: str
+    rows: Sequence[tuple[int, int]]
+    """Cached and new tokens of each row."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(new for _, new in self.rows)
+
+
+def works() -> list[Work]:
+    """All batches."""
+    return [decodes(n) for n in DECODES] + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
+
+
+def decodes(rows: int) -> Work:
+    """A batch of so many rows that decode."""
+    first, last = CONTEXTS
+    return Work(f"{rows} decodes", [(first + (last - first) * i // rows, 1) for i in range(rows)])
+
+
+def plan_of(work: Work) -> StepPlan:
+    """The step of a batch, every row in blocks of its own."""
+    free = iter(range(num_blocks(work)))
+    shares, tables = [], []
+    for number, (cached, new) in enumerate(work.rows):
+        tokens = [(31 * number + 7 * position) % 30_000 + 100 for position in range(cached + new)]
+        request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
+        request.num_computed = cached
+        tables.append([next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))])
+        shares.append(ScheduledRequest.next_of(request, new))
+    return StepPlan(tuple(shares), tables_of(tables))
+
+
+def num_blocks(work: Work) -> int:
+    """How many blocks a batch takes."""
+    return sum(-(-(cached + new) // BLOCK_SIZE) for cached, new in work.rows)
+
+
+def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
+    """What the engine does in a step, over a cache of its own."""
+    plan = plan_of(work)
+    shapes = [layer.shape for layer in model.layers]
+    caches = model.backend.allocate(shapes, num_blocks(work), BLOCK_SIZE, model.dtype, model.device)
+
+    def step() -> None:
+        with torch.inference_mode():
+            batch = RaggedBatch.on(model.device, BatchArrays.of(plan, BLOCK_SIZE))
+            sample(forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
+
+    return step
+
+
+def floor_of(model: LoadedModel, work: Work) -> Step:
+    """The matrix products of a step alone; those of the head for the sampled rows."""
+    module: Any = model.module
+    groups = {id(m.group): m.group.packed for m in module.modules() if isinstance(m, PackedLinear)}
+    head = module.get_output_embeddings().group.packed
+    inputs = {
+        id(packed): torch.randn(len(work.rows) if packed is head else work.num_tokens, 2 * packed.shape[1]).bfloat16()
+        for packed in groups.values()
+    }
+
+    def products() -> None:
+        for packed in groups.values():
+            torch.ops.inflight.linear(inputs[id(packed)], packed)
+
+    return products
+
+
+def in_turns(steps: Sequence[Step]) -> list[float]:
+    """Median milliseconds of each, run in turns."""
+    return medians_in_turns([partial(seconds_of, step) for step in steps])
+
+
+def seconds_of(step: Step) -> float:
+    """How long it takes."""
+    started = time.perf_counter()
+    step()
+    return time.perf_counter() - started
+
+
+def medians_in_turns(timed: Sequence[Callable[[], float]]) -> list[float]:
+    """Median milliseconds of what each says that it took, in seconds; called in turns."""
+    rounds = [[each() for each in timed] for _ in range(WARMUP + ROUNDS)]
+    return [1000 * median(times) for times in zip(*rounds[WARMUP:], strict=True)]

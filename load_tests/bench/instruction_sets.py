@@ -1,0 +1,62 @@
+"""The steps of `make bench-step` with the kernels for each instruction set that this CPU has.
+
+A process holds one library of kernels, so each set is measured in one of its own, and these take turns.
+"""
+
+import contextlib
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
+from load_tests.bench.engine_step import SETTINGS, Step, medians_in_turns, seconds_of, step_of, works
+
+_steps: list[Step] = []
+
+
+def instruction_sets_table(folder: Path) -> Iterator[str]:
+    """Lines of the table of what each instruction set brings; none where this CPU has but one."""
+    names = instruction_sets()[::-1]
+    if len(names) < 2:
+        return
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(_process(name, folder)) for name in names]
+        yield f"| Step, ms | {' | '.join(names)} | Gain of each |"
+        yield f"|---|{'---:|' * len(names)}---:|"
+        for number, work in enumerate(tqdm(works(), desc="what each instruction set brings")):
+            times = medians_in_turns([partial(_seconds, process, number) for process in processes])
+            gains = ", ".join(f"{before / after:.2f}" for before, after in itertools.pairwise(times))
+            yield f"| {work.name} | {' | '.join(f'{each:.1f}' for each in times)} | {gains} |"
+
+
+def _process(name: str, folder: Path) -> ProcessPoolExecutor:
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=spawn, initializer=_load, initargs=(name, folder))
+
+
+def _load(newest: str, folder: Path) -> None:
+    from inflight import EngineConfig
+    from inflight.model.loading.loader import load_model
+
+    as_if_newest(newest)
+    model = load_model(EngineConfig(str(folder), **SETTINGS))
+    _steps.extend(step_of(model, model.forward, work) for work in works())
+
+
+def as_if_newest(newest: str) -> None:
+    """From now on this process takes the CPU for one that has nothing newer than that instruction set."""
+    for name in itertools.takewhile(lambda name: name != newest, list(INSTRUCTION_SETS)):
+        del INSTRUCTION_SETS[name]
+
+
+def _seconds(process: ProcessPoolExecutor, number: int) -> float:
+    return process.submit(_seconds_here, number).result()
+
+
+def _seconds_here(number: int) -> float:
+    return seconds_of(_steps[number])

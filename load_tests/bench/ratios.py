@@ -1,0 +1,84 @@
+"""The regression guard of `make bench`: its ratios beside those that were committed.
+
+A ratio is taken between two things of one run, so that it says more about the code than about how busy the machine was;
+the higher the better. Committed are those of some kinds of machine and numbers of requests: of others nothing is
+judged.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from load_tests.bench.report import Measurement
+
+COMMITTED = Path(__file__).with_name("ratios.json")
+# Rounds of one run on an idle machine were up to 11 % off their median.
+NOISE = 0.15
+PEER = ("transformers `generate`, static batches", 32)
+ENGINE, SERVER = "Inflight, in process", "Inflight behind Triton, streamed"
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Named ratios, and the machine and number of requests that they were taken with."""
+
+    conditions: str
+    values: Mapping[str, float]
+
+    @classmethod
+    def read(cls, file: Path, conditions: str) -> "Ratios | None":
+        """Those of the same conditions, if there are any. Raises OSError or ValueError where the file is none."""
+        values = json.loads(file.read_text()).get(conditions)
+        return None if values is None else cls(conditions, values)
+
+    def write(self, file: Path) -> None:
+        """Write them into a file that there is, for the next run to be compared with; other conditions' stay."""
+        rounded = {name: round(value, 3) for name, value in self.values.items()}
+        document = {**json.loads(file.read_text()), self.conditions: rounded}
+        file.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: Mapping[str, float]) -> Ratios:
+    """All that is guarded: steps to their floor, the engine to its peer, the server to the engine."""
+    speeds = {(result.system, result.at_once): result.tokens_per_second for result in results}
+    values = {f"floor / step, {work}": share for work, share in shares_of_floor.items()}
+    for system, at_once in speeds:
+        if system == ENGINE:
+            values[f"in process / transformers' static batches of 32, {at_once} at once"] = (
+                speeds[system, at_once] / speeds[PEER]
+            )
+        elif system == SERVER and (ENGINE, at_once) in speeds:
+            values[f"behind Triton / in process, {at_once} at once"] = speeds[system, at_once] / speeds[ENGINE, at_once]
+    return Ratios(conditions, values)
+
+
+def worse(now: Ratios, committed: Ratios | None) -> list[str]:
+    """Names of the ratios that fell by more than noise or were not taken; none where none are committed."""
+    if committed is None:
+        return []
+    # Those that are gone too: without CPU kernels there is no floor, and that is no reason to be content.
+    return [name for name, before in committed.values.items() if now.values.get(name, 0.0) < (1 - NOISE) * before]
+
+
+def comparison(now: Ratios, committed: Ratios | None) -> str:
+    """Return a Markdown table of both, and a line that says what to think of it."""
+    lines = ["| Ratio | Now | Committed | Change |", "|---|---:|---:|---:|"]
+    for name, value in now.values.items():
+        before = committed.values.get(name) if committed else None
+        lines.append(f"| {name} | {value:.2f} | {_or_new(before)} | {_change(value, before)} |")
+    if committed is None:
+        verdict = f"Not judged: none are committed for {now.conditions}."
+    elif fallen := worse(now, committed):
+        verdict = f"Worse by more than the noise of {NOISE:.0%}, or gone: {'; '.join(fallen)}."
+    else:
+        verdict = f"None fell by more than the noise of {NOISE:.0%}."
+    return "\n".join([*lines, "", verdict])
+
+
+def _or_new(before: float | None) -> str:
+    return "-" if before is None else f"{before:.2f}"
+
+
+def _change(value: float, before: float | None) -> str:
+    return "new" if before is None else f"{value / before - 1:+.0%}"

@@ -1,0 +1,123 @@
+"""What `make bench` has measured, and how it is shown."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+HEADER = (
+    "System",
+    "Requests at once",
+    "Requests measured",
+    "Output tokens/s",
+    "Each round",
+    "Ratio to one by one",
+    "Mean step, ms",
+    "Batch use",
+    "First token p50, ms",
+    "Others' CPU share",
+)
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a system tells besides its answers; zero or empty where it does not."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    first_token_seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of one system."""
+
+    tokens: int
+    """Output tokens that the requests asked for."""
+    seconds: float
+    observed: Observed
+    others: float
+    """Share of the processors that other processes used, from loading the system to its last answer."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All rounds of one system."""
+
+    system: str
+    at_once: int
+    requests: int
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The median of the rounds."""
+        return median(each.tokens_per_second for each in self.rounds)
+
+    @property
+    def step_milliseconds(self) -> float | None:
+        """Mean over all steps of all rounds."""
+        seconds = sum(each.observed.step_seconds for each in self.rounds)
+        return 1000 * seconds / self._steps if self._steps else None
+
+    @property
+    def batch_use(self) -> float | None:
+        """Share of the slots in all steps that gave a token somebody had asked for."""
+        tokens = sum(each.tokens for each in self.rounds)
+        return tokens / (self._steps * self.at_once) if self._steps else None
+
+    @property
+    def first_token_milliseconds(self) -> float | None:
+        """Median over the requests of all rounds."""
+        seconds = [second for each in self.rounds for second in each.observed.first_token_seconds]
+        return 1000 * median(seconds) if seconds else None
+
+    @property
+    def _steps(self) -> int:
+        return sum(each.observed.steps for each in self.rounds)
+
+
+def table(results: Sequence[Measurement]) -> str:
+    """Return a Markdown table; ratios are to the first result."""
+    rows = [HEADER, ("---", *["---:"] * (len(HEADER) - 1)), *(_row(result, results[0]) for result in results)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
+    return (
+        result.system,
+        str(result.at_once),
+        str(result.requests),
+        f"{result.tokens_per_second:.1f}",
+        ", ".join(f"{each.tokens_per_second:.1f}" for each in result.rounds),
+        f"{result.tokens_per_second / one_by_one.tokens_per_second:.1f}",
+        _or_unknown(result.step_milliseconds, ".1f"),
+        _or_unknown(result.batch_use, ".0%"),
+        _or_unknown(result.first_token_milliseconds, ".0f"),
+        ", ".join(f"{each.others:.0%}" for each in result.rounds),
+    )
+
+
+def _or_unknown(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else format(value, form)
+
+
+def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything measured, and the figures of the table."""
+    systems = [
+        {
+            **dataclasses.asdict(result),
+            "tokens_per_second": result.tokens_per_second,
+            "step_milliseconds": result.step_milliseconds,
+            "batch_use": result.batch_use,
+            "first_token_milliseconds": result.first_token_milliseconds,
+        }
+        for result in results
+    ]
+    return {"environment": dict(about), "systems": systems}

@@ -1,0 +1,102 @@
+"""`make compare`: servers and settings beside each other, under one workload in one run.
+
+For each number of users all servers are started. Then they take turns, as often as there are rounds. While one runs the
+others are paused (SIGSTOP), so that whatever else the machine does hits all alike. In a round all servers get the same
+requests, which are new in every round; users are closed loops. Ratios are to the first server.
+
+Without --system, our batching strategies are compared. A system of ours is its name and parameters of config.pbtxt that
+differ from it: --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'.
+
+--peers compares our server with transformers, static and continuous batching behind a small server, and with vLLM and
+llama.cpp, where `make peers` has installed them; the report names those that are absent. All have the same weights in
+bfloat16 and a slot for each user. transformers and vLLM compute in float32 on processors for which torch has no fast
+products of bfloat16. --users 1,8,32,64 shows how the servers scale.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+from load_tests.compare.contenders import Contender, ours, peers, read_contender, strategies
+from load_tests.compare.report import notes, table
+from load_tests.compare.turns import Compared, compare
+from load_tests.records import write_records
+from load_tests.workload import WORKLOADS, WorkloadError, read_workload
+from scripts.launch.environment import environment
+from scripts.launch.errors import LauncherError
+from scripts.peers import vllm
+from scripts.peers.dtype import best_dtype
+
+
+def read_levels(text: str) -> list[int]:
+    """Numbers of users with commas in between; raises argparse.ArgumentTypeError where they are none."""
+    levels = text.split(",")
+    if not all(level.isdecimal() and int(level) for level in levels):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1, or several with commas in between")
+    return [int(level) for level in levels]
+
+
+def chosen(options: argparse.Namespace) -> tuple[list[Contender], list[str]]:
+    """The servers that the options ask for, and the names of those that are absent."""
+    if not options.peers:
+        return options.system or strategies(), []
+    others, absent = peers()
+    return [*(options.system or [ours("Inflight", {}, slot_for_each_user=True)]), *others], absent
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--system", type=read_contender, action="append", metavar="'NAME: KEY=VALUE,...'", help="one of ours")
+    add("--peers", action="store_true", help="other servers too")
+    add("--workload", type=Path, default=WORKLOADS / "small.yaml", metavar="FILE", help="(%(default)s)")
+    add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
+    add("--rounds", type=int, default=3, help="turns of each (%(default)s)")
+    add("--seconds", type=float, default=20.0, help="of each turn (%(default)s)")
+    add("--records", type=Path, metavar="FOLDER", help="write what was seen of every request there")
+    return parser
+
+
+def report(options: argparse.Namespace) -> None:
+    """Compare, print the table and write the records. Raises LauncherError, WorkloadError or OSError."""
+    contenders, absent = chosen(options)
+    workload = read_workload(options.workload)
+    levels: dict[int, dict[str, Compared]] = {}
+    for users in options.users:
+        levels[users] = compare(contenders, workload, users=users, rounds=options.rounds, seconds=options.seconds)
+    print(f"Workload {workload.name}, {options.rounds} rounds of {options.seconds:g} s\n")
+    print(f"{table(levels, workload.slo)}\n\n{notes(levels[options.users[-1]])}")
+    about = environment("bfloat16", "cpu")
+    if options.peers:
+        about["transformers and vLLM"] = f"{best_dtype()}, vLLM with {vllm.allocator() or 'malloc of libc'}"
+        print(f"absent: {', '.join(absent) or 'none'}")
+    print("; ".join(f"{name}: {value}" for name, value in about.items()))
+    if options.records is not None:
+        _write(levels, options.records)
+
+
+def _write(levels: dict[int, dict[str, Compared]], folder: Path) -> None:
+    for users, results in levels.items():
+        for name, compared in results.items():
+            for number, run in enumerate(compared.runs):
+                write_records(run.records, folder / f"{name}-{users}-{number}.jsonl")
+
+
+def main() -> int:
+    """Run the comparison and return its exit status; where it is 1 a line says why."""
+    options = _parser().parse_args()
+    # As Ctrl-C, so that `kill` stops the servers too, the paused ones included.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        report(options)
+    except KeyboardInterrupt:
+        return 130
+    except (LauncherError, WorkloadError, OSError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The servers that can be compared: ours with any settings, and others that `make peers` installs."""
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from load_tests.endpoints import Endpoint, grpc_endpoint, openai_endpoint
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import render_repository
+from scripts.launch.server_process import ServerProcess
+from scripts.launch.triton_server import TritonServer
+from scripts.peers import llama_cpp, transformers, vllm
+from scripts.peers.peer import MODEL, Peer
+from scripts.peers.transformers_server import BATCHINGS
+
+STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
+READY_SECONDS = 300.0
+
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server that is compared."""
+
+    name: str
+    start: Callable[[int], AbstractContextManager[tuple[ServerProcess, Connect]]]
+    """Takes the number of users; gives the running server, and how to reach it."""
+
+
+def ours(name: str, parameters: Mapping[str, str], *, slot_for_each_user: bool = False) -> Contender:
+    """Our server with the default model and some parameters of config.pbtxt set otherwise."""
+
+    @contextlib.contextmanager
+    def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
+        settings = {"model": str(default_model()), **parameters}
+        if slot_for_each_user:
+            settings["max_num_seqs"] = str(users)
+        with tempfile.TemporaryDirectory(prefix="inflight-compare-") as scratch:
+            repository = render_repository(Path(scratch) / "models", parameters=settings)
+            with TritonServer(repository, drain_seconds=5) as server:
+                server.wait_ready(READY_SECONDS, ["llm"])
+                yield server, lambda: grpc_endpoint(server.grpc_url)
+
+    return Contender(name, start)
+
+
+def peer(name: str, make: Callable[[int], Peer]) -> Contender:
+    """Another server, which speaks OpenAI's protocol; `make` takes the number of users."""
+
+    @contextlib.contextmanager
+    def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
+        with make(users) as server:
+            server.wait_ready(READY_SECONDS)
+            yield server, lambda: openai_endpoint(f"http://{server.http_url}", MODEL)
+
+    return Contender(name, start)
+
+
+def read_contender(text: str) -> Contender:
+    """A server of ours as the command line names it; raises argparse.ArgumentTypeError where it makes no sense."""
+    name, _, written = text.partition(":")
+    pairs = [pair.partition("=") for pair in written.split(",") if pair.strip()]
+    if not name.strip() or any(not separator for _, separator, _ in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: PARAMETER=VALUE,...'")
+    return ours(name.strip(), {key.strip(): value.strip() for key, _, value in pairs})
+
+
+def strategies() -> list[Contender]:
+    """Our server with each of its batching strategies."""
+    return [ours(name, {"batching_strategy": name}) for name in STRATEGIES]
+
+
+def peers() -> tuple[list[Contender], list[str]]:
+    """The other servers, and the names of those that are not installed."""
+    model = default_model()
+    present: dict[str, Callable[[int], Peer]] = {
+        f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS
+    }
+    if vllm.installed():
+        present[vllm.NAME] = partial(vllm.server, model)
+    if llama_cpp.installed():
+        present[llama_cpp.NAME] = llama_cpp.server
+    absent = [name for name in (vllm.NAME, llama_cpp.NAME) if name not in present]
+    return [peer(name, make) for name, make in present.items()], absent

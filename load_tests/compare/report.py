@@ -1,0 +1,59 @@
+"""What a comparison shows."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from load_tests.arrivals import Floats
+from load_tests.compare.turns import Compared
+from load_tests.result import Slo
+
+HEADER = (
+    *("Users", "", "Tokens/s", "Each round", "To the first (min to max)", "TTFT p50, p99 (s)", "ITL p50, p99 (ms)"),
+    *("In SLO", "Goodput (req/s)", "Errors"),
+)
+
+
+def table(levels: Mapping[int, Mapping[str, Compared]], slo: Slo) -> str:
+    """Return a Markdown table by numbers of users: medians of the rounds, and the spread of the ratio over them."""
+    rows = [HEADER, ("---:", "---", *["---:"] * (len(HEADER) - 3), "---")]
+    rows += [(str(users), *row) for users, results in levels.items() for row in _rows(results, slo)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _rows(results: Mapping[str, Compared], slo: Slo) -> list[tuple[str, ...]]:
+    first = next(iter(results.values())).of(lambda run: run.throughput)
+    rows: list[tuple[str, ...]] = []
+    for name, compared in results.items():
+        rates = compared.of(lambda run: run.throughput)
+        ratios = [rate / other for rate, other in zip(rates, first, strict=True)]
+        errors = Counter(record.error for run in compared.runs for record in run.records if record.error is not None)
+        rows.append(
+            (
+                name,
+                f"{np.median(rates):.0f}",
+                ", ".join(f"{rate:.0f}" for rate in rates),
+                f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+                _percentiles(np.concatenate([run.ttft for run in compared.runs]), 1, 2),
+                _percentiles(np.concatenate([run.gaps for run in compared.runs]), 1000, 0),
+                f"{np.median(compared.of(lambda run: run.attainment(slo))):.0%}",
+                f"{np.median(compared.of(lambda run: run.goodput(slo))):.2f}",
+                ", ".join(f"{kind}: {count}" for kind, count in errors.items()) or "none",
+            )
+        )
+    return rows
+
+
+def _percentiles(values: Floats, unit: float, digits: int) -> str:
+    if not len(values):
+        return "-"
+    return ", ".join(f"{unit * value:.{digits}f}" for value in np.percentile(values, (50, 99)))
+
+
+def notes(results: Mapping[str, Compared]) -> str:
+    """How long each server took to start, and its memory."""
+    return "\n".join(
+        f"{name}: ready after {compared.ready_seconds:.0f} s, {compared.resident_bytes / 2**30:.1f} GiB of memory"
+        for name, compared in results.items()
+    )

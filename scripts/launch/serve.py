@@ -1,0 +1,163 @@
+"""`make serve`: bring what is missing, start Triton over this model repository, and stay in the foreground.
+
+Settings come from the environment, where make puts the variables of its command line: HTTP_PORT, GRPC_PORT,
+METRICS_PORT, MODEL (a folder or a hub id; the default model otherwise) and ARGS (more tritonserver flags).
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
+from scripts.launch.server_log import LogFilter
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.triton_runtime import triton_runtime
+from scripts.launch.triton_server import TritonServer
+
+# Long enough to download a model of several gigabytes.
+READY_SECONDS = 1800
+
+_PORTS = {"HTTP_PORT": 8000, "GRPC_PORT": 8001, "METRICS_PORT": 8002}
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the variables of `make serve` ask for; `model` is None for the default one."""
+
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    model: str | None
+    arguments: list[str]
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Return the settings in `environment`; an empty variable counts as absent.
+
+    Raises LauncherError naming the variable, where one is malformed, a port is taken or a folder is missing.
+    """
+    ports = {name: _port(name, environment.get(name) or str(default)) for name, default in _PORTS.items()}
+    owners: dict[int, str] = {}
+    for name, port in ports.items():
+        if port in owners:
+            raise LauncherError(f"{owners[port]} and {name} are both {port}")
+        owners[port] = name
+        _check_free(name, port)
+    try:
+        arguments = shlex.split(environment.get("ARGS", ""))
+    except ValueError as error:
+        raise LauncherError(f"ARGS={environment['ARGS']!r}: {error}") from error
+    model = environment.get("MODEL")
+    return Settings(
+        ports["HTTP_PORT"],
+        ports["GRPC_PORT"],
+        ports["METRICS_PORT"],
+        resolve_model(model) if model else None,
+        arguments,
+    )
+
+
+def _port(name: str, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise LauncherError(f"{name} must be a whole number from 1 to 65535, not {text!r}")
+    return int(text)
+
+
+def _check_free(name: str, port: int) -> None:
+    with socket.socket() as probe:
+        # As the server does: a connection that lingers from an earlier run takes no port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ADDRESS, port))
+        except OSError as error:
+            raise LauncherError(
+                f"cannot use port {port} on {ADDRESS} ({error.strerror}); set {name} to another"
+            ) from error
+
+
+def resolve_model(model: str) -> str:
+    """Return the absolute path of a model folder, or a hub id as it is.
+
+    Raises LauncherError where `model` is a path and no such folder, or one without a config.json, is there.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+            raise LauncherError(f"MODEL={model}: there is no such folder")
+        return model
+    if not (folder / "config.json").is_file():
+        raise LauncherError(f"MODEL={model}: the folder has no config.json")
+    return str(folder.resolve())
+
+
+def serve(settings: Settings, repository: Path) -> int:
+    """Serve `repository` until the server ends or a signal comes, and return the exit status.
+
+    Raises LauncherError where the runtime or the model cannot be had or the server does not become ready.
+    """
+    runtime = triton_runtime()
+    model = settings.model or str(default_model())
+    shown = LogFilter()
+    with tempfile.TemporaryDirectory(prefix="inflight-") as scratch:
+        server = TritonServer(
+            render_repository(Path(scratch) / "models", parameters={"model": model}, source=repository),
+            http_port=settings.http_port,
+            grpc_port=settings.grpc_port,
+            metrics_port=settings.metrics_port,
+            arguments=settings.arguments,
+            log=lambda line: print(line, end="", flush=True) if shown.shows(line) else None,
+            runtime=runtime,
+        )
+        try:
+            print(f"Starting Triton with {model}", flush=True)
+            server.start()
+            server.wait_ready(READY_SECONDS, ["llm"])
+            print(_ready_line(server), flush=True)
+            raise LauncherError(f"tritonserver {server.wait()}")
+        except KeyboardInterrupt:
+            return _drain(server)
+        finally:
+            server.kill()
+
+
+def _drain(server: TritonServer) -> int:
+    print(f"Finishing running requests, {server.drain_seconds} s at most (again to stop at once)", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.stop()
+        return 0
+    return 130
+
+
+def _ready_line(server: TritonServer) -> str:
+    body = '{"text_input": "The capital of France is", "stream": true, "max_tokens": 32}'
+    return f"Ready: curl -N {server.http_url}/v2/models/llm/generate_stream -d '{body}'"
+
+
+def main(repository: Path = MODEL_REPOSITORY) -> int:
+    """Serve what the environment asks for and return the exit status; where it is 1 a line says why."""
+    # As Ctrl-C, so that `kill` and a closed terminal stop the server in order too; nohup is respected.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    try:
+        return serve(read_settings(os.environ), repository)
+    except LauncherError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

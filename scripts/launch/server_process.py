@@ -1,0 +1,247 @@
+"""A server in a process of its own: started on loopback, watched until ready, stopped with all that it started."""
+
+import collections
+import contextlib
+import ctypes
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from scripts.launch.errors import LauncherError
+
+ADDRESS = "127.0.0.1"
+
+_TAIL_LINES = 60
+_POLL_SECONDS = 0.1
+# What a server needs, beyond the time for its requests, to write its last lines and leave.
+_EXIT_MARGIN_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+# Loaded here because the child may not import anything between fork and exec.
+_LIBC = ctypes.CDLL(None)
+
+
+class ServerProcess(ABC):
+    """A server; as a context manager it starts on entry and stops on exit.
+
+    `log` gets every line that it writes; the last lines are kept for error messages in any case. A stop gives running
+    requests `drain_seconds` to finish.
+
+    The server is in a session of its own, so Ctrl-C does not reach it. The kernel sends it SIGTERM when the
+    thread that started it ends: start it from a thread that outlives it.
+    """
+
+    name: str
+
+    def __init__(self, http_port: int, *, log: Callable[[str], object] | None = None, drain_seconds: int = 30) -> None:
+        self.http_port = http_port
+        self.drain_seconds = drain_seconds
+        self._log = log
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+
+    @abstractmethod
+    def _launch(self) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command and the whole of its environment."""
+
+    @property
+    def http_url(self) -> str:
+        """Host and port of the HTTP endpoint, as tritonclient wants them."""
+        return f"{ADDRESS}:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id, which is also that of its process group."""
+        return self._started().pid
+
+    def log_tail(self) -> str:
+        """Return the last lines that the server wrote."""
+        return "\n".join(self._tail)
+
+    def resident_bytes(self) -> int:
+        """Return the memory of the server and all that it started; what they share counts once."""
+        return sum(_proportional_bytes(pid) for pid in _group_members(self.pid))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server and return at once; raises LauncherError where there is no such program."""
+        command, environment = self._launch()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                # Keeps SIGPIPE ignored: a server whose launcher was killed goes on to shut down in order.
+                restore_signals=False,
+                preexec_fn=_end_with_launcher,
+            )
+        except OSError as error:
+            raise LauncherError(f"{self.name} does not start: {error}") from error
+        output = self._process.stdout
+        assert output is not None
+        self._reader = threading.Thread(target=self._read_output, args=(output,), name="server-log", daemon=True)
+        self._reader.start()
+
+    def wait_for(self, paths: Sequence[str], timeout: float) -> None:
+        """Return when the server answers each of `paths` with 200.
+
+        Raises LauncherError as soon as the server dies or after `timeout` seconds; the log's end is its note.
+        """
+        deadline = time.monotonic() + timeout
+        waiting = list(paths)
+        while waiting:
+            code = self._started().poll()
+            if code is not None:
+                self._join_reader()
+                raise self._failure(f"{self.name} {_describe_exit(code)} before it was ready")
+            if time.monotonic() > deadline:
+                raise self._failure(f"{self.name} was not ready after {timeout:g} s")
+            if _answers_ok(self.http_port, waiting[0]):
+                waiting.pop(0)
+            else:
+                time.sleep(_POLL_SECONDS)
+
+    def _failure(self, message: str) -> LauncherError:
+        error = LauncherError(message)
+        error.add_note(self.log_tail())
+        return error
+
+    def pause(self) -> None:
+        """Stop the server and all that it started where they are, until `resume`."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def wait(self) -> str:
+        """Return, once the server has ended by itself, how: 'exited with code 1', 'was ended by SIGSEGV'."""
+        code = self._started().wait()
+        self._join_reader()
+        return _describe_exit(code)
+
+    def stop(self) -> None:
+        """Let running requests finish for `drain_seconds`, then end the server and all that it started.
+
+        Does nothing where no server was started. Raises LauncherError where a process survives SIGKILL.
+        """
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            self.resume()  # A paused one does not hear that.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self.drain_seconds + _EXIT_MARGIN_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the server and all that it started at once; as `stop` otherwise."""
+        if self._process is None:
+            return
+        _kill_group(self.name, self._process)
+        self._process = None
+        self._join_reader()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process
+
+    def _read_output(self, output: IO[str]) -> None:
+        with output:
+            for line in output:
+                self._tail.append(line.rstrip("\n"))
+                if self._log is not None:
+                    self._log(line)
+
+    def _join_reader(self) -> None:
+        # Bounded, because a process that outlives its server for a moment holds the pipe open.
+        if self._reader is not None:
+            self._reader.join(timeout=2)
+
+
+def fill_ports(*wanted: int | None) -> list[int]:
+    """Replace each None by a port that is free now."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for port in wanted:
+            if port is None:
+                # Each stays bound until all are chosen, so that they differ.
+                probe = stack.enter_context(socket.socket())
+                probe.bind((ADDRESS, 0))
+                port = probe.getsockname()[1]
+            ports.append(port)
+    return ports
+
+
+def _end_with_launcher() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _answers_ok(port: int, path: str) -> bool:
+    # Not urllib, which would take 127.0.0.1 through a proxy named in the environment.
+    connection = http.client.HTTPConnection(ADDRESS, port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _describe_exit(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+def _kill_group(name: str, leader: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + _EXIT_MARGIN_SECONDS
+    while leader.poll() is None or _group_members(leader.pid):
+        if time.monotonic() > deadline:
+            raise LauncherError(f"processes {_group_members(leader.pid)} of {name} do not end on SIGKILL")
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _group_members(group: int) -> list[int]:
+    """Return the processes of a group that are not zombies; those wait for init and hold nothing."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end between the listing and the reading.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state != "Z":
+                members.append(int(stat.parent.name))
+    return members
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Resident memory of a process, each shared page divided by those who share it; 0 if it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

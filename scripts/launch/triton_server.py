@@ -1,0 +1,85 @@
+"""One tritonserver process: started on loopback, watched until ready, stopped without a trace."""
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from scripts.launch.server_process import ADDRESS, ServerProcess, fill_ports
+from scripts.launch.triton_runtime import TritonRuntime, triton_runtime
+
+SHARED_MEMORY = Path("/dev/shm")
+
+# `completion` holds one for each request that it has passed on; with the default of 32 a burst waits in line.
+_BACKEND_THREADS = 128
+
+
+class TritonServer(ServerProcess):
+    """A tritonserver over a model repository, as a context manager as `ServerProcess` is.
+
+    A port of None stands for a free one. `environment` adds to that of the server.
+    """
+
+    name = "tritonserver"
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        http_port: int | None = None,
+        grpc_port: int | None = None,
+        metrics_port: int | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log: Callable[[str], object] | None = None,
+        drain_seconds: int = 30,
+        runtime: TritonRuntime | None = None,
+    ) -> None:
+        http_port, self.grpc_port, self.metrics_port = fill_ports(http_port, grpc_port, metrics_port)
+        super().__init__(http_port, log=log, drain_seconds=drain_seconds)
+        self.repository = repository
+        self._arguments = list(arguments)
+        self._environment = dict(environment or {})
+        self._runtime = runtime
+        # The regions of this server and of no other, so that they can be removed even after a crash.
+        self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+
+    @property
+    def grpc_url(self) -> str:
+        """Host and port of the gRPC endpoint, as tritonclient wants them."""
+        return f"{ADDRESS}:{self.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """The whole URL of the Prometheus metrics."""
+        return f"http://{ADDRESS}:{self.metrics_port}/metrics"
+
+    def wait_ready(self, timeout: float, models: Sequence[str] = ()) -> None:
+        """Return when the server and each of `models` are ready; raises as `wait_for`."""
+        self.wait_for(["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in models)], timeout)
+
+    def kill(self) -> None:
+        """End the server and its stubs at once and remove their shared memory; as `stop` otherwise."""
+        super().kill()
+        for region in SHARED_MEMORY.glob(f"{self.region_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def _launch(self) -> tuple[list[str], dict[str, str]]:
+        """Raises what `triton_runtime()` raises."""
+        runtime = self._runtime or triton_runtime()
+        command = [
+            str(runtime.server),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={runtime.backends}",
+            f"--http-address={ADDRESS}",
+            f"--http-port={self.http_port}",
+            f"--grpc-address={ADDRESS}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-address={ADDRESS}",
+            f"--metrics-port={self.metrics_port}",
+            f"--exit-timeout-secs={self.drain_seconds}",
+            f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
+            f"--backend-config=python,thread-pool-size={_BACKEND_THREADS}",
+            *self._arguments,
+        ]
+        return command, {**runtime.environment(), **self._environment}

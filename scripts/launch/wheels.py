@@ -1,0 +1,55 @@
+"""Downloads that are unpacked and never installed into this environment; pyproject.toml pins them in its groups."""
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.launch.errors import LauncherError
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+
+
+def pinned(group: str) -> str:
+    """Return the one requirement of a dependency group, such as `name==1.2.3`."""
+    (requirement,) = pinned_all(group)
+    return requirement
+
+
+def pinned_all(group: str) -> list[str]:
+    """Return the requirements of a dependency group, the one that it is named after first."""
+    return list(map(str, tomllib.loads(PYPROJECT.read_text())["dependency-groups"][group]))
+
+
+def fetch_wheel(requirement: str, folder: Path) -> Path:
+    """Download a pinned wheel, without what it depends on, into an empty folder and return its path.
+
+    Raises LauncherError where pip cannot get it, with the last line of pip's own reason.
+    """
+    return _download(requirement, folder, ["--only-binary", ":all:"])
+
+
+def fetch_source(requirement: str, folder: Path) -> Path:
+    """Download the source distribution of a pinned requirement, unpack it and return its folder.
+
+    `folder` is made. Raises LauncherError as `fetch_wheel`.
+    """
+    archive = _download(requirement, folder, ["--no-binary", requirement.partition("==")[0]])
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    (source,) = [path for path in folder.iterdir() if path.is_dir()]
+    return source
+
+
+def _download(requirement: str, folder: Path, kind: Sequence[str]) -> Path:
+    print(f"Downloading {requirement}", flush=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", *kind, "--dest", str(folder), requirement]
+    pip = subprocess.run(command, capture_output=True, text=True, check=False)
+    files = [path for path in folder.glob("*") if path.is_file()]
+    if pip.returncode != 0 or len(files) != 1:
+        reason = (pip.stderr.strip() or "pip brought no file").splitlines()[-1]
+        raise LauncherError(f"could not download {requirement}: {reason}")
+    return files[0]

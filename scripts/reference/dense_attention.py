@@ -1,0 +1,175 @@
+"""Attention over whole sequences in float64, one token and head at a time, and random cases for the paged one."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from inflight import SamplingParams
+from inflight.kv_cache.block_table_array import tables_of
+from inflight.model.attention.interface import AttentionCall, AttentionImpl
+from inflight.model.attention.torch_attention import TorchAttention
+from inflight.model.batch_arrays import BatchArrays
+from inflight.model.cache.kv_tensors import LayerCache, LayerShape, allocate
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
+
+CPU = torch.device("cpu")
+GARBAGE = 1000.0
+"""What free slots hold: large, so that no trace of it in an output goes unnoticed."""
+
+
+Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], AttentionImpl]
+"""What attends to a batch over caches with windows."""
+
+TWO_HEADS = LayerShape(num_kv_heads=2, key_width=8, value_width=8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A ragged batch: for each row how many tokens are cached and how many are new, and the layer they go through."""
+
+    rows: Sequence[tuple[int, int]]
+    query_heads: int = 4
+    shape: LayerShape = TWO_HEADS
+    block_size: int = 4
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    scaling: float = 0.3
+    seed: int = 0
+
+
+# For kernels, which have blocks of 16 or more.
+EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
+CASES = {
+    "plain": Case(EVERYTHING, block_size=16),
+    "single tokens": Case([(3, 1), (70, 1)], block_size=16),
+    "prompts": Case([(0, 70), (64, 17)], block_size=16),
+    "a head each": Case(EVERYTHING, query_heads=4, shape=LayerShape(4, 16, 16), block_size=16),
+    "nine heads, three of keys": Case(EVERYTHING, query_heads=9, shape=LayerShape(3, 24, 24), block_size=16),
+    "values narrower": Case(EVERYTHING, shape=LayerShape(2, 48, 20), block_size=16),
+    "small blocks": Case(EVERYTHING, block_size=4),
+    "odd blocks": Case(EVERYTHING, block_size=24),
+    "window": Case(EVERYTHING, window=21, block_size=16),
+    "window of one": Case(EVERYTHING, window=1, block_size=16),
+    "softcap": Case(EVERYTHING, softcap=2.0, block_size=16),
+    "sinks": Case(EVERYTHING, sinks=True, block_size=16),
+    "all at once": Case(EVERYTHING, softcap=1.5, window=9, sinks=True, query_heads=6, block_size=16),
+    "keys in parts": Case([(600, 1), (1100, 1), (0, 1), (5, 3)], block_size=16, sinks=True),
+    "a window over parts": Case([(600, 1), (1100, 1)], block_size=16, window=500),
+}
+
+
+def dense(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, case: Case, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Attention of the last tokens of one sequence: [new, heads, key width], then [tokens, KV heads, width] twice."""
+    query, keys, values = query.double(), keys.double(), values.double()
+    output = query.new_zeros(*query.shape[:2], values.shape[2])
+    share = query.shape[1] // keys.shape[1]
+    for i in range(len(query)):
+        end = len(keys) - len(query) + i + 1
+        start = 0 if case.window is None else max(0, end - case.window)
+        for head in range(query.shape[1]):
+            scores = keys[start:end, head // share] @ query[i, head] * case.scaling
+            if case.softcap is not None:
+                scores = torch.tanh(scores / case.softcap) * case.softcap
+            weights = scores.exp()
+            total = weights.sum() + (0 if sinks is None else sinks[head].double().exp())
+            output[i, head] = weights @ values[start:end, head // share] / total
+    return output
+
+
+class Layer:
+    """A case with random numbers in it, attended to by pages and densely."""
+
+    def __init__(
+        self, case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
+    ) -> None:
+        self._case, self._dtype, self._attention, self._device = case, dtype, attention, device
+        self._random = torch.Generator().manual_seed(case.seed)
+        shape = case.shape
+        lengths = [past + new for past, new in case.rows]
+        self._query = [self._normal(new, case.query_heads, shape.key_width) for _, new in case.rows]
+        self._keys = [self._normal(length, shape.num_kv_heads, shape.key_width) for length in lengths]
+        self._values = [self._normal(length, shape.num_kv_heads, shape.value_width) for length in lengths]
+        self._sinks = self._normal(case.query_heads) if case.sinks else None
+        self._requests, num_blocks = self._place(lengths)
+        (self.cache,) = allocate([shape], num_blocks, case.block_size, dtype, device)
+
+    def _normal(self, *size: int) -> torch.Tensor:
+        return torch.randn(size, generator=self._random).to(self._device, self._dtype)
+
+    def _place(self, lengths: list[int]) -> tuple[list[Request], int]:
+        """Requests with blocks here and there, and how many blocks there are, some of them nobody's."""
+        counts = [-(-length // self._case.block_size) for length in lengths]
+        spread = torch.randperm(sum(counts) + 3, generator=self._random).tolist()
+        requests = []
+        for row, ((past, _), length, count) in enumerate(zip(self._case.rows, lengths, counts, strict=True)):
+            request = Request(str(row), list(range(length)), SamplingParams(), max_tokens=1, seed=0)
+            request.num_computed = past
+            request.blocks = [spread.pop() for _ in range(count)]
+            requests.append(request)
+        return requests, sum(counts) + 3
+
+    def dense(self) -> list[torch.Tensor]:
+        """Each row's output as it should be."""
+        rows = zip(self._query, self._keys, self._values, strict=True)
+        return [dense(query, keys, values, self._case, self._sinks) for query, keys, values in rows]
+
+    def paged(self) -> list[torch.Tensor]:
+        """Each row's output by block tables, from a cache that holds what came before."""
+        size = self._case.block_size
+        for pages, sequences in ((self.cache.keys, self._keys), (self.cache.values, self._values)):
+            pages.fill_(GARBAGE)
+            for request, sequence in zip(self._requests, sequences, strict=True):
+                for position in range(request.num_computed):
+                    pages[request.blocks[position // size], position % size] = sequence[position]
+        arrays = BatchArrays.of(self._plan(), size)
+        batch = RaggedBatch.on(self._device, arrays)
+        order = arrays.order.tolist()
+        output = self._attend(batch, order, self.cache)
+        borders = zip(batch.query_starts, batch.query_starts[1:], strict=False)
+        found = {row: output[first:last] for row, (first, last) in zip(order, borders, strict=True)}
+        return [found[row] for row in range(len(order))]
+
+    def _plan(self) -> StepPlan:
+        rows = zip(self._requests, self._case.rows, strict=True)
+        scheduled = tuple(ScheduledRequest.next_of(request, new) for request, (_, new) in rows)
+        return StepPlan(scheduled, tables_of([request.blocks for request in self._requests]))
+
+    def _attend(self, batch: RaggedBatch, order: list[int], cache: LayerCache) -> torch.Tensor:
+        query, keys, values = (
+            torch.cat([part[row][-self._case.rows[row][1] :] for row in order]).transpose(0, 1)[None]
+            for part in (self._query, self._keys, self._values)
+        )
+        call = AttentionCall(
+            torch.nn.Identity(),
+            query,
+            keys,
+            values,
+            scaling=self._case.scaling,
+            window=self._case.window,
+            softcap=self._case.softcap,
+            sinks=self._sinks,
+        )
+        return self._attention(batch, [cache], [self._case.window]).attend(call)[0]
+
+
+def worst_error(
+    case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
+) -> float:
+    """The largest difference between the paged output and the dense one, over 1 or the dense one's size."""
+    layer = Layer(case, dtype, attention, device)
+    worst = 0.0
+    for paged, expected in zip(layer.paged(), layer.dense(), strict=True):
+        assert paged.shape == expected.shape
+        assert paged.dtype == dtype
+        error = (paged.double() - expected).abs() / expected.abs().clamp(min=1)
+        worst = max(worst, float(error.max()))
+        assert not math.isnan(worst)
+    return worst

@@ -1,0 +1,154 @@
+"""Tiny models with random weights, one per way in which decoders differ."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as t
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+VOCABULARY = 160
+WINDOW = 8
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_GROUPED = {**_COMMON, "num_key_value_heads": 2}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A configuration and what is special about it."""
+
+    config: PreTrainedConfig
+    why: str
+
+
+SERVED: dict[str, Kind] = {
+    "llama": Kind(t.LlamaConfig(**_GROUPED), "the plain case, grouped-query attention"),
+    "qwen2": Kind(
+        t.Qwen2Config(**_GROUPED, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+        "biases, and a window in some layers only",
+    ),
+    "qwen3": Kind(t.Qwen3Config(**_GROUPED, head_dim=32), "normed queries and keys, heads wider than the model"),
+    "mistral": Kind(t.MistralConfig(**_GROUPED, sliding_window=WINDOW), "a window shorter than the prompts"),
+    "gemma2": Kind(
+        t.Gemma2Config(
+            **_GROUPED, head_dim=16, query_pre_attn_scalar=24, sliding_window=WINDOW, attn_logit_softcapping=5.0
+        ),
+        "softcap, alternating windows, a scaling of its own",
+    ),
+    "gemma3": Kind(t.Gemma3TextConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW), "a rope per layer type"),
+    "phi3": Kind(t.Phi3Config(**_GROUPED), "fused projections"),
+    "gpt_neox": Kind(t.GPTNeoXConfig(**_COMMON), "parallel residual, partial rotary"),
+    "gpt2": Kind(
+        t.GPT2Config(
+            vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=2
+        ),
+        "learned positions",
+    ),
+    "olmo2": Kind(t.Olmo2Config(**_GROUPED), "norms after the sublayers"),
+    "cohere2": Kind(t.Cohere2Config(**_GROUPED, sliding_window=WINDOW, logit_scale=0.25), "scaled logits"),
+    "gpt_oss": Kind(
+        t.GptOssConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2),
+        "attention sinks, a mixture of experts",
+    ),
+    "phimoe": Kind(
+        t.PhimoeConfig(**_GROUPED, sliding_window=WINDOW, num_local_experts=4), "a window in the mask alone"
+    ),
+    "deepseek_v3": Kind(
+        t.DeepseekV3Config(
+            **{**_COMMON, "num_key_value_heads": 4},
+            moe_intermediate_size=32,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            first_k_dense_replace=1,
+            q_lora_rank=32,
+            kv_lora_rank=16,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=12,
+        ),
+        "latent attention: values narrower than keys",
+    ),
+}
+
+REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
+    "falcon": (
+        t.FalconConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=4),
+        "does not let its attention be replaced",
+    ),
+    "bloom": (t.BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=2, n_head=4), "attention"),
+    "mamba": (
+        t.MambaConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, state_size=8),
+        "layers of type linear_attention",
+    ),
+    "bert": (
+        t.BertConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            is_decoder=False,
+        ),
+        "not causal",
+    ),
+    "llama4_text": (
+        t.Llama4TextConfig(**_GROUPED, head_dim=16, num_local_experts=2, attention_chunk_size=WINDOW),
+        "layers of type chunked_attention",
+    ),
+    "diffllama": (t.DiffLlamaConfig(**_GROUPED), "attends more than once"),
+    "doge": (t.DogeConfig(**_GROUPED), "attention_mask"),
+    "bart": (
+        t.BartConfig(
+            vocab_size=VOCABULARY,
+            d_model=64,
+            encoder_layers=2,
+            decoder_layers=2,
+            decoder_ffn_dim=96,
+            decoder_attention_heads=4,
+            max_position_embeddings=256,
+            is_encoder_decoder=False,
+        ),
+        "does not come out right",
+    ),
+    "moshi": (
+        t.MoshiConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, ffn_dim=96, num_codebooks=2),
+        "does not come out right",
+    ),
+}
+
+
+def save_model(config: PreTrainedConfig, folder: Path) -> Any:
+    """Write a model with random weights to `folder` and return it as transformers reads it back, in float32."""
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.float()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                # Large enough that attention, not the embedding alone, decides on the next token.
+                weight.normal_(0, 0.06)
+    model.generation_config.do_sample = False
+    model.save_pretrained(folder)
+    served: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return served.eval()
+
+
+def greedy(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
+    """The tokens that transformers' `generate` adds to a prompt."""
+    ids = torch.tensor([prompt])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
+    return list(output[0, len(prompt) :].tolist())

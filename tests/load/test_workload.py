@@ -1,0 +1,229 @@
+"""Workload files say what is asked, exactly, and what is wrong with them is told."""
+
+import itertools
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from load_tests.prompts import PlannedRequest
+from load_tests.result import Slo
+from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
+
+SHIPPED = sorted(WORKLOADS.glob("*.yaml"))
+FIXED = {"distribution": "fixed", "tokens": 8}
+STREAM = {"rate": 2.0, "prompts": FIXED, "outputs": FIXED}
+
+
+def document(**fields: object) -> dict[str, object]:
+    """A file of one stream, with some of its fields."""
+    slo = {"ttft": 1.0, "itl": 0.1}
+    return {"about": "A test.", "seed": 1, "slo": slo, "streams": {"only": {**STREAM, **fields}}}
+
+
+def workload(folder: Path, written: object) -> Workload:
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump(written))
+    return read_workload(path)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> None:
+    shipped = read_workload(path)
+    assert shipped.name == path.stem
+    assert len(shipped.about) > 100
+    arrivals = shipped.arrivals(rate=20.0, seconds=1200.0)
+    assert len(arrivals) == pytest.approx(20 * 1200, rel=0.2)
+    assert [request.at for request in arrivals] == sorted(request.at for request in arrivals)
+    context = 8192 if path.stem in ("chat", "code_completion") else 2048
+    assert max(request.prompt_tokens + request.output_tokens for request in arrivals) <= context
+
+
+def test_what_was_asked_for_is_shipped() -> None:
+    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small", "uniform"
+    assert tuple(path.stem for path in SHIPPED) == names
+
+
+def test_a_seed_decides_everything_and_another_brings_other_prompts() -> None:
+    first, again, other = (read_workload(WORKLOADS / "chat.yaml").arrivals(5.0, 60.0, seed) for seed in (3, 3, 4))
+    assert first == again
+    assert {request.seed for request in first}.isdisjoint(request.seed for request in other)
+
+
+def test_streams_keep_their_shares_at_any_rate() -> None:
+    noisy = read_workload(WORKLOADS / "noisy_neighbour.yaml")
+    arrivals = noisy.arrivals(rate=2 * noisy.rate, seconds=2000.0)
+    assert len(arrivals) / 2000 == pytest.approx(2 * noisy.rate, rel=0.1)
+    assert sum(request.kind == "flood" for request in arrivals) / len(arrivals) == pytest.approx(0.8, rel=0.1)
+    assert {request.tenant for request in arrivals if request.kind == "quiet"} == {"ann", "bob", "cleo"}
+
+
+def test_priorities_and_targets_go_with_the_requests() -> None:
+    arrivals = read_workload(WORKLOADS / "mixed_slo.yaml").arrivals(5.0, 60.0)
+    seen = {(request.kind, request.priority, request.target_ttft) for request in arrivals}
+    assert seen == {("chat", 1, 0.5), ("job", 3, 30.0)}
+
+
+def test_a_closed_loop_has_requests_without_end(tmp_path: Path) -> None:
+    requests = list(itertools.islice(workload(tmp_path, document()).requests(), 5000))
+    assert len({request.seed for request in requests}) == 5000
+    assert requests[:100] == list(itertools.islice(workload(tmp_path, document()).requests(), 100))
+
+
+def test_the_objective_is_read(tmp_path: Path) -> None:
+    assert workload(tmp_path, document()).slo == Slo(ttft=1.0, itl=0.1)
+
+
+LENGTHS = [
+    ({"distribution": "fixed", "tokens": 5}, (5, 5)),
+    ({"distribution": "uniform", "low": 3, "high": 9}, (3, 9)),
+    ({"distribution": "lognormal", "median": 20, "sigma": 3.0, "min": 4, "max": 40}, (4, 40)),
+    ({"distribution": "exponential", "mean": 30, "max": 50}, (1, 50)),
+    ({"distribution": "azure_chat", "scale": 0.1, "max": 100}, (1, 100)),
+    ({"distribution": "azure_code", "scale": 0.5}, (2, 3718)),
+]
+
+
+@pytest.mark.parametrize(("lengths", "bounds"), LENGTHS, ids=lambda value: str(value))
+def test_lengths_are_within_their_bounds(tmp_path: Path, lengths: dict[str, object], bounds: tuple[int, int]) -> None:
+    arrivals = workload(tmp_path, document(prompts=lengths)).arrivals(20.0, 300.0)
+    tokens = [request.prompt_tokens for request in arrivals]
+    assert bounds[0] <= min(tokens) <= bounds[0] + 2
+    assert bounds[1] * 0.8 <= max(tokens) <= bounds[1]
+
+
+def gaps(requests: list[PlannedRequest]) -> np.ndarray:
+    return np.diff([request.at for request in requests])
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
+def test_gaps_vary_as_they_are_said_to(tmp_path: Path, cv: float) -> None:
+    arrivals = {"process": "poisson"} if cv == 1.0 else {"process": "gamma", "cv": cv}
+    found = gaps(workload(tmp_path, document(arrivals=arrivals)).arrivals(10.0, 1000.0))
+    assert found.std() / found.mean() == pytest.approx(cv, rel=0.1)
+    assert found.mean() == pytest.approx(0.1, rel=0.1)
+
+
+def test_bursts_have_the_whole_rate(tmp_path: Path) -> None:
+    arrivals = {"process": "on_off", "on_seconds": 2, "off_seconds": 3}
+    times = np.array([r.at for r in workload(tmp_path, document(arrivals=arrivals)).arrivals(10.0, 500.0)])
+    assert (times % 5.0 <= 2.0 + 1e-6).all()
+    assert len(times) == pytest.approx(5000, rel=0.05)
+
+
+def test_the_steps_of_a_staircase_have_the_rate_together(tmp_path: Path) -> None:
+    arrivals = {"process": "staircase", "levels": [1, 3], "seconds": 100}
+    times = np.array([r.at for r in workload(tmp_path, document(arrivals=arrivals)).arrivals(10.0, 200.0)])
+    assert (times < 100).sum() == pytest.approx(500, rel=0.15)
+    assert (times >= 100).sum() == pytest.approx(1500, rel=0.1)
+
+
+def test_prefixes_come_on_top_of_the_prompts(tmp_path: Path) -> None:
+    requests = workload(tmp_path, document(prefixes={"count": 3, "tokens": 32})).arrivals(5.0, 60.0)
+    assert {request.prompt_tokens for request in requests} == {40}
+    assert {tuple(request.prompt()[:32]) for request in requests} == {
+        tuple(request.prompt()[:32])
+        for request in workload(tmp_path, document(prefixes={"count": 3, "tokens": 32})).arrivals(5.0, 60.0, 9)
+    }
+    assert len({tuple(request.prompt()[:32]) for request in requests}) == 3
+
+
+def test_each_turn_of_a_chat_begins_with_all_that_was_said(tmp_path: Path) -> None:
+    turns = {"distribution": "uniform", "low": 1, "high": 5}
+    chats = {"turns": turns, "think_seconds": 4.0, "max_tokens": 60}
+    requests = workload(tmp_path, document(chats=chats)).arrivals(3.0, 400.0)
+    by_chat = defaultdict(list)
+    for request in requests:
+        by_chat[request.prefix].append(request)
+    # A message of 8 tokens and an answer of 8, and no turn that would end beyond 60.
+    lengths = [[request.prompt_tokens for request in chat] for chat in by_chat.values()]
+    assert all(chat == [8, 24, 40][: len(chat)] for chat in lengths)
+    assert {len(chat) for chat in lengths} == {1, 2, 3}
+    waits = np.concatenate([gaps(chat) for chat in by_chat.values()])
+    assert waits.mean() == pytest.approx(4.0, rel=0.2)
+    first, second, *_ = next(chat for chat in by_chat.values() if len(chat) > 1)
+    assert second.prompt()[: first.prompt_tokens] == first.prompt()
+
+
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:00.0000000,100,10
+2023-11-16 18:17:01.0000000,200,20
+2023-11-16 18:17:04.0000000,300,30
+"""
+
+
+def test_a_trace_is_replayed_at_the_rate_that_is_wanted_and_again(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    written = document()
+    written["streams"] = {"old": {"rate": 0.5, "replay": "trace.csv", "priority": 2}}
+    requests = workload(tmp_path, written).arrivals(rate=1.0, seconds=5.0)
+    # Three requests in 4 s, and the mean gap of 2 s until the first comes again: 6 s, in half the time.
+    assert [request.at for request in requests] == [0.0, 0.5, 2.0, 3.0, 3.5]
+    assert [request.prompt_tokens for request in requests] == [100, 200, 300, 100, 200]
+    assert [request.output_tokens for request in requests] == [10, 20, 30, 10, 20]
+    assert {request.priority for request in requests} == {2}
+    assert len({request.seed for request in requests}) == 5
+
+
+def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("\n".join(TRACE.splitlines()[:2]))
+    written = document()
+    written["streams"] = {"old": {"rate": 0.5, "replay": "trace.csv"}}
+    with pytest.raises(ValueError, match="has 1 requests; it must have at least 2"):
+        workload(tmp_path, written).arrivals(1.0, 5.0)
+
+
+WRONG = [
+    (document(rate=0), "streams.only.rate is 0: Input should be greater than 0"),
+    (document(rate="2"), "streams.only.rate is '2': Input should be a valid number"),
+    (document(colour="red"), "streams.only.colour is no field"),
+    (document(prompts={"distribution": "fixed"}), "streams.only.prompts.tokens is missing"),
+    (
+        document(prompts={"distribution": "uniform", "low": 9, "high": 3}),
+        "streams.only.prompts: low is 9; it must be at most high, 3",
+    ),
+    (
+        document(prompts={"distribution": "lognormal", "median": 5, "sigma": 1, "min": 9, "max": 3}),
+        "streams.only.prompts: min is 9; it must be at most max, 3",
+    ),
+    (document(prompts={"distribution": "normal"}), "'fixed', 'uniform', 'lognormal', 'exponential'"),
+    (document(arrivals={"process": "gamma", "cv": -1}), "arrivals.cv is -1: Input should be greater than 0"),
+    (
+        document(arrivals={"process": "staircase", "levels": [], "seconds": 1}),
+        "levels is []: List should have at least 1",
+    ),
+    (document(tenants={"a": 0}), "tenants.a is 0: Input should be greater than 0"),
+    (
+        document(prefixes={"count": 1, "tokens": 1}, chats={"turns": FIXED, "think_seconds": 0, "max_tokens": 9}),
+        "streams.only: prefixes and chats are both given; it must be one of them at most",
+    ),
+    ({**document(), "streams": {}}, "streams is {}: Dictionary should have at least 1 item"),
+    ({**document(), "slo": {"ttft": 1.0}}, "slo.itl is missing"),
+    ({**document(), "seed": 1.5}, "seed is 1.5: Input should be a valid integer"),
+    ({**document(), "streams": {"old": {"replay": "a.csv"}}}, "streams.old.rate is missing"),
+    ("a text", "the file is 'a text': Input should be a valid dictionary"),
+]
+
+
+@pytest.mark.parametrize(("written", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_nonsense_is_refused_with_its_place_and_bound(tmp_path: Path, written: object, message: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        workload(tmp_path, written)
+    assert message in str(caught.value)
+    assert str(tmp_path / "test.yaml") in str(caught.value)
+
+
+def test_what_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text("about: [")
+    with pytest.raises(WorkloadError, match=r"test\.yaml is no YAML"):
+        read_workload(path)
+
+
+def test_a_file_runs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text("about: !!python/object/apply:os.getcwd []")
+    with pytest.raises(WorkloadError, match="is no YAML"):
+        read_workload(path)

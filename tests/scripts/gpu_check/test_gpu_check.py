@@ -1,0 +1,53 @@
+"""`make gpu-check` where there is no GPU: all of it runs, in small, and what does not depend on speed must be right."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from scripts.gpu_check.finding import Finding, table
+
+ENGINE = Path(__file__).parents[3] / "model_repository" / "llm" / "1"
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": f".:{ENGINE}"}
+    command = [sys.executable, "-m", "scripts.gpu_check", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_all_parts_run(tmp_path: Path) -> None:
+    report = tmp_path / "found.json"
+    done = run("--device", "cpu", "--small", "--json", str(report))
+    found = {finding["what"]: Finding(**finding) for finding in json.loads(report.read_text())["findings"]}
+    assert not [what for what in found if "broke" in what], done.stderr[-3000:]
+    assert all(math.isfinite(finding.value) for finding in found.values())
+    for what, finding in found.items():
+        if "attention" in what or "float32" in what:
+            assert finding.bar
+            assert finding.passed, finding
+        assert what in done.stdout
+    assert {"memory bandwidth of a copy", "requests with transformers' tokens, float32"} <= found.keys()
+    assert sum("share of floor" in what for what in found) == 6
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = run("--device", "cuda:7", "--json", str(tmp_path / "x.json"))
+    assert done.returncode == 1
+    # transformers warns of one of the tiny models before that.
+    assert done.stderr.endswith(f"error: --device is 'cuda:7', and torch {torch.__version__} sees no GPU\n")
+
+
+def test_findings_are_judged_by_their_bars() -> None:
+    good = Finding("a", 2.0, "x", min_value=1, max_value=3)
+    assert (good.passed, good.bar) == (True, "at least 1 and at most 3")
+    assert not Finding("b", 0.5, min_value=1).passed
+    assert not Finding("c", 3.5, max_value=3).passed
+    assert not Finding("d", float("nan"), min_value=0).passed
+    assert Finding("e", 5.0).passed
+    lines = table([good, Finding("b", 0.5, min_value=1), Finding("e", 5.0)]).splitlines()
+    assert [line.split(" | ")[4] for line in lines[2:]] == ["yes", "**no**", ""]

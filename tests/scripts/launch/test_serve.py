@@ -1,0 +1,147 @@
+"""What `make serve` refuses before it starts anything, and how it ends."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.launch.errors import LauncherError
+from scripts.launch.serve import Settings, read_settings, resolve_model
+from scripts.launch.server_process import ADDRESS
+from scripts.launch.triton_server import SHARED_MEMORY
+
+READY_SECONDS = 60
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind((ADDRESS, 0))
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture
+def ports() -> dict[str, str]:
+    return dict(zip(("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"), map(str, free_ports(3)), strict=True))
+
+
+def test_settings_come_from_the_environment(ports: dict[str, str]) -> None:
+    environment = {**ports, "MODEL": "", "ARGS": "--log-verbose=1 --trace-config 'mode=triton'"}
+    numbers = [int(port) for port in ports.values()]
+    assert read_settings(environment) == Settings(
+        *numbers, model=None, arguments=["--log-verbose=1", "--trace-config", "mode=triton"]
+    )
+
+
+@pytest.mark.parametrize("name", ["HTTP_PORT", "GRPC_PORT", "METRICS_PORT"])
+def test_a_taken_port_is_named_with_its_variable(ports: dict[str, str], name: str) -> None:
+    with socket.socket() as taken:
+        taken.bind((ADDRESS, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LauncherError, match=rf"port {port} .*set {name}"):
+            read_settings({**ports, name: str(port)})
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "-1", "http", "80.5"])
+def test_a_port_is_a_number_in_range(ports: dict[str, str], text: str) -> None:
+    with pytest.raises(LauncherError, match="GRPC_PORT must be a whole number from 1 to 65535"):
+        read_settings({**ports, "GRPC_PORT": text})
+
+
+def test_two_endpoints_cannot_share_a_port(ports: dict[str, str]) -> None:
+    with pytest.raises(LauncherError, match="HTTP_PORT and METRICS_PORT are both"):
+        read_settings({**ports, "METRICS_PORT": ports["HTTP_PORT"]})
+
+
+def test_unbalanced_quotes_are_refused(ports: dict[str, str]) -> None:
+    with pytest.raises(LauncherError, match="ARGS="):
+        read_settings({**ports, "ARGS": "--name 'half"})
+
+
+def test_a_missing_folder_is_refused_and_a_hub_id_is_not(tmp_path: Path) -> None:
+    for path in (str(tmp_path / "absent"), "./absent", "~/absent", "a/b/absent"):
+        with pytest.raises(LauncherError, match="no such folder"):
+            resolve_model(path)
+    assert resolve_model("organisation/model-1.5B") == "organisation/model-1.5B"
+
+
+def test_a_model_folder_needs_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LauncherError, match=r"no config\.json"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path.parent)
+    assert resolve_model(tmp_path.name) == str(tmp_path)
+
+
+def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "scripts.launch.serve"]
+    environment = {**os.environ, **ports, "MODEL": "./absent"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "error: MODEL=./absent: there is no such folder\n"
+
+
+PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
+
+
+def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[str]", list[str]]:
+    """Start the launcher over `repository` and return it with its output as far as the ready line."""
+    command = [sys.executable, "-c", PROGRAM, str(repository)]
+    environment = {**os.environ, **ports, "MODEL": "echo", "ARGS": ""}
+    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert launcher.stdout is not None
+    lines = []
+    for line in launcher.stdout:
+        lines.append(line)
+        if line.startswith("Ready:"):
+            break
+    return launcher, lines
+
+
+def test_ctrl_c_ends_a_served_model_in_order(repository: Path, ports: dict[str, str]) -> None:
+    launcher, lines = launch(repository, ports)
+    assert f"curl -N {ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/generate_stream" in lines[-1]
+    # The model's lines are there, the server's tables are not.
+    assert any("the model speaks" in line for line in lines)
+    assert "plain output\n" in lines
+    assert not any(line.startswith(("+", "|")) for line in lines)
+    launcher.send_signal(signal.SIGINT)
+    output, _ = launcher.communicate(timeout=30)
+    assert "Finishing running requests" in output
+    assert launcher.returncode == 0
+    assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+
+
+def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str]) -> None:
+    launcher, _ = launch(repository, ports)
+    assert launcher.stdout is not None
+    client = http.client.HTTPConnection(ADDRESS, int(ports["HTTP_PORT"]))
+    client.request("POST", "/v2/models/llm/generate", '{"text_input": "600"}')
+    assert any("taking up a request" in line for line in launcher.stdout)
+    launcher.send_signal(signal.SIGINT)
+    assert any("Finishing running requests" in line for line in launcher.stdout)
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=10)
+    client.close()
+    assert launcher.returncode == 130
+    assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+
+
+def test_a_server_that_dies_is_reported(repository: Path, ports: dict[str, str]) -> None:
+    launcher, _ = launch(repository, ports)
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    assert len(children) == 1
+    os.kill(int(children[0]), signal.SIGKILL)
+    output, _ = launcher.communicate(timeout=30)
+    assert "error: tritonserver was ended by SIGKILL" in output
+    assert launcher.returncode == 1
+    assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []

@@ -1,0 +1,160 @@
+"""A real server: it starts, answers, stops, and leaves neither a process nor shared memory behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from scripts.launch.errors import LauncherError
+from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
+
+READY_SECONDS = 60
+
+
+def regions_of(prefix: str) -> list[str]:
+    """Shared memory of a server, or with `inflight_PID_` of all servers of a launcher."""
+    return [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]
+
+
+def running(group: int) -> list[str]:
+    listing = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
+    processes = (line.split(maxsplit=2) for line in listing.stdout.splitlines())
+    return [" ".join(fields) for fields in processes if int(fields[0]) == group and fields[1][0] != "Z"]
+
+
+def wait_until_gone(group: int, launcher: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (running(group) or regions_of(f"inflight_{launcher}_")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(group) == []
+    assert regions_of(f"inflight_{launcher}_") == []
+
+
+def ask(server: TritonServer, text: str) -> str:
+    body = json.dumps({"text_input": text}).encode()
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{server.http_url}/v2/models/llm/generate", body, timeout=20) as answer:
+        return str(json.load(answer)["text_output"])
+
+
+def test_a_stopped_server_leaves_nothing(repository: Path) -> None:
+    lines: list[str] = []
+    with TritonServer(repository, log=lines.append) as server:
+        server.wait_ready(READY_SECONDS, ["llm"])
+        group = server.pid
+        assert len(running(group)) == 2
+        assert len(regions_of(server.region_prefix)) == 1
+        assert ask(server, "0") == "0"
+    assert running(group) == []
+    assert regions_of(server.region_prefix) == []
+    assert any("the model speaks" in line for line in lines)
+
+
+def test_stopping_one_server_leaves_another_alone(repository: Path) -> None:
+    with TritonServer(repository) as stays:
+        stays.wait_ready(READY_SECONDS, ["llm"])
+        with TritonServer(repository) as goes:
+            goes.wait_ready(READY_SECONDS, ["llm"])
+        assert len(regions_of(stays.region_prefix)) == 1
+        assert regions_of(goes.region_prefix) == []
+        assert ask(stays, "0") == "0"
+
+
+def test_a_stop_lets_a_running_request_finish(repository: Path) -> None:
+    answers: list[str] = []
+    taken_up = threading.Event()
+
+    def log(line: str) -> None:
+        if "taking up a request" in line:
+            taken_up.set()
+
+    with TritonServer(repository, drain_seconds=10, log=log) as server:
+        server.wait_ready(READY_SECONDS, ["llm"])
+        client = threading.Thread(target=lambda: answers.append(ask(server, "1.5")))
+        client.start()
+        assert taken_up.wait(timeout=READY_SECONDS)
+    client.join(timeout=10)
+    assert answers == ["1.5"]
+
+
+def test_a_request_that_does_not_finish_is_cut_off(repository: Path) -> None:
+    taken_up = threading.Event()
+
+    def log(line: str) -> None:
+        if "taking up a request" in line:
+            taken_up.set()
+
+    failures: list[Exception] = []
+
+    def give_up() -> None:
+        try:
+            ask(server, "600")
+        except OSError as error:
+            failures.append(error)
+
+    with TritonServer(repository, drain_seconds=1, log=log) as server:
+        server.wait_ready(READY_SECONDS, ["llm"])
+        client = threading.Thread(target=give_up)
+        client.start()
+        assert taken_up.wait(timeout=READY_SECONDS)
+        group = server.pid
+        started = time.monotonic()
+    assert time.monotonic() - started < 15
+    client.join(timeout=10)
+    assert len(failures) == 1
+    assert running(group) == []
+    assert regions_of(server.region_prefix) == []
+
+
+def test_a_stop_cleans_up_after_a_crash(repository: Path) -> None:
+    with TritonServer(repository) as server:
+        server.wait_ready(READY_SECONDS, ["llm"])
+        group = server.pid
+        os.killpg(group, signal.SIGKILL)
+        assert server.wait() == "was ended by SIGKILL"
+        assert len(regions_of(server.region_prefix)) == 1
+    assert running(group) == []
+    assert regions_of(server.region_prefix) == []
+
+
+def test_a_server_that_cannot_start_says_why_at_once(repository: Path) -> None:
+    (repository / "llm/1/model.py").write_text("raise RuntimeError('no such luck')")
+    with TritonServer(repository) as server:
+        started = time.monotonic()
+        with pytest.raises(LauncherError, match=r"(?s)exited with code 1 before it was ready.*no such luck"):
+            server.wait_ready(READY_SECONDS, ["llm"])
+    assert time.monotonic() - started < READY_SECONDS / 2
+
+
+def test_a_server_that_is_not_ready_in_time_is_reported(repository: Path) -> None:
+    with (
+        TritonServer(repository, drain_seconds=1) as server,
+        pytest.raises(LauncherError, match="not ready after"),
+    ):
+        server.wait_ready(2, ["no_such_model"])
+
+
+def test_a_killed_launcher_takes_its_server_with_it(repository: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from scripts.launch.triton_server import TritonServer
+server = TritonServer(Path(sys.argv[1]), log=print)
+server.start()
+server.wait_ready(60, ["llm"])
+print("GROUP", server.pid, flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", program, str(repository)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        group = next(int(line.split()[1]) for line in launcher.stdout if line.startswith("GROUP"))
+        launcher.kill()
+    wait_until_gone(group, launcher.pid, seconds=20)
