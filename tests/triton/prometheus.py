@@ -36,15 +36,14 @@ def scrape(server: TritonServer) -> Scrape:
 
 
 def scrape_when(server: TritonServer, reached: Callable[[Scrape], bool], seconds: float = 20) -> Scrape:
-    """Scrape again and again until `reached` and nothing moves any more."""
-    end = time.monotonic() + seconds
-    found = scrape(server)
+    """Scrape until the metrics of all models have been updated since this call and `reached` holds."""
+    began, end = time.time(), time.monotonic() + seconds
     while time.monotonic() < end:
-        before = found
-        time.sleep(0.15)  # Longer than housekeeping takes from one update to the next.
         found = scrape(server)
-        if found.values and found == before and reached(found):
+        updates = [value for (name, _), value in found.values.items() if name == "inflight:last_update_time_seconds"]
+        if updates and min(updates) > began and reached(found):
             return found
+        time.sleep(0.05)
     raise AssertionError(f"not reached after {seconds} s: {found}")
 
 

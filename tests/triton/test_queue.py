@@ -54,7 +54,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 
 
 class Plugs:
-    """Long requests that take every place in the engine until they are pulled."""
+    """Long requests that take every slot of the engine until they are pulled."""
 
     def __init__(self, client: aio.InferenceServerClient, *, batched: bool = False) -> None:
         self._client, self._batched = client, batched
@@ -62,13 +62,12 @@ class Plugs:
 
     async def insert(self) -> None:
         """Return when all of them run."""
-        fields = {"text_input": "One two", "stream": True, "max_tokens": 1}
-        for _ in range(RUNNING):
-            self._tasks.append(asyncio.create_task(ask(self._client, LONG, batched=self._batched)))
-            # A request sent after it, with one place less, is done: it is running too, or the first in the queue.
-            if len(self._tasks) < RUNNING:
-                assert (await ask(self._client, fields, batched=self._batched)).error is None
-        await asyncio.sleep(0.5)
+        answers = [Answer() for _ in range(RUNNING)]
+        for answer in answers:
+            self._tasks.append(asyncio.create_task(ask(self._client, LONG, batched=self._batched, into=answer)))
+        while not all(answer.pieces for answer in answers):
+            assert self.all_run()
+            await asyncio.sleep(0.02)
 
     def all_run(self) -> bool:
         """Whether none has ended."""
@@ -110,6 +109,16 @@ async def wait_for(tasks: Sequence[asyncio.Task[Any]], count: int) -> None:
     """Return when so many are done."""
     while sum(task.done() for task in tasks) < count:
         await asyncio.sleep(0.02)
+
+
+async def listed_when(server: TritonServer, reached: Callable[[dict[str, float]], bool]) -> None:
+    """Return when the ages in seconds of the unfinished requests, by their ids, are as wanted."""
+    url = f"http://{server.http_url}/v2/models/llm/generate"
+    async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(20):
+        listed: dict[str, float] = {}
+        while not reached(listed):
+            entries = json.loads((await http.post(url, json={"list_requests": True})).json()["text_output"])
+            listed = {entry["request_id"]: entry["seconds"] for entry in entries}
 
 
 async def seconds_of_refusals(server: TritonServer, count: int) -> float:
@@ -248,10 +257,10 @@ def test_the_code_of_a_full_queue_is_unavailable(busy: TritonServer) -> None:
 
 def test_where_the_action_is_delay_a_late_request_lets_the_others_pass(busy: TritonServer) -> None:
     async def wait(send: Ask, plugs: Plugs) -> list[Answer]:
-        late = asyncio.create_task(send(SHORT | {"priority": 3}, timeout=50_000))
-        await asyncio.sleep(0.5)
-        on_time = asyncio.create_task(send(SHORT | {"priority": 3}))
-        await asyncio.sleep(0.5)
+        late = asyncio.create_task(send(SHORT | {"priority": 3}, timeout=50_000, request_id="late"))
+        await listed_when(busy, lambda waiting: waiting.get("late", 0) > 0.05)
+        on_time = asyncio.create_task(send(SHORT | {"priority": 3}, request_id="on time"))
+        await listed_when(busy, lambda waiting: "on time" in waiting)
         plugs.pull(1)
         return await asyncio.gather(late, on_time)
 

@@ -271,6 +271,7 @@ class EngineCore:
         pool = tables.pool
         used = pool.num_used
         return EngineStats(
+            time=time.time(),
             steps=metrics.steps,
             step_seconds=metrics.step_seconds,
             prompt_tokens=metrics.prompt_tokens,

@@ -209,4 +209,11 @@ FAMILIES = (
             "fraction": s.blocks_used * 1024 // s.blocks_total / 1024,
         },
     ),
+    # Updated in this order: where this one is new, the others are not older.
+    _value(
+        "inflight:last_update_time_seconds",
+        GAUGE,
+        "When these metrics were last brought up to date, in seconds since 1970.",
+        lambda s: s.time,
+    ),
 )

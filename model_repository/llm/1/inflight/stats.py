@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class EngineStats:
     """A snapshot; counters run from the engine's start."""
 
+    time: float
+    """When the snapshot was taken, in seconds since 1970."""
     steps: int
     step_seconds: float
     """Time spent in steps."""

@@ -104,12 +104,12 @@ class MetricsExport:
 
     def _update(self) -> None:
         stats = self._engine.stats()
-        for reading in self._readings:
-            reading.update(stats)
         observations = self._engine.core.metrics.observations
         while self._histograms and observations:
             name, value = observations.popleft()
             self._histograms[name].observe(value)
+        for reading in self._readings:
+            reading.update(stats)
 
     def close(self) -> None:
         """Take all metrics from /metrics, the metrics first and then their families."""
