@@ -11,12 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from inflight_cli.load import Latency, Load, Turnover
+from inflight_client import UnfinishedRequest
 
 # Two beside each other in 80 columns, four in 160.
 _FRAME_WIDTH = 39
 # What is not chart on a terminal of 80 columns.
 _OTHER_ROWS = 18
 _MIN_ROWS, _MAX_ROWS = 4, 16
+# Frame and heading of the list of requests.
+_LIST_SIDES = 3
 # A bar of the chart and the space before the next; numbers up to 9999 fit below it.
 _COLUMN_WIDTH = 5
 _LABEL_WIDTH = 8
@@ -24,18 +27,48 @@ _FRAME_SIDES = 4
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
-def screen(load: Load, turnovers: Sequence[Turnover], max_num_seqs: int, size: ConsoleDimensions) -> RenderableType:
-    """All of it, for a terminal of that size; `turnovers` begin with the oldest."""
-    rows = min(max(size.height - _OTHER_ROWS, _MIN_ROWS), _MAX_ROWS)
+def screen(
+    load: Load,
+    turnovers: Sequence[Turnover],
+    requests: Sequence[UnfinishedRequest],
+    max_num_seqs: int,
+    size: ConsoleDimensions,
+) -> RenderableType:
+    """All of it, for a terminal of that size; `turnovers` and `requests` begin with the oldest.
+
+    Chart and requests share the rows below the figures. A terminal that is too low shows the chart alone.
+    """
+    spare = size.height - _OTHER_ROWS
+    listed = requests[: max(0, spare - max(spare // 2, _MIN_ROWS) - _LIST_SIDES)]
+    rows = spare - (len(listed) + _LIST_SIDES if listed else 0)
     frames = [_requests(load), _tokens(load), _latencies(load), _cache(load)]
+    chart = _chart(turnovers, max_num_seqs, size.width, min(max(rows, _MIN_ROWS), _MAX_ROWS))
     return Group(
         Columns(frames, width=_FRAME_WIDTH, padding=(0, 1)),
-        _frame(f"batch, {max_num_seqs} places", _chart(turnovers, max_num_seqs, size.width, rows), None),
+        _frame(f"batch, {max_num_seqs} slots", chart, None),
+        *([_frame("oldest requests", _list(listed), None)] if listed else []),
     )
 
 
-def plain(load: Load, max_num_seqs: int) -> str:
-    """The same figures as lines of a name and a value: seconds, shares from 0 to 1, `-` where nothing was measured."""
+def _list(requests: Sequence[UnfinishedRequest]) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1))
+    for _ in range(2):
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for _ in range(2):
+        table.add_column(justify="right")
+    table.add_row("request", "tenant", "age", "tokens", style="dim")
+    for request in requests:
+        # As text: a client chose the names, and rich would read what looks like markup.
+        names = Text(_printable(request.request_id)), Text(_printable(request.tenant))
+        table.add_row(*names, _duration(request.seconds), str(request.output_tokens))
+    return table
+
+
+def plain(load: Load, requests: Sequence[UnfinishedRequest], max_num_seqs: int) -> str:
+    """The same as text: lines of a name and a value, then a table of the requests with tabs between its columns.
+
+    Times are in seconds, shares between 0 and 1; `-` where nothing was measured.
+    """
     latencies = {"first_token": load.first_token, "inter_token": load.inter_token, "queue": load.queue}
     figures: dict[str, float | None] = {
         "running": load.running,
@@ -53,7 +86,15 @@ def plain(load: Load, max_num_seqs: int) -> str:
         "step_fill": load.step_fill,
         "preemptions": load.preemptions,
     }
-    return "\n".join(f"{name} {'-' if value is None else f'{value:.6g}'}" for name, value in figures.items())
+    lines = [f"{name} {'-' if value is None else f'{value:.6g}'}" for name, value in figures.items()]
+    lines += ["", "request_id\ttenant\tseconds\toutput_tokens"]
+    lines += [f"{_printable(r.request_id)}\t{_printable(r.tenant)}\t{r.seconds}\t{r.output_tokens}" for r in requests]
+    return "\n".join(lines)
+
+
+def _printable(name: str) -> str:
+    """A name that cannot end a line or move a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in name) or "-"
 
 
 def _frame(title: str, body: RenderableType, width: int | None = _FRAME_WIDTH) -> Panel:

@@ -62,7 +62,7 @@ def _read(client: Client, model: str) -> Reading:
 def _print_once(client: Client, model: str, max_num_seqs: int) -> None:
     before = _read(client, model)
     time.sleep(REFRESH_SECONDS)
-    print(plain(load(before, _read(client, model)), max_num_seqs))
+    print(plain(load(before, _read(client, model)), client.unfinished_requests(), max_num_seqs))
 
 
 def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> None:
@@ -72,6 +72,7 @@ def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> N
         while True:
             time.sleep(REFRESH_SECONDS)
             try:
+                requests = client.unfinished_requests()
                 readings.append(_read(client, model))
             except TransportError as error:
                 live.update(Text(f"{error}; trying again", style="red"), refresh=True)
@@ -80,5 +81,5 @@ def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> N
             # Two stay, however long the server was away.
             while len(readings) > 2 and readings[-1].seconds - readings[0].seconds > WINDOW_SECONDS:
                 readings.popleft()
-            shown = screen(load(readings[0], readings[-1]), list(turnovers), max_num_seqs, console.size)
+            shown = screen(load(readings[0], readings[-1]), list(turnovers), requests, max_num_seqs, console.size)
             live.update(shown, refresh=True)

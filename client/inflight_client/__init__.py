@@ -19,7 +19,7 @@ from inflight_client.options import TLS, Timeouts
 from inflight_client.request import Message, Prompt, Sampling
 from inflight_client.response import Choice, Chunk, Completion, Timings, Token, TokenLogprobs, Usage
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
+from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo, UnfinishedRequest
 from inflight_client.stream import TextStream
 
 __all__ = [
@@ -53,5 +53,6 @@ __all__ = [
     "Token",
     "TokenLogprobs",
     "TransportError",
+    "UnfinishedRequest",
     "Usage",
 ]

@@ -12,10 +12,10 @@ from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
 from inflight_client.options import TLS, Options, Timeouts, connection_options, metrics_url_of, within
 from inflight_client.progress import progress_bar
-from inflight_client.request import Message, Prompt, Sampling, make_request
+from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
 from inflight_client.response import Completion
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo
+from inflight_client.server_info import ModelInfo, ServerInfo, UnfinishedRequest, read_unfinished_requests
 from inflight_client.transport.connection import AsyncConnection
 from inflight_client.transport.grpc_async import AsyncGrpcConnection
 from inflight_client.transport.http_async import AsyncHttpConnection
@@ -149,6 +149,13 @@ class AsyncClient:
     async def model_info(self) -> ModelInfo:
         """The model's inputs, outputs and parameters."""
         return await self._connection.model_info(self._model, self._timeouts.connect)
+
+    async def unfinished_requests(self) -> list[UnfinishedRequest]:
+        """The requests that wait or run, at most 100, the oldest first."""
+        bound = self._timeouts.connect
+        call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
+        texts = [text async for reply in call.replies() for text in reply.texts]
+        return read_unfinished_requests("".join(texts))
 
     async def metrics(self) -> MetricsSnapshot:
         """The server's metrics now. Raises TransportError where there are none."""

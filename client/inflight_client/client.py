@@ -12,10 +12,10 @@ from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
 from inflight_client.options import TLS, Options, Timeouts, connection_options, metrics_url_of, within
 from inflight_client.progress import progress_bar
-from inflight_client.request import Message, Prompt, Sampling, make_request
+from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
 from inflight_client.response import Completion
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo
+from inflight_client.server_info import ModelInfo, ServerInfo, UnfinishedRequest, read_unfinished_requests
 from inflight_client.stream import TextStream
 from inflight_client.transport.connection import Connection
 from inflight_client.transport.grpc_sync import GrpcConnection
@@ -177,6 +177,13 @@ class Client:
     def model_info(self) -> ModelInfo:
         """The model's inputs, outputs and parameters."""
         return self._connection.model_info(self._model, self._timeouts.connect)
+
+    def unfinished_requests(self) -> list[UnfinishedRequest]:
+        """The requests that wait or run, at most 100, the oldest first."""
+        bound = self._timeouts.connect
+        call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
+        texts = [text for reply in call.replies() for text in reply.texts]
+        return read_unfinished_requests("".join(texts))
 
     def metrics(self) -> MetricsSnapshot:
         """The server's metrics now. Raises TransportError where there are none.

@@ -63,6 +63,8 @@ class Request:
     """For `messages` their JSON."""
     parameters: Mapping[str, object]
     stream: bool
+    asks_for_requests: bool = False
+    """It has no prompt and asks which requests wait or run."""
 
     @property
     def num_samples(self) -> int:
@@ -83,6 +85,11 @@ class Request:
         # Every output of every response costs time: a reason comes with the response that ends a sample.
         outputs = {"return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs}
         return json.dumps({**given, **outputs, "return_finish_reason": "last"})
+
+
+def request_for_requests(model: str) -> Request:
+    """A request that asks which requests wait or run; its answer is a text, for `read_unfinished_requests`."""
+    return Request(model, "text_input", "", {}, stream=False, asks_for_requests=True)
 
 
 def make_request(

@@ -1,7 +1,10 @@
 """What a server says of itself."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from inflight_client.errors import ServerFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +37,24 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     parameters: Mapping[str, str]
     """The `parameters` of its config.pbtxt."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRequest:
+    """A request that waits or runs on the server."""
+
+    request_id: str
+    """The client's name for it, or Triton's."""
+    tenant: str
+    seconds: float
+    """Since its arrival."""
+    output_tokens: int
+    """Of all its samples so far."""
+
+
+def read_unfinished_requests(text: str) -> list[UnfinishedRequest]:
+    """The requests that a server lists as JSON. Raises ServerFault where it is no such list."""
+    try:
+        return [UnfinishedRequest(**entry) for entry in json.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise ServerFault(f"the server's list of requests can't be read: {error}") from None

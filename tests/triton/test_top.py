@@ -9,7 +9,7 @@ from rich.console import Console
 
 from inflight_cli.load import Load, Reading, Turnover, load, turnover
 from inflight_cli.screen import screen
-from inflight_client import Client, TextStream, Timeouts
+from inflight_client import Client, TextStream, Timeouts, UnfinishedRequest
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal
 from tests.eventually import eventually
@@ -71,9 +71,14 @@ def test_once_prints_what_runs(server: TritonServer, client: Client) -> None:
     scrape_when(server, at_rest)
     with running(client, 3):
         assert eventually(lambda: scrape(server).get("num_requests_running") == 3)
+        listed = client.unfinished_requests()
         done = Program(server.grpc_url).run("top", "--once", "--metrics-url", server.metrics_url)
     assert (done.returncode, done.stderr) == (0, "")
-    figures = dict(line.split() for line in done.stdout.splitlines())
+    shown, _, table = done.stdout.partition("\n\n")
+    names = {line.split("\t")[0] for line in table.splitlines()[1:]}
+    assert names == {request.request_id for request in listed}
+    assert len(names) == 3
+    figures = dict(line.split() for line in shown.splitlines())
     assert (figures["running"], figures["waiting"], figures["max_num_seqs"]) == ("3", "0", "64")
     assert float(figures["generated_tokens_per_second"]) > 0
     assert 0 < float(figures["kv_cache_usage"]) < 1
@@ -85,12 +90,14 @@ def test_screen_fills_the_terminal_and_no_more(client: Client, width: int, heigh
     now = client.metrics()
     figures: Load = load(Reading(0.0, now, "llm"), Reading(1.0, now, "llm"))
     history = [Turnover(running=number % 65, joined=number % 7, left=number % 5) for number in range(100)]
+    requests = [UnfinishedRequest(f"[bold]{number}", "a\ttenant" * 30, number, number) for number in range(100)]
     console = Console(width=width, height=height, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(screen(figures, history, 64, console.size))
+        console.print(screen(figures, history, requests, 64, console.size))
     lines = capture.get().splitlines()
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
+    assert any("[bold]0" in line for line in lines) == (height == 50)
     # The newest are shown, on the right.
     *_, numbers = (line for line in lines if line.startswith("│ running"))
     assert [int(text) for text in re.findall(r"\d+", numbers)] == [turn.running for turn in history[-columns:]]

@@ -73,6 +73,8 @@ def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
     # Streams end with the text of an error alone. Triton has a header for status codes, `triton_grpc_error`, but
     # release 24.10 crashed in minutes where many streams with it failed.
     message.parameters["code_in_error"].bool_param = True
+    if request.asks_for_requests:
+        message.parameters["list_requests"].bool_param = True
     if isinstance(request.prompt, str):
         _add_string(message, request.prompt_field, request.prompt)
     else:

@@ -58,6 +58,7 @@ def encode(request: Request, seconds: float) -> dict[str, object]:
     """The body for a request that may take so many seconds."""
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     return {
+        **({"list_requests": True} if request.asks_for_requests else {}),
         request.prompt_field: prompt,
         "sampling_parameters": request.sampling_json(seconds),
         "stream": request.stream,
