@@ -103,7 +103,8 @@ $(docs_tools): $(installed)
 	@touch $@
 
 docs: $(docs_tools)
-	$(bin)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
+	@echo "built: build/site/index.html"
 
 $(interpreter): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
