@@ -103,8 +103,7 @@ $(docs_tools): $(installed)
 	@touch $@
 
 docs: $(docs_tools)
-	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
-	@echo "built: build/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 
 $(interpreter): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
