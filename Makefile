@@ -9,9 +9,10 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 interpreter := $(VENV)/.interpreter
+docs_tools := $(VENV)/.docs
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
-	precision experiments test check clean
+	precision experiments docs test check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +33,7 @@ help:
 	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
 	@echo "make gpu-check    whether the engine is right and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
+	@echo "make docs     the documentation as a site, in build/site; a broken link is an error"
 	@echo "make test     the whole test suite, on a real server"
 	@echo "make check    lint, types and the unit tests, in seconds"
 	@echo "make clean    remove $(VENV) and what tools left behind"
@@ -91,6 +93,13 @@ gpu-check:
 
 experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all
+
+$(docs_tools): $(installed)
+	$(bin)/python -m pip install --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(docs_tools)
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 
 $(interpreter): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
