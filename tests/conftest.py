@@ -1,9 +1,14 @@
-"""What all tests that use torch share."""
+"""What all tests share."""
 
 import os
+import signal
 
 # Before torch is imported. The models here gain little from more threads, and lose much where others use the same
 # cores: torch's threads wait for each other by spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before the kernels for GPUs are: on the CPU they are interpreted.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# A script that starts the suite in the background has SIGINT ignored, and whatever the tests start would inherit that
+# and not hear Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -95,7 +95,7 @@ class ServerProcess(ABC):
                 start_new_session=True,
                 # Keeps SIGPIPE ignored: a server whose launcher was killed goes on to shut down in order.
                 restore_signals=False,
-                preexec_fn=_end_with_launcher,
+                preexec_fn=_prepare_child,
             )
         except OSError as error:
             raise LauncherError(f"{self.name} does not start: {error}") from error
@@ -196,8 +196,10 @@ def fill_ports(*wanted: int | None) -> list[int]:
     return ports
 
 
-def _end_with_launcher() -> None:
+def _prepare_child() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # A launcher in the background of a script has it ignored, and its server would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _answers_ok(port: int, path: str) -> bool:
