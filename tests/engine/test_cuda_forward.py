@@ -1,16 +1,16 @@
 """An engine as on a GPU, without one: its attention interpreted, its recorded steps run again operator by operator."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
+from inflight import Engine
 from inflight.model.attention.backend import CUDA_KERNELS
 from inflight.model.cache import memory
 from inflight.model.cuda.graphed_forward import GraphedForward, sizes
 from inflight.model.forward import EagerForward
-from inflight.model.loading import loader
 from tests.engine.models import Tiny, greedy, make_prompt, tokens
 
 SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 64}
@@ -33,33 +33,32 @@ class Rerun:
         return output, replay
 
 
-def test_tokens_are_those_of_the_portable_path(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu(tiny: Tiny, capture: Callable[..., Any]) -> Engine:
+    """An engine that attends with the kernels for GPUs and captures its steps."""
+    plain = tiny.engine(**SETTINGS)
+    windows = [layer.window for layer in plain.model.layers]
+    forward = GraphedForward(EagerForward(plain.model.module, CUDA_KERNELS, windows), capture)
+    return Engine(plain.config, dataclasses.replace(plain.model, backend=CUDA_KERNELS, forward=forward))
+
+
+def test_tokens_are_those_of_the_portable_path(tiny: Tiny) -> None:
     prompts = [make_prompt(length) for length in (1, 5, 17, 30, 33, 2)]
     params = [greedy(max_tokens) for max_tokens in (9, 2, 7, 4, 12, 15)]
     wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
     record = Rerun()
-
-    def as_on_a_gpu(module: Any, layers: Any, config: Any, check: Any) -> Any:
-        return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), record)
-
-    monkeypatch.setattr(loader, "optimize", as_on_a_gpu)
-    engine = tiny.engine(**SETTINGS)
+    engine = as_on_a_gpu(tiny, record)
     assert list(record.runs) == [6, 4, 2, 1]
     assert tokens(engine.generate(prompts, params)) == wanted
     # Full batches, batches with copies in them, and the last request alone.
     assert all(record.runs.values())
 
 
-def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny) -> None:
     def fail(step: Callable[[], torch.Tensor]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    def as_on_a_gpu(module: Any, layers: Any, config: Any, check: Any) -> Any:
-        return CUDA_KERNELS, GraphedForward(EagerForward(module, CUDA_KERNELS, [None] * len(layers)), fail)
-
     wanted = tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3)))
-    monkeypatch.setattr(loader, "optimize", as_on_a_gpu)
-    assert tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3))) == wanted
+    assert tokens(as_on_a_gpu(tiny, fail).generate([make_prompt(5)], greedy(3))) == wanted
 
 
 def test_sizes_of_recordings() -> None:

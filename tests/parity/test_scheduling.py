@@ -2,15 +2,13 @@
 
 import itertools
 import random
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import inflight.engine
 from inflight import Engine, EngineConfig, SamplingParams
-from inflight.model.loading import loader
+from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
     BATCHING_STRATEGIES,
@@ -41,22 +39,21 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]
     return folder, prompts, [greedy(model, prompt, MAX_TOKENS) for prompt in prompts]
 
 
-@pytest.fixture
-def _load_once(monkeypatch: pytest.MonkeyPatch, loaded: Any) -> None:
-    monkeypatch.setattr(inflight.engine, "load_model", loaded)
-
-
 @pytest.fixture(scope="module")
-def loaded() -> Any:
+def loaded(tiny: tuple[Path, Any, Any]) -> LoadedModel:
     """Loading and checking the model takes longer than serving it; no setting below concerns either."""
-    by_folder = cache(lambda folder: loader.load_model(EngineConfig(model=folder, dtype="float32")))
-    return lambda config: by_folder(config.model)
+    return load_model(EngineConfig(model=str(tiny[0]), dtype="float32"))
 
 
-@pytest.mark.usefixtures("_load_once")
 @pytest.mark.parametrize(("strategy", "admission", "preemption", "caching", "policy"), COMBINATIONS)
 def test_tokens_are_those_of_generate(
-    tiny: tuple[Path, Any, Any], strategy: str, admission: str, preemption: str, caching: bool, policy: str
+    tiny: tuple[Path, Any, Any],
+    loaded: LoadedModel,
+    strategy: str,
+    admission: str,
+    preemption: str,
+    caching: bool,
+    policy: str,
 ) -> None:
     folder, prompts, expected = tiny
     engine = Engine(
@@ -76,7 +73,8 @@ def test_tokens_are_those_of_generate(
             scheduling_policy=policy,
             priority_levels=2 if policy == "priority" else 0,
             default_priority_level=2 if policy == "priority" else 0,
-        )
+        ),
+        loaded,
     )
     # Outputs are long after many short ones: whoever predicts them is wrong.
     engine.generate([[5]] * 12, SamplingParams(max_tokens=2, temperature=0))

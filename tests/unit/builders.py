@@ -1,7 +1,7 @@
 """Short ways to make what the engine's core is made of."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from inflight import RequestOptions, SamplingParams
@@ -13,9 +13,11 @@ from inflight.logits_processors.factory import make_processors
 from inflight.request import Request
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
+from inflight.scheduler.waiting_queue import WaitingQueue
 from inflight.step_result import StepResult
 
 _numbers: dict[str, int] = {}
@@ -97,12 +99,13 @@ def make_scheduler(
     per_tenant: bool = False,
     policies: QueuePolicies | None = None,
     swap_seconds_per_block: float = 0.0,
+    make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     **settings: Any,
 ) -> Scheduler:
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
     host = config.swap_space_tokens // block_size
     tables = make_tables(num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host)
-    return Scheduler(config, tables, policies, swap_seconds_per_block=swap_seconds_per_block)
+    return Scheduler(config, tables, policies, swap_seconds_per_block=swap_seconds_per_block, make_queue=make_queue)
 
 
 def shares(plan: StepPlan) -> dict[str, int]:

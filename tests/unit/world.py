@@ -2,15 +2,53 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.scheduler.queue_policy import QueuePolicies
+from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request, make_scheduler, shares
 from tests.unit.fake_model import FakeModel, expected_output
 from tests.unit.naive_queue import NaiveQueue
 from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps
+
+
+class WatchedQueue(WaitingQueue):
+    """A queue that tells the naive one of a world who enters and leaves."""
+
+    def __init__(self, world: "World", limits: QueuePolicies, policy: SchedulingPolicy) -> None:
+        super().__init__(limits, policy)
+        self._world = world
+
+    def put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
+        self._world.naive.put(request, delayed=delayed, newcomer=newcomer)
+        super().put(request, delayed=delayed, newcomer=newcomer)
+
+    def take(self, request: Request) -> bool:
+        if request.request_id in self._world.naive.entries:
+            self._world.naive.take(request)
+        return super().take(request)
+
+    def hold(self, request: Request) -> None:
+        self._world.check_turn(request)
+        self._world.held.append(request)
+        super().hold(request)
+
+    def peek(self, count: int) -> list[Request]:
+        found = super().peek(count)
+        self._world.held.clear()  # It looks by holding.
+        return found
+
+    def remove(self, request_id: str) -> Request | None:
+        if self._world.planning:
+            request = self._world.live[request_id]
+            self._world.check_turn(request)
+            self._world.naive.take(request, joins=True)
+        return super().remove(request_id)
 
 
 class World:
@@ -19,7 +57,7 @@ class World:
     def __init__(self, settings: dict[str, Any]) -> None:
         settings = dict(settings)
         self.step_seconds: tuple[float, float, float] = settings.pop("step_seconds")
-        self.scheduler = make_scheduler(**settings)
+        self.scheduler = make_scheduler(**settings, make_queue=partial(WatchedQueue, self))
         self.config, self.tables = self.scheduler.config, self.scheduler.tables
         self.block_size = self.tables.block_size
         self.model = FakeModel(self.block_size)
@@ -34,48 +72,12 @@ class World:
         """Requests that wait for another's prefix in the step that is being planned."""
         self.writer: dict[int, str] = {}
         """Tenant whose keys and values a block holds."""
-        self._planning = False
-        self._spy()
+        self.planning = False
 
-    def _spy(self) -> None:
-        """Let the naive queue hear who enters and leaves."""
-        queue = self.scheduler.waiting
-        put, take, hold, remove, peek = queue._put, queue._take, queue.hold, queue.remove, queue.peek
-
-        def spied_put(request: Request, *, delayed: bool, newcomer: bool = False) -> None:
-            self.naive.put(request, delayed=delayed, newcomer=newcomer)
-            put(request, delayed=delayed, newcomer=newcomer)
-
-        def spied_take(request: Request) -> bool:
-            if request.request_id in self.naive.entries:
-                self.naive.take(request)
-            return take(request)
-
-        def spied_hold(request: Request) -> None:
-            if self.config.batching_strategy != "bucketed":
-                self._whose_turn_it_is(request)
-            self.held.append(request)
-            hold(request)
-
-        def spied_peek(count: int) -> list[Request]:
-            found = peek(count)
-            self.held.clear()  # It looks by holding.
-            return found
-
-        def spied_remove(request_id: str) -> Request | None:
-            if self._planning:
-                request = self.live[request_id]
-                if self.config.batching_strategy != "bucketed":
-                    self._whose_turn_it_is(request)
-                self.naive.take(request, joins=True)
-            return remove(request_id)
-
-        for spy in (spied_put, spied_take, spied_hold, spied_peek, spied_remove):
-            name = spy.__name__.removeprefix("spied_")
-            setattr(queue, f"_{name}" if name in ("put", "take") else name, spy)
-
-    def _whose_turn_it_is(self, request: Request) -> None:
-        assert self.naive.order()[0] is request, f"{request.request_id} jumps the queue"
+    def check_turn(self, request: Request) -> None:
+        """A bucket takes whoever fits it; all others must be first."""
+        if self.config.batching_strategy != "bucketed":
+            assert self.naive.order()[0] is request, f"{request.request_id} jumps the queue"
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -187,9 +189,9 @@ class World:
         known = {name: (list(request.token_ids), request.arrival) for name, request in self.live.items()}
         preemptions = scheduler.num_preemptions
         self.held.clear()
-        self._planning = True
+        self.planning = True
         plan = scheduler.schedule(self.now)
-        self._planning = False
+        self.planning = False
         self.trace.append(shares(plan))
         joined = [request for request in scheduler.running.values() if request not in before]
         assert known == {name: (request.token_ids, request.arrival) for name, request in self.live.items()}

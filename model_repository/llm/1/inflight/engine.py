@@ -17,7 +17,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.logits_processors.factory import make_processors
-from inflight.model.loading.loader import load_model
+from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
 from inflight.request import ERROR, STOP, Request
@@ -48,11 +48,12 @@ class Engine:
         ValueError: the model or a setting does not fit; the message names it.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, model: LoadedModel | None = None) -> None:
+        """`model`: one that is loaded already, in place of that which `config` names."""
         self.config = config
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
         """Whoever steps the core must see to it that the trace is flushed."""
-        self.model = load_model(config)
+        self.model = model or load_model(config)
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
         tables = BlockTables(

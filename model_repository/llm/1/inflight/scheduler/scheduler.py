@@ -6,7 +6,7 @@ tokens a step takes are parts of their own.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, Request
@@ -14,6 +14,7 @@ from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
@@ -36,6 +37,7 @@ class Scheduler:
         policies: QueuePolicies | None = None,
         *,
         swap_seconds_per_block: float = 0.0,
+        make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     ) -> None:
         """`swap_seconds_per_block` is what copying a block between the cache and host memory takes, one way.
 
@@ -49,7 +51,7 @@ class Scheduler:
         self.times = StepTimeModel()
         self.lengths = LengthPredictor()
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
-        self.waiting = WaitingQueue(self.policies, self.policy)
+        self.waiting = make_queue(self.policies, self.policy)
         self.running: dict[str, Request] = {}
         """In order of admission."""
         self._admission = factory.make_admission(config, tables, self.lengths)

@@ -59,14 +59,14 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Queue a newcomer."""
         request.number = next(self._numbers)
-        self._put(request, delayed=False, newcomer=True)
+        self.put(request, delayed=False, newcomer=True)
         self._count(request, 1)
         if request.wait_until is not None:
             self._timers.set(request, request.wait_until)
 
     def put_back(self, request: Request) -> None:
         """Queue a request that had run; it has waited and times out no more."""
-        self._put(request, delayed=False)
+        self.put(request, delayed=False)
         self._count(request, 1)
 
     def _count(self, request: Request, change: int) -> None:
@@ -74,7 +74,8 @@ class WaitingQueue:
         self._at_level[request.priority] += change
         self.num_tokens += change * len(request.token_ids)
 
-    def _put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
+    def put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
+        """Give a request its place; whether it counts as waiting is for `add`, `put_back` and `remove` to say."""
         key = (0 if self._policy.merges_levels else request.priority, delayed)
         if key not in self._orders:
             self._orders[key] = (Fcfs() if delayed else self._policy).order()
@@ -96,12 +97,12 @@ class WaitingQueue:
 
     def hold(self, request: Request) -> None:
         """Let the others pass a request until `release_held`."""
-        self._held.append((request, self._take(request)))
+        self._held.append((request, self.take(request)))
 
     def release_held(self) -> None:
         """Give those that were held their places back."""
         for request, delayed in self._held:
-            self._put(request, delayed=delayed)
+            self.put(request, delayed=delayed)
         self._held.clear()
 
     def remove(self, request_id: str) -> Request | None:
@@ -110,11 +111,11 @@ class WaitingQueue:
             return None
         request, _ = self._here[request_id]
         self._timers.clear(request_id)
-        self._take(request)
+        self.take(request)
         self._count(request, -1)
         return request
 
-    def _take(self, request: Request) -> bool:
+    def take(self, request: Request) -> bool:
         """Take out a request that is here, but for its timer, and say whether it was delayed."""
         _, key = self._here.pop(request.request_id)
         order = self._orders[key]
@@ -137,10 +138,10 @@ class WaitingQueue:
         for request, _ in ended:
             self.remove(request.request_id)
         for request in self._timers.due(now):
-            self._take(request)
+            self.take(request)
             if self._limits.of(request.priority).timeout_action == DELAY:
                 request.number = next(self._numbers)  # Its old place is lost.
-                self._put(request, delayed=True)
+                self.put(request, delayed=True)
             else:
                 self._count(request, -1)
                 assert request.wait_until is not None

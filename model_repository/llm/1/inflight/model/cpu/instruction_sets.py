@@ -1,5 +1,6 @@
 """What the C++ kernels can be built for, and which of it this processor has."""
 
+from collections.abc import Set
 from pathlib import Path
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma")
@@ -20,8 +21,12 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
 
 def instruction_sets() -> list[str]:
     """The names of those that this processor has, fastest first."""
-    flags = _cpu_flags()
-    return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
+    return sets_of(_cpu_flags())
+
+
+def sets_of(flags: Set[str]) -> list[str]:
+    """The names of those that a processor with these flags has, fastest first."""
+    return [name for name, needed in INSTRUCTION_SETS.items() if flags >= set(needed)]
 
 
 def compiler_flags(name: str) -> list[str]:

@@ -21,12 +21,16 @@ _SOURCES = Path(__file__).with_name("cpp")
 
 @cache
 def load_kernels() -> bool:
-    """Make `torch.ops.inflight` usable; False, with the reason in the log, where it can't be.
+    """Make `torch.ops.inflight` usable, for the fastest instructions that this processor has.
 
-    The kernels are built for the fastest instructions that this processor has.
-    The library lies in `$INFLIGHT_CACHE`, or ~/.cache/inflight, under a name that follows from all it depends on.
+    Returns False, with the reason in the log, where that is not possible. The library lies in `$INFLIGHT_CACHE`, or
+    ~/.cache/inflight, under a name that follows from everything it depends on.
     """
-    found = instruction_sets()
+    return load_kernels_for(instruction_sets())
+
+
+def load_kernels_for(found: Sequence[str]) -> bool:
+    """As `load_kernels`, for a processor with these instruction sets, fastest first."""
     if not found:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
