@@ -1,12 +1,10 @@
-"""The queue under load: bounds, priorities, timeouts and deadlines, the engine's own and Triton's."""
+"""The engine's queue under load: bounds, priorities, timeouts and deadlines."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,15 +13,24 @@ import pytest
 import tritonclient.grpc.aio as aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from scripts.launch.default_model import default_model
-from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
-from tests.running_server import running_server
+from tests.triton.plugs import (
+    LONG,
+    RUNNING,
+    SHORT,
+    Ask,
+    Plugs,
+    first_tokens,
+    listed_when,
+    plugged,
+    refusals,
+    start,
+    wait_for,
+)
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_lifecycle import processes, resident_mib
-from tests.triton.wire import Answer, Fields, ask, ask_all, dtype, one, tensors, together
+from tests.triton.wire import Answer, Fields, ask_all, dtype, one, tensors
 
-RUNNING = 4
 QUEUE = 100
 OVERLOAD = 1000
 # Level 3 delays where the others reject.
@@ -35,15 +42,6 @@ PARAMETERS = {
     "allow_timeout_override": "true",
     "priority_queue_policy": json.dumps({"3": {"timeout_action": "DELAY", "allow_timeout_override": True}}),
 }
-LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, "temperature": 0.0}
-SHORT = {"text_input": "One two", "stream": True, "max_tokens": 4, "temperature": 0.0}
-
-Ask = Callable[..., Any]
-
-
-def start(folder: Path, parameters: dict[str, str], *arguments: str) -> AbstractContextManager[TritonServer]:
-    repository = render_repository(folder / "models", parameters={"model": str(default_model()), **parameters})
-    return running_server(repository, ["llm"], arguments)
 
 
 @pytest.fixture(scope="module")
@@ -51,74 +49,6 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A server that runs four requests and lets a hundred wait, with three priority levels."""
     with start(tmp_path_factory.mktemp("queue"), PARAMETERS) as running:
         yield running
-
-
-class Plugs:
-    """Long requests that take every slot of the engine until they are pulled."""
-
-    def __init__(self, client: aio.InferenceServerClient, *, batched: bool = False) -> None:
-        self._client, self._batched = client, batched
-        self._tasks: list[asyncio.Task[Answer]] = []
-
-    async def insert(self) -> None:
-        """Return when all of them run."""
-        answers = [Answer() for _ in range(RUNNING)]
-        for answer in answers:
-            self._tasks.append(asyncio.create_task(ask(self._client, LONG, batched=self._batched, into=answer)))
-        while not all(answer.pieces for answer in answers):
-            assert self.all_run()
-            await asyncio.sleep(0.02)
-
-    def all_run(self) -> bool:
-        """Whether none has ended."""
-        return not any(task.done() for task in self._tasks)
-
-    def pull(self, count: int = RUNNING) -> None:
-        """Cancel some."""
-        for task in self._tasks[:count]:
-            task.cancel()
-        del self._tasks[:count]
-
-
-def plugged(server: TritonServer, make: Callable[[Ask, Plugs], Any], *, batched: bool = False) -> Any:
-    """Run what `make` gives while all places are taken, and pull the plugs afterwards."""
-
-    def run(client: aio.InferenceServerClient) -> list[Any]:
-        async def scenario() -> Any:
-            plugs = Plugs(client, batched=batched)
-            await plugs.insert()
-            try:
-                return await make(lambda fields, **options: ask(client, fields, batched=batched, **options), plugs)
-            finally:
-                plugs.pull()
-
-        return [scenario()]
-
-    return together(server.grpc_url, run)[0]
-
-
-def first_tokens(answers: Sequence[Answer]) -> list[float]:
-    return [answer.times[0] for answer in answers if answer.error is None]
-
-
-def refusals(answers: Sequence[Answer]) -> list[str]:
-    return [answer.error for answer in answers if answer.error is not None]
-
-
-async def wait_for(tasks: Sequence[asyncio.Task[Any]], count: int) -> None:
-    """Return when so many are done."""
-    while sum(task.done() for task in tasks) < count:
-        await asyncio.sleep(0.02)
-
-
-async def listed_when(server: TritonServer, reached: Callable[[dict[str, float]], bool]) -> None:
-    """Return when the ages in seconds of the unfinished requests, by their ids, are as wanted."""
-    url = f"http://{server.http_url}/v2/models/llm/generate"
-    async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(20):
-        listed: dict[str, float] = {}
-        while not reached(listed):
-            entries = json.loads((await http.post(url, json={"list_requests": True})).json()["text_output"])
-            listed = {entry["request_id"]: entry["seconds"] for entry in entries}
 
 
 async def seconds_of_refusals(server: TritonServer, count: int) -> float:
@@ -284,71 +214,3 @@ def test_a_burst_on_an_idle_server_has_its_first_tokens_within_a_few_steps(serve
     assert refusals(answers) == []
     last = max(first_tokens(answers))
     assert max(sum(time < last for time in answer.times) for answer in answers) < 12
-
-
-# -- Triton's queue ----------------------------------------------------------------------------------------------------
-
-TRITONS_QUEUE = 100
-TRITONS_BATCH = 16
-
-
-@pytest.fixture(scope="module")
-def behind_tritons_queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    parameters = {"max_num_seqs": f"{RUNNING}", "max_inflight_requests": f"{RUNNING}"}
-    folder = tmp_path_factory.mktemp("tritons_queue")
-    with start(folder, parameters, "--model-config-name=triton_queue") as running:
-        yield running
-
-
-async def pending(server: TritonServer) -> int:
-    async with httpx.AsyncClient() as http:
-        text = (await http.get(f"http://127.0.0.1:{server.metrics_port}/metrics")).text
-    (line,) = (line for line in text.splitlines() if line.startswith('nv_inference_pending_request_count{model="llm"'))
-    return int(float(line.split()[-1]))
-
-
-def test_the_policies_of_tritons_queue_bite(behind_tritons_queue: TritonServer) -> None:
-    async def overload(send: Ask, plugs: Plugs) -> tuple[list[Answer], Answer, Answer, int]:
-        short = {"text_input": "One two", "stream": True, "max_tokens": 2}
-        tasks = [asyncio.create_task(send(short)) for _ in range(TRITONS_QUEUE + 30)]
-        await wait_for(tasks, 30)
-        depth = await pending(behind_tritons_queue)
-        # The queue of the default level is full; that of the highest has room.
-        high = asyncio.create_task(send(short, priority=1))
-        timed_out = await send(short, priority=1, timeout=50_000)
-        plugs.pull()
-        return await asyncio.gather(*tasks), await high, timed_out, depth
-
-    answers, high, timed_out, depth = plugged(behind_tritons_queue, overload, batched=True)
-    assert len(refusals(answers)) == 30
-    assert all("Exceeds maximum queue size" in error for error in refusals(answers))
-    assert depth == TRITONS_QUEUE
-    assert "Request timeout expired" in timed_out.error
-    overtaken = sum(time > high.times[0] for time in first_tokens(answers))
-    assert overtaken >= TRITONS_QUEUE - TRITONS_BATCH
-
-
-def test_requests_cancelled_in_tritons_queue_cost_no_place(behind_tritons_queue: TritonServer) -> None:
-    """More are cancelled than the engine has places; afterwards all of its places can be taken."""
-    count = 6 * RUNNING
-
-    async def cancel_half(send: Ask, plugs: Plugs) -> list[Answer]:
-        tasks = [asyncio.create_task(send(SHORT)) for _ in range(count)]
-        async with asyncio.timeout(20):
-            while await pending(behind_tritons_queue) < count:
-                await asyncio.sleep(0.02)
-        for task in tasks[::2]:
-            task.cancel()
-        await asyncio.gather(*tasks[::2], return_exceptions=True)
-        plugs.pull()
-        return await asyncio.gather(*tasks[1::2])
-
-    async def all_run(send: Ask, plugs: Plugs) -> bool:
-        return plugs.all_run()
-
-    answers = plugged(behind_tritons_queue, cancel_half, batched=True)
-    assert refusals(answers) == []
-    assert len({answer.text for answer in answers}) == 1
-    scrape_when(behind_tritons_queue, at_rest)
-    assert plugged(behind_tritons_queue, all_run, batched=True)
-    scrape_when(behind_tritons_queue, at_rest)
