@@ -12,7 +12,7 @@ interpreter := $(VENV)/.interpreter
 docs_tools := $(VENV)/.docs
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
-	precision experiments docs test check clean
+	precision experiments docs test test-engine check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
 	@echo "make docs     the documentation as a site, in build/site; a broken link is an error"
 	@echo "make test     the whole test suite, on a real server"
+	@echo "make test-engine  the tests of the engine with torch, without a server, in two minutes"
 	@echo "make check    lint, types and the unit tests, in seconds"
 	@echo "make clean    remove $(VENV) and what tools left behind"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
@@ -105,8 +106,13 @@ $(interpreter): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
 	@touch $@
 
+pytest := $(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+
 test: $(interpreter)
-	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+	$(pytest)
+
+test-engine: $(interpreter)
+	$(pytest) -m "not slow" tests/engine tests/parity
 
 check: $(installed)
 	$(bin)/ruff check .

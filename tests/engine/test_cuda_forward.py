@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from inflight import Engine
@@ -41,6 +42,7 @@ def as_on_a_gpu(tiny: Tiny, capture: Callable[..., Any]) -> Engine:
     return Engine(plain.config, dataclasses.replace(plain.model, backend=CUDA_KERNELS, forward=forward))
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_portable_path(tiny: Tiny) -> None:
     prompts = [make_prompt(length) for length in (1, 5, 17, 30, 33, 2)]
     params = [greedy(max_tokens) for max_tokens in (9, 2, 7, 4, 12, 15)]

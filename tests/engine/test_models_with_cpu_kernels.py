@@ -150,6 +150,7 @@ def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypa
     assert engine.model.backend.name == "cpu kernels"
 
 
+@pytest.mark.slow
 def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
     """Nothing that torch promises; our kernels add up in one order, whatever the batch."""
     prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(12)]

@@ -12,6 +12,7 @@ from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_se
 TESTS = Path(__file__).with_name("test_cpu_kernels.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(INSTRUCTION_SETS)[1:])
 @pytest.mark.usefixtures("cpu_kernels")
 def test_the_kernels_for_older_processors_pass_the_same_tests(name: str) -> None:
