@@ -226,9 +226,12 @@ def test_the_array_of_tables_grows_in_both_directions() -> None:
     for slot in slots:
         array.put(slot, 0, range(slot, slot + 100))
         array.put(slot, 100, [7, 8])
-    tables = array.gather(slots[:3], [101, 2, 102])
+    array.put(slots[1], 0, [5, 6])
+    tables = array.gather(slots[:3], 102)
     assert tables.shape == (3, 102)
-    assert tables[1].tolist() == [slots[1], slots[1] + 1, *[slots[1]] * 100]
+    assert tables[1].tolist() == [5, 6, *[5] * 100]
     assert tables[2, -2:].tolist() == [7, 8]
+    array.put(slots[2], 102, range(500))
+    assert array.gather([slots[1]], 602)[0, 2:].tolist() == [5] * 600
     array.give_back(slots[0])
     assert array.take() == slots[0]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 class BlockTableArray:
     """Block ids [slots, blocks] int64: a request's table is a row, which changes only when the request gets blocks.
 
-    So a step gathers its tables in one operation, however long they are. The array grows as needed.
+    Behind its blocks a row repeats its first block, so that whatever a step reads there is the request's own. A step
+    gathers its tables in one operation, however long they are. The array grows as needed.
     """
 
     def __init__(self) -> None:
@@ -29,26 +30,24 @@ class BlockTableArray:
         self._free.append(slot)
 
     def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
-        """Write the ids of a table's blocks from the `first`-th on."""
+        """Write the ids of a table's blocks from the `first`-th on; 0 starts a new table."""
         end, width = first + len(blocks), self._ids.shape[1]
         if end > width:
-            grown = np.zeros((len(self._ids), max(end, 2 * width)), dtype=np.int64)
-            grown[:, :width] = self._ids
-            self._ids = grown
+            padding = np.repeat(self._ids[:, :1], max(end - width, width), axis=1)
+            self._ids = np.concatenate((self._ids, padding), axis=1)
+        if first == 0:
+            self._ids[slot] = blocks[0]
         self._ids[slot, first:end] = blocks
 
-    def gather(self, slots: Sequence[int], counts: Sequence[int]) -> NDArray[np.int64]:
-        """A copy of the first `counts[i]` ids of each slot, [R, max(counts)]; rows are padded with their first id."""
-        lengths = np.array(counts, dtype=np.int64)
-        width = int(lengths.max(initial=0))
-        tables = self._ids[slots, :width]
-        return np.where(np.arange(width) < lengths[:, None], tables, tables[:, :1])
+    def gather(self, slots: Sequence[int], width: int) -> NDArray[np.int64]:
+        """A copy of the first `width` entries of each slot, [R, width]."""
+        return self._ids[np.array(slots, dtype=np.int64), :width]
 
 
 def tables_of(tables: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """What `BlockTableArray.gather` gives for these tables; for a step that no scheduler plans."""
+    """What `BlockTableArray.gather` gives for these tables, none of them empty; for steps that no scheduler plans."""
     array = BlockTableArray()
     slots = [array.take() for _ in tables]
     for slot, blocks in zip(slots, tables, strict=True):
         array.put(slot, 0, blocks)
-    return array.gather(slots, [len(blocks) for blocks in tables])
+    return array.gather(slots, max(map(len, tables), default=0))

@@ -1,6 +1,6 @@
 """Gives requests their blocks and takes them back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,13 +109,18 @@ class BlockTables:
         self.num_promised -= missing
         return True
 
+    def outgrown(self, requests: Iterable[Request]) -> list[Request]:
+        """Those requests that have more tokens than their blocks have room for."""
+        size = self.block_size
+        return [request for request in requests if len(request.token_ids) > len(request.blocks) * size]
+
     def commit(self, request: Request, num_tokens: int) -> None:
         """Count `num_tokens` more tokens as computed and offer the blocks that they filled for reuse."""
-        first = request.num_computed // self.block_size
-        request.num_computed += num_tokens
-        last = request.num_computed // self.block_size
-        if self._prefix_caching and last > first:
-            self._hash(request, request.num_computed)
+        before = request.num_computed
+        request.num_computed = after = before + num_tokens
+        first, last = before // self.block_size, after // self.block_size
+        if last > first and self._prefix_caching:
+            self._hash(request, after)
             for index in range(first, last):
                 self.pool.register(request.blocks[index], request.block_hashes[index])
 
@@ -129,12 +134,12 @@ class BlockTables:
         request.num_computed = 0
         self.forget_swapped(request)
 
-    def gather(self, requests: Sequence[Request], ends: Sequence[int]) -> NDArray[np.int64]:
-        """The tables [R, blocks] of some requests, each up to the block of token `ends[i] - 1`.
+    def gather(self, requests: Sequence[Request], longest: int) -> NDArray[np.int64]:
+        """The tables [R, blocks] of some requests, as many blocks of each as `longest` tokens take.
 
-        A row is padded with its first block: whatever a step reads there is the request's own.
+        A row with fewer blocks is padded with its first one: whatever a step reads there is the request's own.
         """
-        return self._array.gather([r.slot for r in requests], [self.blocks_for(end) for end in ends])
+        return self._array.gather([request.slot for request in requests], self.blocks_for(longest))
 
     # -- swapping ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """What the scheduler decides for one step. All that runs, counts or draws the step works from the plan alone."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
@@ -57,6 +58,15 @@ class ScheduledRequest(NamedTuple):
         end = first + num_tokens
         want = Want.TOKEN if end == len(known) else Want.NOTHING
         return cls(request, first, known[first:end], want, not request.has_run, request.last_token_at)
+
+    @classmethod
+    def decodes_of(cls, requests: Iterable[Request]) -> list["ScheduledRequest"]:
+        """`next_of` with one token for those requests that have one uncomputed token."""
+        return [
+            cls(r, r.num_computed, r.token_ids[-1:], Want.TOKEN, not r.has_run, r.last_token_at)
+            for r in requests
+            if r.num_computed + 1 == len(r.token_ids)
+        ]
 
 
 @dataclass(frozen=True)

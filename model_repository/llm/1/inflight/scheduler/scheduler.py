@@ -133,30 +133,29 @@ class Scheduler:
         self._batching.begin_step(now)
         self._make_room()
         self._make_way(now)
-        shares = self._decodes() if self._batching.mixes else []
+        shares = ScheduledRequest.decodes_of(self._ranked()) if self._batching.mixes else []
         without_token = len(self.waiting) + len(self.running) - len(shares)
-        cached = sum(share.first for share in shares)
+        cached = sum([share.first for share in shares])
         budget = self._budget.for_prompts(len(shares), cached, without_token)
         budget = budget._replace(tokens=min(budget.tokens, self.token_budget - len(shares)))
         shares += self._prompts(budget.tokens, now)
         num_decodes = 0
         if not shares and self.running:
-            shares = self._decodes()
+            shares = ScheduledRequest.decodes_of(self._ranked())
             num_decodes = len(shares)
         padding = self._batching.padding(num_decodes)
         out, into = self.tables.take_copies()
         return StepPlan(
             tuple(shares),
-            self.tables.gather([share.request for share in shares], [share.end for share in shares]),
+            self.tables.gather(
+                [share[0] for share in shares], max([f + len(ids) for _, f, ids, *_ in shares], default=0)
+            ),
             preempted=tuple(self._preempted),
             swapped_out=out,
             swapped_in=into,
             padding=padding,
             prefill_budget=budget,
         )
-
-    def _decodes(self) -> list[ScheduledRequest]:
-        return [ScheduledRequest.next_of(request, 1) for request in self._ranked() if request.num_uncomputed == 1]
 
     def _ranked(self) -> list[Request]:
         """Running requests by rank, then by admission."""
@@ -167,7 +166,7 @@ class Scheduler:
 
     def _prompts(self, budget: int, now: float) -> list[ScheduledRequest]:
         """Chunks of the prompts that are being computed, and newcomers; those that the first of these outranks wait."""
-        going = [request for request in self._ranked() if request.num_uncomputed > 1]
+        going = [request for request in self._ranked() if len(request.token_ids) - request.num_computed > 1]
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [request for request in going if newcomer is not None and self._outranks(newcomer, request)]
         chunks = self._chunks([request for request in going if request not in later], budget)
@@ -237,7 +236,7 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """Give running requests blocks for all their tokens; when blocks run out, the last in rank makes room."""
-        for request in self._ranked():
+        for request in self.tables.outgrown(self._ranked()):
             while request.request_id in self.running and not self.tables.grow(request):
                 self._preempt(self._ranked()[-1])
 
@@ -323,12 +322,11 @@ class Scheduler:
         failed: set[Request] = set()
         if not all(result.token_ids for result in results):
             failed = {s.request for s, result in zip(plan.sampling, results, strict=True) if not result.token_ids}
-        for share in plan.scheduled:
-            request = share.request
+        for request, _, token_ids, *_ in plan.scheduled:
             request.has_run = True
-            if request not in failed:  # Its keys and values are not offered to others.
-                self.tables.commit(request, len(share.token_ids))
-        committed = [self._append(s.request, r.token_ids, now) for s, r in zip(plan.sampling, results, strict=True)]
+            if not failed or request not in failed:  # Its keys and values are not offered to others.
+                self.tables.commit(request, len(token_ids))
+        committed = [self._append(s[0], r.token_ids, now) for s, r in zip(plan.sampling, results, strict=True)]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed
 
