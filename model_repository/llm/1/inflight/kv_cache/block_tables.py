@@ -116,13 +116,20 @@ class BlockTables:
 
     def commit(self, request: Request, num_tokens: int) -> None:
         """Count `num_tokens` more tokens as computed and offer the blocks that they filled for reuse."""
-        before = request.num_computed
-        request.num_computed = after = before + num_tokens
-        first, last = before // self.block_size, after // self.block_size
-        if last > first and self._prefix_caching:
-            self._hash(request, after)
-            for index in range(first, last):
-                self.pool.register(request.blocks[index], request.block_hashes[index])
+        end = request.num_computed + num_tokens
+        self.offer(request, end)
+        request.num_computed = end
+
+    def offer(self, request: Request, end: int) -> None:
+        """Offer for reuse the blocks that a step has filled which computed a request's tokens up to `end`.
+
+        To be called before these count as computed.
+        """
+        if not self._prefix_caching:
+            return
+        self._hash(request, end)
+        for index in range(request.num_computed // self.block_size, end // self.block_size):
+            self.pool.register(request.blocks[index], request.block_hashes[index])
 
     def release(self, request: Request) -> None:
         """Take back every block of a request, in host memory too."""

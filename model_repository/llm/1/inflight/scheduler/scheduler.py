@@ -319,14 +319,17 @@ class Scheduler:
         A request ends with the first of its new tokens that says so; those after it are dropped. Finished requests
         have left, and so has one without a token, with the finish reason `error`.
         """
-        failed: set[Request] = set()
-        if not all(result.token_ids for result in results):
-            failed = {s.request for s, result in zip(plan.sampling, results, strict=True) if not result.token_ids}
-        for request, _, token_ids, *_ in plan.scheduled:
+        new = [result.token_ids for result in results]
+        failed = set() if all(new) else {s.request for s, ids in zip(plan.sampling, new, strict=True) if not ids}
+        size = self.tables.block_size
+        for request, first, token_ids, *_ in plan.scheduled:
             request.has_run = True
-            if not failed or request not in failed:  # Its keys and values are not offered to others.
-                self.tables.commit(request, len(token_ids))
-        committed = [self._append(s[0], r.token_ids, now) for s, r in zip(plan.sampling, results, strict=True)]
+            end = first + len(token_ids)
+            # Keys and values of one that failed are not offered to others.
+            if end // size > first // size and request not in failed:
+                self.tables.offer(request, end)
+            request.num_computed = end
+        committed = [self._append(share[0], ids, now) for share, ids in zip(plan.sampling, new, strict=True)]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed
 

@@ -154,7 +154,7 @@ def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan |
             shares.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
     if not shares:
         return None
-    return StepPlan(tuple(shares), tables.gather([s.request for s in shares], [s.end for s in shares]))
+    return StepPlan(tuple(shares), tables.gather([s.request for s in shares], max(s.end for s in shares)))
 
 
 @torch.inference_mode()
