@@ -45,7 +45,7 @@ class BatchArrays:
     def of(cls, plan: StepPlan, block_size: int) -> "BatchArrays":
         """Lay out a plan of at least one share."""
         shares = plan.scheduled
-        lengths = np.array([share.num_tokens for share in shares])
+        lengths = np.array([len(share.token_ids) for share in shares])
         firsts = np.array([share.first for share in shares])
         order = np.lexsort((firsts, lengths > 1))
         lengths, firsts, tables = lengths[order], firsts[order], plan.block_tables[order]
@@ -53,15 +53,16 @@ class BatchArrays:
         borders = np.concatenate(([0], np.cumsum(lengths)))
         rows = np.repeat(np.arange(len(shares)), lengths)
         positions = np.arange(borders[-1]) + np.repeat(firsts - borders[:-1], lengths)
-        slots = tables[rows, positions // block_size] * block_size + positions % block_size
-        partial = slots[(positions % block_size == 0) & (positions + block_size > ends[rows])] // block_size
+        blocks, offsets = np.divmod(positions, block_size)
+        blocks = tables[rows, blocks]
+        partial = blocks[(offsets == 0) & (positions + block_size > ends[rows])]
         last_tokens = np.empty_like(order)
         last_tokens[order] = borders[1:] - 1
         return cls(
             order=order,
-            token_ids=np.fromiter(chain.from_iterable(shares[i].token_ids for i in order), np.int64, len(rows)),
+            token_ids=np.fromiter(chain.from_iterable([shares[i].token_ids for i in order.tolist()]), np.int64, len(rows)),
             positions=positions,
-            slots=slots,
+            slots=blocks * block_size + offsets,
             partial_blocks=partial,
             block_tables=tables,
             query_starts=borders,
