@@ -26,7 +26,7 @@ class Slo:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SchedulerSample:
     """How things stood at a moment."""
 
     at: float
@@ -57,7 +57,7 @@ class Result:
     """Times between two tokens of a request, shape [different gaps]."""
     gap_counts: Ints
     """How often each occurred."""
-    samples: Sequence[Sample]
+    samples: Sequence[SchedulerSample]
     steps: int
     step_seconds: float
     """Time spent in steps."""

@@ -26,8 +26,8 @@ def run(experiment: Experiment, stage: Stage) -> Results:
 
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
     """What was claimed, what came out, and whether it held, in Markdown."""
-    findings = experiment.findings(results, stage)
-    verdict = "yes" if all(finding.held for finding in findings) else "not all of it"
+    verdicts = experiment.verdicts(results, stage)
+    held = "yes" if all(verdict.held for verdict in verdicts) else "not all of it"
     return "\n".join(
         [
             f"## {experiment.name}",
@@ -36,9 +36,9 @@ def report(experiment: Experiment, results: Results, stage: Stage) -> str:
             "",
             table(results, experiment.columns(stage)),
             "",
-            *(f"- {'held' if finding.held else 'did not hold'}: {finding.text}" for finding in findings),
+            *(f"- {'held' if verdict.held else 'did not hold'}: {verdict.text}" for verdict in verdicts),
             "",
-            f"Held: {verdict}.",
+            f"Held: {held}.",
             "",
         ]
     )
