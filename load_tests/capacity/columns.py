@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
 from load_tests.capacity.server_metrics import ServerUse
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 
 @dataclass(frozen=True)

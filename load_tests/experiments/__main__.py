@@ -13,7 +13,7 @@ from tqdm import tqdm
 from load_tests.experiments.catalogue import EXPERIMENTS
 from load_tests.experiments.experiment import Experiment, Results
 from load_tests.experiments.stage import Stage, engine, simulator
-from load_tests.report import table
+from load_tests.simulate.report import table
 
 RESULTS = Path("results")
 
@@ -48,7 +48,7 @@ def draw(experiment: Experiment, results: Results, stage: Stage, path: Path) -> 
     """Draw the experiment's plot to a PNG."""
     from matplotlib import pyplot
 
-    from load_tests.plots import save
+    from load_tests.simulate.plots import save
 
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     experiment.plot(axes, results, stage)

@@ -6,8 +6,8 @@ from load_tests.arrivals import AllAtOnce
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Exponential, Lengths, Uniform, fixed
-from load_tests.plots import bars
-from load_tests.report import E2E_MEAN, PADDING, THROUGHPUT, TTFT_P50, Column, cost
+from load_tests.simulate.plots import bars
+from load_tests.simulate.report import E2E_MEAN, PADDING, THROUGHPUT, TTFT_P50, Column, cost
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:

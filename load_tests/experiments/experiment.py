@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from load_tests.experiments.stage import Stage
-from load_tests.report import Column
-from load_tests.result import Result
+from load_tests.simulate.report import Column
+from load_tests.simulate.result import Result
 from load_tests.traffic import Arrival
 
 if TYPE_CHECKING:

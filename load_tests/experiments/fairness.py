@@ -9,9 +9,9 @@ from load_tests.arrivals import Gamma
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform
-from load_tests.plots import lines
-from load_tests.report import FAIRNESS, THROUGHPUT, Column
-from load_tests.result import Result, percentile
+from load_tests.simulate.plots import lines
+from load_tests.simulate.report import FAIRNESS, THROUGHPUT, Column
+from load_tests.simulate.result import Result, percentile
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from load_tests.arrivals import Gamma
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform, fixed
-from load_tests.plots import ecdf
-from load_tests.report import ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from load_tests.arrivals import AllAtOnce, Gamma
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform
-from load_tests.plots import ecdf
-from load_tests.report import PREEMPTIONS, THROUGHPUT, Column
-from load_tests.result import Result, percentile
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import PREEMPTIONS, THROUGHPUT, Column
+from load_tests.simulate.result import Result, percentile
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:

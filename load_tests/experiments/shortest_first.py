@@ -6,8 +6,8 @@ from load_tests.arrivals import Gamma
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE
-from load_tests.plots import ecdf
-from load_tests.report import E2E_MEAN, E2E_P99, THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import E2E_MEAN, E2E_P99, THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:

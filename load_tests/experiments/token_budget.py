@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from load_tests.experiments.chunked_prefill import chat_and_documents
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import Stage
-from load_tests.plots import gap_ecdf
-from load_tests.report import ITL_P50, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column, goodput
-from load_tests.result import Result
+from load_tests.simulate.plots import gap_ecdf
+from load_tests.simulate.report import ITL_P50, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column, goodput
+from load_tests.simulate.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from load_tests.report import cost
-from load_tests.result import Result, SchedulerSample, Slo, jain, percentile, weighted_percentile
+from load_tests.simulate.report import cost
+from load_tests.simulate.result import Result, SchedulerSample, jain, percentile, weighted_percentile
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
 

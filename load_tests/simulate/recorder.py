@@ -9,8 +9,8 @@ import numpy as np
 
 from inflight.request import Request
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
-from load_tests.result import Result, SchedulerSample
-from load_tests.scripted_request import ScriptedRequest
+from load_tests.simulate.result import Result, SchedulerSample
+from load_tests.simulate.scripted_request import ScriptedRequest
 from load_tests.traffic import Arrival
 
 _NEVER = -1.0
