@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from load_tests.arrivals import Floats
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 UNFINISHED = "Unfinished"
 """Error of a request that was cancelled because the run was over."""

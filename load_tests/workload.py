@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, PositiveFloat, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from load_tests.prompts import PlannedRequest
-from load_tests.result import Slo
+from load_tests.slo import Slo
 from load_tests.workload_fields import Strict
 from load_tests.workload_streams import DrawnStream, ReplayedStream
 

@@ -31,7 +31,7 @@ REFRESHES_PER_SECOND = 15
 
 
 @dataclass
-class Answer:
+class PromptStream:
     """One prompt and what has come back so far; only the thread that reads the stream writes to it."""
 
     prompt: str
@@ -69,7 +69,7 @@ class Answer:
         return Panel(body, title=title, title_align="left", subtitle=subtitle, border_style=style, height=height)
 
 
-def grid(answers: list[Answer], console: Console) -> Table:
+def grid(answers: list[PromptStream], console: Console) -> Table:
     """Return all answers in as many columns as the terminal has room for."""
     columns = max(count for count in COLUMNS if count == 1 or count * MIN_PANEL_WIDTH <= console.width)
     rows = len(answers) // columns
@@ -83,7 +83,7 @@ def grid(answers: list[Answer], console: Console) -> Table:
     return table
 
 
-def watch(answers: list[Answer], threads: list[threading.Thread], console: Console) -> None:
+def watch(answers: list[PromptStream], threads: list[threading.Thread], console: Console) -> None:
     """Show the answers in a terminal until all threads have ended."""
     with Live(
         get_renderable=lambda: grid(answers, console),
@@ -94,7 +94,7 @@ def watch(answers: list[Answer], threads: list[threading.Thread], console: Conso
             thread.join()
 
 
-def print_lines(answers: list[Answer], threads: list[threading.Thread]) -> None:
+def print_lines(answers: list[PromptStream], threads: list[threading.Thread]) -> None:
     """Print the answers line by line, each with the number of its prompt, until all threads have ended."""
     printed = [0] * len(answers)
     running = True
@@ -112,7 +112,7 @@ def print_lines(answers: list[Answer], threads: list[threading.Thread]) -> None:
 def run(client: Client, max_tokens: int) -> int:
     """Ask all prompts at once, show the answers and return the exit status."""
     console = Console()
-    answers = [Answer(prompt) for prompt in PROMPTS]
+    answers = [PromptStream(prompt) for prompt in PROMPTS]
     threads = [threading.Thread(target=answer.read, args=(client, max_tokens)) for answer in answers]
     started = time.perf_counter()
     for thread in threads:

@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import Exponential, Uniform
-from load_tests.simulator import Simulation
+from load_tests.simulate.simulator import Simulation
 from load_tests.step_cost import A100_LLAMA_8B
 from load_tests.traffic import Stream
 

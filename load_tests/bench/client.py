@@ -38,7 +38,7 @@ READY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Load:
+class UserLoad:
     """Closed loops: so many users, each with so many requests for so many tokens."""
 
     users: int
@@ -51,7 +51,7 @@ class Load:
         return self.tokens > 1
 
 
-LOADS = (Load(1, 500, 1), Load(32, 50, 1), Load(1, 10, 200), Load(64, 2, 200))
+LOADS = (UserLoad(1, 500, 1), UserLoad(32, 50, 1), UserLoad(1, 10, 200), UserLoad(64, 2, 200))
 
 
 @dataclass
@@ -62,11 +62,11 @@ class Seen:
     elapsed: float = 0.0
 
 
-Way: TypeAlias = Callable[[str, Load], list[float]]
+Way: TypeAlias = Callable[[str, UserLoad], list[float]]
 """Runs a load against a server's gRPC address; the seconds of each request."""
 
 
-def threads(load: Load, ask: Callable[[], object]) -> list[float]:
+def threads(load: UserLoad, ask: Callable[[], object]) -> list[float]:
     """Run a load with a thread for each user."""
 
     def user() -> list[float]:
@@ -83,7 +83,7 @@ def _timed(ask: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-async def tasks(load: Load, ask: Callable[[], Awaitable[object]]) -> list[float]:
+async def tasks(load: UserLoad, ask: Callable[[], Awaitable[object]]) -> list[float]:
     """Run a load with a task for each user."""
 
     async def user() -> list[float]:
@@ -98,7 +98,7 @@ async def tasks(load: Load, ask: Callable[[], Awaitable[object]]) -> list[float]
     return [seconds for user_seconds in each for seconds in user_seconds]
 
 
-def stub_threads(url: str, load: Load) -> list[float]:
+def stub_threads(url: str, load: UserLoad) -> list[float]:
     """The generated stub, for threads."""
     message = _message(load)
     with grpc.insecure_channel(url) as channel:
@@ -111,7 +111,7 @@ def stub_threads(url: str, load: Load) -> list[float]:
         return threads(load, ask)
 
 
-def client_threads(url: str, load: Load) -> list[float]:
+def client_threads(url: str, load: UserLoad) -> list[float]:
     """`Client`."""
     with Client(url) as client:
 
@@ -126,7 +126,7 @@ def client_threads(url: str, load: Load) -> list[float]:
         return threads(load, ask)
 
 
-def stub_tasks(url: str, load: Load) -> list[float]:
+def stub_tasks(url: str, load: UserLoad) -> list[float]:
     """The generated stub, for asyncio."""
     message = _message(load)
 
@@ -143,7 +143,7 @@ def stub_tasks(url: str, load: Load) -> list[float]:
     return asyncio.run(run())
 
 
-def client_tasks(url: str, load: Load) -> list[float]:
+def client_tasks(url: str, load: UserLoad) -> list[float]:
     """`AsyncClient`."""
 
     async def run() -> list[float]:
@@ -162,7 +162,7 @@ def client_tasks(url: str, load: Load) -> list[float]:
     return asyncio.run(run())
 
 
-def _message(load: Load) -> Any:
+def _message(load: UserLoad) -> Any:
     return encode(make_request("llm", PROMPT, None, Sampling(max_tokens=load.tokens), stream=load.stream), TIMEOUT)
 
 
@@ -177,7 +177,7 @@ PAIRS: tuple[tuple[str, Way, Way], ...] = (
 )
 
 
-def compare(url: str) -> dict[tuple[Load, str], tuple[Seen, Seen]]:
+def compare(url: str) -> dict[tuple[UserLoad, str], tuple[Seen, Seen]]:
     """Run all loads in all ways, alternating, behind a progress bar; the client's and the stub's."""
     seen = {(load, name): (Seen(), Seen()) for load in LOADS for name, *_ in PAIRS}
     with tqdm(total=2 * ROUNDS * len(seen), bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}") as bar:
@@ -192,7 +192,7 @@ def compare(url: str) -> dict[tuple[Load, str], tuple[Seen, Seen]]:
     return seen
 
 
-def table(seen: dict[tuple[Load, str], tuple[Seen, Seen]]) -> str:
+def table(seen: dict[tuple[UserLoad, str], tuple[Seen, Seen]]) -> str:
     """Return a Markdown table."""
     lines = [
         "| At once | Tokens | | Requests/s | Stub's | Ratio | Request p50, p99 (ms) | Stub's | Added (ms) |",

@@ -111,9 +111,9 @@ def floor_of(model: LoadedModel, work: Work) -> Step:
     return products
 
 
-def in_turns(steps: Sequence[Step]) -> list[float]:
-    """Median milliseconds of each, run in turns."""
-    return medians_in_turns([partial(seconds_of, step) for step in steps])
+def alternating(steps: Sequence[Step]) -> list[float]:
+    """Median milliseconds of each, run alternately."""
+    return alternating_medians([partial(seconds_of, step) for step in steps])
 
 
 def seconds_of(step: Step) -> float:
@@ -123,7 +123,7 @@ def seconds_of(step: Step) -> float:
     return time.perf_counter() - started
 
 
-def medians_in_turns(timed: Sequence[Callable[[], float]]) -> list[float]:
-    """Median milliseconds of what each says that it took, in seconds; called in turns."""
+def alternating_medians(timed: Sequence[Callable[[], float]]) -> list[float]:
+    """Median milliseconds of what each measures in seconds, called alternately."""
     rounds = [[each() for each in timed] for _ in range(WARMUP + ROUNDS)]
     return [1000 * median(times) for times in zip(*rounds[WARMUP:], strict=True)]

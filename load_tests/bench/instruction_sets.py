@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
-from load_tests.bench.engine_step import SETTINGS, Step, medians_in_turns, seconds_of, step_of, works
+from load_tests.bench.engine_step import SETTINGS, Step, alternating_medians, seconds_of, step_of, works
 
 _steps: list[Step] = []
 
@@ -29,7 +29,7 @@ def instruction_sets_table(folder: Path) -> Iterator[str]:
         yield f"| Step, ms | {' | '.join(names)} | Gain of each |"
         yield f"|---|{'---:|' * len(names)}---:|"
         for number, work in enumerate(tqdm(works(), desc="what each instruction set brings")):
-            times = medians_in_turns([partial(_seconds, process, number) for process in processes])
+            times = alternating_medians([partial(_seconds, process, number) for process in processes])
             gains = ", ".join(f"{before / after:.2f}" for before, after in itertools.pairwise(times))
             yield f"| {work.name} | {' | '.join(f'{each:.1f}' for each in times)} | {gains} |"
 

@@ -19,7 +19,7 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cpu.packed_linear import rounded_to_int8
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
-from load_tests.bench.engine_step import BLOCK_SIZE, Step, Work, decodes, in_turns, num_blocks, plan_of
+from load_tests.bench.engine_step import BLOCK_SIZE, Step, Work, alternating, decodes, num_blocks, plan_of
 
 ROWS = (1, 64)
 
@@ -42,7 +42,7 @@ def kernels_table(model: LoadedModel) -> Iterator[str]:
     with torch.inference_mode():
         for rows in tqdm(ROWS, desc="kernel by kernel"):
             for pair in _pairs(model, rows):
-                ours, torchs = (1000 * each / pair.count for each in in_turns([_all(pair.ours), _all(pair.torchs)]))
+                ours, torchs = (1000 * each / pair.count for each in alternating([_all(pair.ours), _all(pair.torchs)]))
                 lines.setdefault(pair.name, []).append(f"{ours:.0f} | {torchs:.0f} | {torchs / ours:.2f}")
     yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items())
 

@@ -18,7 +18,7 @@ from inflight import EngineConfig
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.loader import LoadedModel, load_model
-from load_tests.bench.engine_step import SETTINGS, Step, floor_of, in_turns, step_of, works
+from load_tests.bench.engine_step import SETTINGS, Step, alternating, floor_of, step_of, works
 from load_tests.bench.instruction_sets import instruction_sets_table
 from load_tests.bench.kernels import kernels_table
 from scripts.launch.default_model import default_model
@@ -53,7 +53,7 @@ def parts_table(model: LoadedModel) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for work in tqdm(works(), desc="where the time goes"):
         step = step_of(model, model.forward, work)
-        whole, floor = in_turns([step, floor_of(model, work)])
+        whole, floor = alternating([step, floor_of(model, work)])
         linear, attention, other = parts_of(step)
         python = max(0.0, whole - linear - attention - other)
         yield (
@@ -69,7 +69,7 @@ def shares_of_floor(folder: Path) -> dict[str, float]:
         return {}
     shares = {}
     for work in works():
-        whole, floor = in_turns([step_of(model, model.forward, work), floor_of(model, work)])
+        whole, floor = alternating([step_of(model, model.forward, work), floor_of(model, work)])
         shares[work.name] = floor / whole
     return shares
 
@@ -86,7 +86,7 @@ def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
     yield f"| Step, ms | {' | '.join(ways)} | Gain of each |"
     yield f"|---|{'---:|' * len(ways)}---:|"
     for work in tqdm(works(), desc="what each way brings"):
-        times = in_turns([step_of(which, forward, work) for which, forward in ways.values()])
+        times = alternating([step_of(which, forward, work) for which, forward in ways.values()])
         gains = ", ".join(f"{before / after:.2f}" for before, after in itertools.pairwise(times))
         yield f"| {work.name} | {' | '.join(f'{each:.1f}' for each in times)} | {gains} |"
 

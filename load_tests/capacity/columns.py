@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
 from load_tests.capacity.server_metrics import ServerUse
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 
 @dataclass(frozen=True)
-class Column:
+class LevelColumn:
     """A measure; `value` gives NaN where it says nothing."""
 
     name: str
@@ -32,48 +32,48 @@ class Column:
         return "-" if value != value else format(value, self.form)
 
 
-THROUGHPUT = Column("output", "tokens/s", lambda r: r.throughput, ".1f")
-REQUESTS = Column("answered", "requests/s", lambda r: r.request_rate, ".2f")
-TTFT_P95 = Column("TTFT p95", "s", ttft_p95, ".3f")
-ITL_P99 = Column("ITL p99", "ms", lambda r: 1e3 * itl_p99(r), ".1f")
+THROUGHPUT = LevelColumn("output", "tokens/s", lambda r: r.throughput, ".1f")
+REQUESTS = LevelColumn("answered", "requests/s", lambda r: r.request_rate, ".2f")
+TTFT_P95 = LevelColumn("TTFT p95", "s", ttft_p95, ".3f")
+ITL_P99 = LevelColumn("ITL p99", "ms", lambda r: 1e3 * itl_p99(r), ".1f")
 
 
-def client_columns(slo: Slo) -> list[Column]:
+def client_columns(slo: Slo) -> list[LevelColumn]:
     """What the clients saw."""
     return [
         THROUGHPUT,
         REQUESTS,
-        Column("goodput", "requests/s", lambda r: r.goodput(slo), ".2f"),
-        Column("in objective", "%", lambda r: 100 * r.attainment(slo), ".0f"),
-        Column("TTFT p50", "s", lambda r: percentile(r.ttft, 50), ".3f"),
+        LevelColumn("goodput", "requests/s", lambda r: r.goodput(slo), ".2f"),
+        LevelColumn("in objective", "%", lambda r: 100 * r.attainment(slo), ".0f"),
+        LevelColumn("TTFT p50", "s", lambda r: percentile(r.ttft, 50), ".3f"),
         TTFT_P95,
-        Column("ITL p50", "ms", lambda r: 1e3 * percentile(r.counted.gaps, 50), ".1f"),
+        LevelColumn("ITL p50", "ms", lambda r: 1e3 * percentile(r.counted.gaps, 50), ".1f"),
         ITL_P99,
-        Column("E2E p50", "s", lambda r: percentile(r.counted.e2e, 50), ".2f"),
-        Column("E2E p99", "s", lambda r: percentile(r.counted.e2e, 99), ".2f"),
-        Column("failed", "%", lambda r: 100 * r.failed, ".1f"),
-        Column("sent late p99", "ms", lambda r: 1e3 * percentile(r.counted.lateness, 99), ".1f"),
-        Column("generator busy", "%", lambda r: 100 * r.run.generator_busy, ".0f"),
+        LevelColumn("E2E p50", "s", lambda r: percentile(r.counted.e2e, 50), ".2f"),
+        LevelColumn("E2E p99", "s", lambda r: percentile(r.counted.e2e, 99), ".2f"),
+        LevelColumn("failed", "%", lambda r: 100 * r.failed, ".1f"),
+        LevelColumn("sent late p99", "ms", lambda r: 1e3 * percentile(r.counted.lateness, 99), ".1f"),
+        LevelColumn("generator busy", "%", lambda r: 100 * r.run.generator_busy, ".0f"),
     ]
 
 
-SERVER_COLUMNS: Sequence[Column] = [
-    Column("output, by its count", "tokens/s", lambda r: _use(r, lambda use: use.throughput), ".1f"),
-    Column("requests in a step", "", lambda r: _use(r, lambda use: use.batch_size), ".1f"),
-    Column("batch utilisation", "%", lambda r: _use(r, lambda use: 100 * use.batch_utilisation), ".1f"),
-    Column("batch efficiency", "%", lambda r: _use(r, lambda use: 100 * use.batch_efficiency), ".0f"),
-    Column(
+SERVER_COLUMNS: Sequence[LevelColumn] = [
+    LevelColumn("output, by its count", "tokens/s", lambda r: _use(r, lambda use: use.throughput), ".1f"),
+    LevelColumn("requests in a step", "", lambda r: _use(r, lambda use: use.batch_size), ".1f"),
+    LevelColumn("batch utilisation", "%", lambda r: _use(r, lambda use: 100 * use.batch_utilisation), ".1f"),
+    LevelColumn("batch efficiency", "%", lambda r: _use(r, lambda use: 100 * use.batch_efficiency), ".0f"),
+    LevelColumn(
         "static batches' efficiency",
         "%",
         lambda r: _use(r, lambda use: 100 * static_efficiency(r, max(1, round(use.batch_size)))),
         ".0f",
     ),
-    Column("prefill/decode", "tokens", lambda r: _use(r, lambda use: use.prefill_to_decode), ".2f"),
-    Column("waiting, mean", "requests", lambda r: _use(r, lambda use: use.mean_waiting), ".1f"),
-    Column("waiting, max", "requests", lambda r: _use(r, lambda use: use.max_waiting), ".0f"),
-    Column("running, max", "requests", lambda r: _use(r, lambda use: use.max_running), ".0f"),
-    Column("KV cache, max", "%", lambda r: _use(r, lambda use: 100 * use.cache_usage), ".1f"),
-    Column("preemptions", "", lambda r: _use(r, lambda use: use.preemptions), ".0f"),
+    LevelColumn("prefill/decode", "tokens", lambda r: _use(r, lambda use: use.prefill_to_decode), ".2f"),
+    LevelColumn("waiting, mean", "requests", lambda r: _use(r, lambda use: use.mean_waiting), ".1f"),
+    LevelColumn("waiting, max", "requests", lambda r: _use(r, lambda use: use.max_waiting), ".0f"),
+    LevelColumn("running, max", "requests", lambda r: _use(r, lambda use: use.max_running), ".0f"),
+    LevelColumn("KV cache, max", "%", lambda r: _use(r, lambda use: 100 * use.cache_usage), ".1f"),
+    LevelColumn("preemptions", "", lambda r: _use(r, lambda use: use.preemptions), ".0f"),
 ]
 """What the server did, by its own metrics."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from load_tests.arrivals import Floats
-from load_tests.capacity.columns import ITL_P99, THROUGHPUT, TTFT_P95, Column
+from load_tests.capacity.columns import ITL_P99, THROUGHPUT, TTFT_P95, LevelColumn
 from load_tests.capacity.drawing import (
     BLUE,
     GREEN,
@@ -49,7 +49,7 @@ def itl_against_throughput(sweep: Sweep, axes: "Axes") -> None:
     _tradeoff(axes, sweep, title, ITL_P99, 1e3 * sweep.slo.itl)
 
 
-def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: Column, bound: float) -> None:
+def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, bound: float) -> None:
     headline(axes, title)
     points = [(level.middle(THROUGHPUT.value), level.middle(latency.value)) for level in sweep.levels]
     shown = [(x, y) for x, y in points if np.isfinite(y)]
@@ -139,7 +139,7 @@ def _loads(sweep: Sweep) -> list[float]:
     return [level.load for level in sweep.levels]
 
 
-def _rows(sweep: Sweep, column: Column) -> list[tuple[float, float, float]]:
+def _rows(sweep: Sweep, column: LevelColumn) -> list[tuple[float, float, float]]:
     return [_row(level, column.value) for level in sweep.levels]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from load_tests.arrivals import Floats
 from load_tests.capacity.server_metrics import ServerSample, ServerUse, server_use
 from load_tests.records import Record, Run
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 
 @dataclass(frozen=True)

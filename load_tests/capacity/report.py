@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from load_tests.capacity import figures, server_figures
-from load_tests.capacity.columns import SERVER_COLUMNS, Column, client_columns
+from load_tests.capacity.columns import SERVER_COLUMNS, LevelColumn, client_columns
 from load_tests.capacity.drawing import INCHES_HIGH, blank, legend, png, svg
 from load_tests.capacity.recommendation import recommendation, warnings
 from load_tests.capacity.result import Sweep
@@ -100,7 +100,7 @@ def _contents(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _table(sweep: Sweep, columns: Sequence[Column]) -> list[list[str]]:
+def _table(sweep: Sweep, columns: Sequence[LevelColumn]) -> list[list[str]]:
     """A head, and a row for each level."""
     rows = [[f"{level.load:.3g}", *(column.cell(level) for column in columns)] for level in sweep.levels]
     return [[sweep.kind.unit, *(column.title for column in columns)], *rows]

@@ -8,7 +8,7 @@ from load_tests.capacity.knee import knee
 from load_tests.capacity.level import Level
 from load_tests.capacity.search import Found
 from load_tests.capacity.timeline import Timeline
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def report(options: argparse.Namespace) -> None:
     for users in options.users:
         levels[users] = compare(contenders, workload, users=users, rounds=options.rounds, seconds=options.seconds)
     print(f"Workload {workload.name}, {options.rounds} rounds of {options.seconds:g} s\n")
-    print(f"{table(levels, workload.slo)}\n\n{notes(levels[options.users[-1]])}")
+    print(f"{table(levels, workload.slo)}\n\nAt {options.users[-1]} users:\n{notes(levels[options.users[-1]])}")
     about = environment("bfloat16", "cpu")
     if options.peers:
         about["transformers and vLLM"] = f"{best_dtype()}, vLLM with {vllm.allocator() or 'malloc of libc'}"

@@ -7,7 +7,7 @@ import numpy as np
 
 from load_tests.arrivals import Floats
 from load_tests.compare.turns import Compared
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 HEADER = (
     *("Users", "", "Tokens/s", "Each round", "To the first (min to max)", "TTFT p50, p99 (s)", "ITL p50, p99 (ms)"),

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from load_tests.experiments.catalogue import EXPERIMENTS
 from load_tests.experiments.experiment import Experiment, Results
 from load_tests.experiments.stage import Stage, engine, simulator
-from load_tests.report import table
+from load_tests.simulate.report import table
 
 RESULTS = Path("results")
 
@@ -26,8 +26,8 @@ def run(experiment: Experiment, stage: Stage) -> Results:
 
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
     """What was claimed, what came out, and whether it held, in Markdown."""
-    findings = experiment.findings(results, stage)
-    verdict = "yes" if all(finding.held for finding in findings) else "not all of it"
+    verdicts = experiment.verdicts(results, stage)
+    held = "yes" if all(verdict.held for verdict in verdicts) else "not all of it"
     return "\n".join(
         [
             f"## {experiment.name}",
@@ -36,9 +36,9 @@ def report(experiment: Experiment, results: Results, stage: Stage) -> str:
             "",
             table(results, experiment.columns(stage)),
             "",
-            *(f"- {'held' if finding.held else 'did not hold'}: {finding.text}" for finding in findings),
+            *(f"- {'held' if verdict.held else 'did not hold'}: {verdict.text}" for verdict in verdicts),
             "",
-            f"Held: {verdict}.",
+            f"Held: {held}.",
             "",
         ]
     )
@@ -48,7 +48,7 @@ def draw(experiment: Experiment, results: Results, stage: Stage, path: Path) -> 
     """Draw the experiment's plot to a PNG."""
     from matplotlib import pyplot
 
-    from load_tests.plots import save
+    from load_tests.simulate.plots import save
 
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     experiment.plot(axes, results, stage)

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Exponential, Uniform
-from load_tests.plots import bars
-from load_tests.report import ITL_P99, PREEMPTIONS, THROUGHPUT, TTFT_P50, TTFT_P99, Column, attainment, goodput
+from load_tests.simulate.plots import bars
+from load_tests.simulate.report import ITL_P99, PREEMPTIONS, THROUGHPUT, TTFT_P50, TTFT_P99, Column, attainment, goodput
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ class AdmissionModes(Experiment):
         latencies = [TTFT_P50, TTFT_P99, ITL_P99]
         return [THROUGHPUT, *latencies, PREEMPTIONS, goodput(stage.slo), attainment(stage.slo)]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         reserved, greedy, peak = (results[mode] for mode in MODES)
         fewer, many = peak.preemptions.sum(), greedy.preemptions.sum()
         good = {mode: results[mode].goodput(stage.slo) for mode in MODES}
         return [
-            Finding(
+            Verdict(
                 f"throughput: max_utilization {greedy.throughput:.0f} tok/s, "
                 f"guaranteed_no_evict {reserved.throughput:.0f}",
                 greedy.throughput > reserved.throughput,
             ),
-            Finding(f"preemptions: future_peak {fewer}, max_utilization {many}", bool(fewer < many)),
-            Finding(
+            Verdict(f"preemptions: future_peak {fewer}, max_utilization {many}", bool(fewer < many)),
+            Verdict(
                 "goodput: " + ", ".join(f"{mode} {rate:.2f} req/s" for mode, rate in good.items()),
                 good["future_peak"] > max(good["guaranteed_no_evict"], good["max_utilization"]),
             ),

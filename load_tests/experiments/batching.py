@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import AllAtOnce
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Exponential, Lengths, Uniform, fixed
-from load_tests.plots import bars
-from load_tests.report import E2E_MEAN, PADDING, THROUGHPUT, TTFT_P50, Column, cost
+from load_tests.simulate.plots import bars
+from load_tests.simulate.report import E2E_MEAN, PADDING, THROUGHPUT, TTFT_P50, Column, cost
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ class BatchingStrategies(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_P50, E2E_MEAN, PADDING, cost(None)]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         gains = {
             kind: results[f"continuous, {kind}"].throughput / results[f"static, {kind}"].throughput for kind in OUTPUTS
         }
         best = max(results[f"{s}, variable"].throughput for s in STRATEGIES[:-1])
         continuous = results["continuous, variable"].throughput
         return [
-            Finding(
+            Verdict(
                 f"variable outputs: continuous {continuous:.0f} tok/s, best of the others {best:.0f}", continuous > best
             ),
-            Finding(
+            Verdict(
                 f"gain over static {gains['variable']:.1f}x with variable outputs, {gains['equal']:.1f}x with equal",
                 gains["variable"] > gains["equal"],
             ),
-            Finding(f"gain of {gains['variable']:.1f}x reaches {REPORTED:.0f}x", gains["variable"] >= REPORTED),
+            Verdict(f"gain of {gains['variable']:.1f}x reaches {REPORTED:.0f}x", gains["variable"] >= REPORTED),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform, fixed
-from load_tests.plots import gap_ecdf
-from load_tests.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import gap_ecdf
+from load_tests.simulate.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Arrival, Stream, merge
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class ChunkedPrefill(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         whole, chunked = results["whole prompts"], results["chunks in 512"]
         fall, kept = whole.itl(99) / chunked.itl(99), chunked.throughput / whole.throughput
         before, after = (TTFT_P50.value(result) for result in (whole, chunked))
         return [
-            Finding(f"ITL p99 falls {fall:.1f}-fold in chunks of a budget of 512 (at least 2)", fall >= 2),
-            Finding(f"throughput is {kept:.0%} of that with whole prompts (at least 95 %)", kept >= 0.95),
-            Finding(f"the price is paid: TTFT p50 goes from {before:.3f} s to {after:.3f} s", after > before),
+            Verdict(f"ITL p99 falls {fall:.1f}-fold in chunks of a budget of 512 (at least 2)", fall >= 2),
+            Verdict(f"throughput is {kept:.0%} of that with whole prompts (at least 95 %)", kept >= 0.95),
+            Verdict(f"the price is paid: TTFT p50 goes from {before:.3f} s to {after:.3f} s", after > before),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

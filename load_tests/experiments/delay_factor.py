@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform
-from load_tests.plots import gap_ecdf
-from load_tests.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import gap_ecdf
+from load_tests.simulate.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class DelayFactor(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_P50, TTFT_P99, ITL_MEAN, ITL_P50, ITL_P99, E2E_MEAN]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         at_once, delayed = results["whole, 0.0"], results["whole, 1.0"]
         before, after = ITL_MEAN.value(at_once), ITL_MEAN.value(delayed)
         waits = TTFT_P50.value(at_once), TTFT_P50.value(delayed)
         return [
-            Finding(f"mean ITL goes from {before:.1f} to {after:.1f} ms with a factor of 1", after < before),
-            Finding(f"twofold or more: {before / after:.2f}-fold", before >= 2 * after),
-            Finding(f"the price is paid: TTFT p50 goes from {waits[0]:.3f} to {waits[1]:.3f} s", waits[1] > waits[0]),
+            Verdict(f"mean ITL goes from {before:.1f} to {after:.1f} ms with a factor of 1", after < before),
+            Verdict(f"twofold or more: {before / after:.2f}-fold", before >= 2 * after),
+            Verdict(f"the price is paid: TTFT p50 goes from {waits[0]:.3f} to {waits[1]:.3f} s", waits[1] > waits[0]),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from load_tests.experiments.stage import Stage
-from load_tests.report import Column
-from load_tests.result import Result
+from load_tests.simulate.report import Column
+from load_tests.simulate.result import Result
 from load_tests.traffic import Arrival
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Verdict:
     """A part of the claim, with the numbers that decide it."""
 
     text: str
@@ -55,7 +55,7 @@ class Experiment(ABC):
         """What the table shows."""
 
     @abstractmethod
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         """Whether each part of the claim held."""
 
     @abstractmethod

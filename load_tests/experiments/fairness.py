@@ -6,12 +6,12 @@ import numpy as np
 
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform
-from load_tests.plots import lines
-from load_tests.report import FAIRNESS, THROUGHPUT, Column
-from load_tests.result import Result, percentile
+from load_tests.simulate.plots import lines
+from load_tests.simulate.report import FAIRNESS, THROUGHPUT, Column
+from load_tests.simulate.result import Result, percentile
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class FairShares(Experiment):
             Column("TTFT p50 of the steady tenant, s", steady_ttft),
         ]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         bound, fair, fcfs = self.bound(stage), spread(results["fair"]), spread(results["fcfs"])
         waits = {label: steady_ttft(result) for label, result in results.items()}
         return [
-            Finding(f"fair: largest lead {fair:.0f}, bound {bound:.0f}", fair <= bound),
-            Finding(f"fcfs goes beyond it: {fcfs:.0f}", fcfs > bound),
-            Finding(
+            Verdict(f"fair: largest lead {fair:.0f}, bound {bound:.0f}", fair <= bound),
+            Verdict(f"fcfs goes beyond it: {fcfs:.0f}", fcfs > bound),
+            Verdict(
                 f"the steady tenant's TTFT p50 is {waits['fair']:.1f} s under fair, {waits['fcfs']:.1f} s under fcfs",
                 waits["fair"] < waits["fcfs"],
             ),

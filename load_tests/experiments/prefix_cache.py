@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform, fixed
-from load_tests.plots import ecdf
-from load_tests.report import ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class PrefixCache(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P99, CACHED]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         p50 = {label: TTFT_P50.value(result) for label, result in results.items()}
         gain, share = p50["no reuse"] / p50["cache"], CACHED.value(results["cache"])
         return [
-            Finding(f"TTFT p50 falls {gain:.1f}-fold (at least 2)", gain >= 2),
-            Finding(f"{share:.0%} of the prompts' tokens come from the cache (at least 80 %)", share >= 0.8),
+            Verdict(f"TTFT p50 falls {gain:.1f}-fold (at least 2)", gain >= 2),
+            Verdict(f"{share:.0%} of the prompts' tokens come from the cache (at least 80 %)", share >= 0.8),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from load_tests.arrivals import AllAtOnce, Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import Uniform
-from load_tests.plots import ecdf
-from load_tests.report import PREEMPTIONS, THROUGHPUT, Column
-from load_tests.result import Result, percentile
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import PREEMPTIONS, THROUGHPUT, Column
+from load_tests.simulate.result import Result, percentile
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ class PriorityInversion(Experiment):
         done = Column("finished", lambda r: float(r.done.mean()), ".1%")
         return [THROUGHPUT, p50, p99, PREEMPTIONS, done]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         levels, priority, alone = (urgent_ttft(results[x], 99) for x in ("fcfs in levels", "priority", ALONE))
         limit = alone + STEPS * self.full_step(stage)
         return [
-            Finding(f"urgent TTFT p99: {levels:.3f} s in levels, {priority:.3f} s with preemption", priority < levels),
-            Finding(
+            Verdict(f"urgent TTFT p99: {levels:.3f} s in levels, {priority:.3f} s with preemption", priority < levels),
+            Verdict(
                 f"that is at most what an empty server takes and {STEPS} full steps: {alone:.3f} s, {limit:.3f} s",
                 priority <= limit,
             ),
-            Finding("the crowd finishes", bool(results["priority"].done.all())),
+            Verdict("the crowd finishes", bool(results["priority"].done.all())),
         ]
 
     def full_step(self, stage: Stage) -> float:

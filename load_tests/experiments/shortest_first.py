@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import SEED, Stage
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE
-from load_tests.plots import ecdf
-from load_tests.report import E2E_MEAN, E2E_P99, THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.plots import ecdf
+from load_tests.simulate.report import E2E_MEAN, E2E_P99, THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ class ShortestFirst(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, TTFT_MAX, E2E_MEAN, E2E_P99]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         def compare(column: Column, left: str, right: str) -> tuple[str, bool]:
             a, b = column.value(results[left]), column.value(results[right])
             return f"{column.name}: {left} {a:.2f}, {right} {b:.2f}", a < b
 
         return [
-            Finding(*compare(E2E_MEAN, "sjf, ageing 20", "fcfs")),
-            Finding(*compare(TTFT_P99, "fcfs", "sjf, ageing 20")),
-            Finding(*compare(TTFT_MAX, "sjf, ageing 200", "sjf, ageing 0")),
+            Verdict(*compare(E2E_MEAN, "sjf, ageing 20", "fcfs")),
+            Verdict(*compare(TTFT_P99, "fcfs", "sjf, ageing 20")),
+            Verdict(*compare(TTFT_MAX, "sjf, ageing 200", "sjf, ageing 0")),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from inflight.config import EngineConfig
-from load_tests.engine_run import calibrate, engine_config, run_engine
 from load_tests.lengths import Lengths
-from load_tests.result import Result, Slo
-from load_tests.simulator import simulate
-from load_tests.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
+from load_tests.simulate.engine_run import calibrate, engine_config, run_engine
+from load_tests.simulate.result import Result
+from load_tests.simulate.simulator import simulate
+from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
 SEED = 1

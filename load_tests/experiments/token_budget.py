@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.experiments.chunked_prefill import chat_and_documents
-from load_tests.experiments.experiment import Arm, Experiment, Finding, Results
+from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import Stage
-from load_tests.plots import gap_ecdf
-from load_tests.report import ITL_P50, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column, goodput
-from load_tests.result import Result
+from load_tests.simulate.plots import gap_ecdf
+from load_tests.simulate.report import ITL_P50, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column, goodput
+from load_tests.simulate.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ class TokenBudgets(Experiment):
     def columns(self, stage: Stage) -> list[Column]:
         return [THROUGHPUT, TTFT_MEAN, TTFT_P99, ITL_P50, ITL_P99, goodput(stage.slo)]
 
-    def findings(self, results: Results, stage: Stage) -> list[Finding]:
+    def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         target, adaptive = self.target(stage), results["adaptive"]
 
         def meets(result: Result) -> bool:
@@ -60,11 +60,11 @@ class TokenBudgets(Experiment):
         best = min(waits, key=lambda label: waits[label], default="none")
         wait, shortest = TTFT_MEAN.value(adaptive), waits.get(best, float("inf"))
         return [
-            Finding(
+            Verdict(
                 f"adaptive: ITL p99 {1e3 * adaptive.itl(99):.0f} ms, target {1e3 * target:.0f} ms (at most 10 % over)",
                 meets(adaptive),
             ),
-            Finding(
+            Verdict(
                 f"adaptive: mean TTFT {wait:.3f} s; best fixed budget that meets the target, {best}: {shortest:.3f} s "
                 "(at most 10 % more)",
                 wait <= SLACK * shortest,

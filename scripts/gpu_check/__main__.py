@@ -22,7 +22,7 @@ import torch
 import transformers
 
 from scripts.gpu_check import ceilings, decode, evenness, parity, shapes, throughput
-from scripts.gpu_check.finding import Finding, table
+from scripts.gpu_check.check_result import CheckResult, table
 
 SHARE_OF_FLOOR = 0.75
 SMALL_MODEL_TIMES = 1.5
@@ -30,37 +30,37 @@ TOKENS_PER_SECOND = 12_000
 TRANSFORMERS_SECONDS = 40.0
 
 
-def full(device: str, folder: Path) -> Iterator[Callable[[], list[Finding]]]:
+def full(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]:
     """All parts, in order."""
-    limits = ceilings.findings(device, small=False)
+    limits = ceilings.results(device, small=False)
     yield lambda: limits
     bandwidth = limits[0].value
     yield partial(parity.attention, device)
     yield partial(parity.tokens, folder, device)
     qwen = shapes.save(shapes.QWEN3_0_6B, folder / "qwen", device)
-    yield partial(decode.findings, "0.6B", qwen, device, bandwidth, {1: 1 / SMALL_MODEL_TIMES})
-    load = throughput.nano_vllm(256, 1024, 150_000)
-    yield partial(throughput.findings, "0.6B", qwen, device, load, seconds=TRANSFORMERS_SECONDS)
+    yield partial(decode.results, "0.6B", qwen, device, bandwidth, {1: 1 / SMALL_MODEL_TIMES})
+    workload = throughput.nano_vllm(256, 1024, 150_000)
+    yield partial(throughput.results, "0.6B", qwen, device, workload, seconds=TRANSFORMERS_SECONDS)
     llama = shapes.save(shapes.LLAMA_8B, folder / "llama", device)
-    yield partial(decode.findings, "8B", llama, device, bandwidth, dict.fromkeys((1, 8, 32), SHARE_OF_FLOOR))
-    load = throughput.fixed(512, 1000, 128_000)
+    yield partial(decode.results, "8B", llama, device, bandwidth, dict.fromkeys((1, 8, 32), SHARE_OF_FLOOR))
+    workload = throughput.fixed(512, 1000, 128_000)
     yield partial(
-        throughput.findings, "8B", llama, device, load, seconds=TRANSFORMERS_SECONDS, min_value=TOKENS_PER_SECOND
+        throughput.results, "8B", llama, device, workload, seconds=TRANSFORMERS_SECONDS, min_value=TOKENS_PER_SECOND
     )
-    yield partial(evenness.findings, "8B", llama, device, length=4000, seconds=8.0)
+    yield partial(evenness.results, "8B", llama, device, length=4000, seconds=8.0)
 
 
-def small(device: str, folder: Path) -> Iterator[Callable[[], list[Finding]]]:
+def small(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]:
     """All parts, with a tiny shape and few requests."""
-    limits = ceilings.findings(device, small=True)
+    limits = ceilings.results(device, small=True)
     yield lambda: limits
     yield partial(parity.attention, device)
     yield partial(parity.tokens, folder, device, kinds=2)
     tiny = shapes.save(shapes.TINY, folder / "tiny", device)
-    yield partial(decode.findings, "tiny", tiny, device, limits[0].value, {1: 0.0, 4: 0.0}, context=40)
-    load = throughput.nano_vllm(8, 60, 500)
-    yield partial(throughput.findings, "tiny", tiny, device, load, seconds=5.0)
-    yield partial(evenness.findings, "tiny", tiny, device, length=200, seconds=1.0)
+    yield partial(decode.results, "tiny", tiny, device, limits[0].value, {1: 0.0, 4: 0.0}, context=40)
+    workload = throughput.nano_vllm(8, 60, 500)
+    yield partial(throughput.results, "tiny", tiny, device, workload, seconds=5.0)
+    yield partial(evenness.results, "tiny", tiny, device, length=200, seconds=1.0)
 
 
 def machine(device: str) -> str:
@@ -69,8 +69,8 @@ def machine(device: str) -> str:
     return f"{name}; torch {torch.__version__}, CUDA {torch.version.cuda}, transformers {transformers.__version__}"
 
 
-def check(device: str, *, tiny: bool) -> list[Finding]:
-    """Run all parts and say how long each took. One that breaks is a finding that has not passed."""
+def check(device: str, *, tiny: bool) -> list[CheckResult]:
+    """Run all parts and say how long each took. One that breaks is a result that has not passed."""
     found = []
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         for part in (small if tiny else full)(device, Path(folder)):
@@ -81,7 +81,7 @@ def check(device: str, *, tiny: bool) -> list[Finding]:
             except Exception as error:  # the others are still of use
                 logging.exception("%s", name)
                 reason = f"{type(error).__name__}: {error}"[:200]
-                new = [Finding(f"{name} broke", float("nan"), min_value=0, note=reason)]
+                new = [CheckResult(f"{name} broke", float("nan"), min_value=0, note=reason)]
             print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
             print(table(new), file=sys.stderr, flush=True)
             found += new
@@ -107,9 +107,9 @@ def main() -> int:
     found = check(options.device, tiny=options.small)
     print(f"{table(found)}\n\n{machine(options.device)}")
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    content = {"machine": machine(options.device), "findings": [dataclasses.asdict(finding) for finding in found]}
+    content = {"machine": machine(options.device), "results": [dataclasses.asdict(result) for result in found]}
     options.json.write_text(json.dumps(content, indent=2) + "\n")
-    return 0 if all(finding.passed for finding in found) else 1
+    return 0 if all(result.passed for result in found) else 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.check_result import CheckResult
 
 _REPEATS = 20
 
@@ -41,9 +41,9 @@ def products(device: str, size: int) -> float:
     return 2 * float(size) ** 3 / seconds(lambda: left @ right, device)
 
 
-def findings(device: str, *, small: bool) -> list[Finding]:
+def results(device: str, *, small: bool) -> list[CheckResult]:
     """Both; the first is the bandwidth in bytes per second."""
     return [
-        Finding("memory bandwidth of a copy", bandwidth(device, 2**24 if small else 2**32), "bytes/s"),
-        Finding("products in bfloat16", products(device, 256 if small else 8192), "operations/s"),
+        CheckResult("memory bandwidth of a copy", bandwidth(device, 2**24 if small else 2**32), "bytes/s"),
+        CheckResult("products in bfloat16", products(device, 256 if small else 8192), "operations/s"),
     ]

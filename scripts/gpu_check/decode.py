@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight import Engine, SamplingParams
-from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.check_result import CheckResult
 from scripts.gpu_check.prompts import random_prompts
 from scripts.gpu_check.shapes import bytes_of_a_step, bytes_of_a_token, engine, free_memory
 
@@ -35,9 +35,9 @@ def step_seconds(served: Engine, batch: int, context: int, steps: int) -> float:
     return seconds
 
 
-def findings(
+def results(
     name: str, folder: Path, device: str, bandwidth: float, bars: dict[int, float], *, context: int = CONTEXT
-) -> list[Finding]:
+) -> list[CheckResult]:
     """For each batch size its share of the floor, which is to be at least its bar, in all ways."""
     found = []
     for way, settings in WAYS.items():
@@ -48,7 +48,7 @@ def findings(
             floor = (bytes_of_a_step(folder, served) + cached) / bandwidth
             note = f"{1000 * seconds:.2f} ms a step, floor {1000 * floor:.2f} ms"
             what = f"{name}, {batch} decodes: share of floor{way}"
-            found.append(Finding(what, floor / seconds, min_value=None if way else bar, note=note))
+            found.append(CheckResult(what, floor / seconds, min_value=None if way else bar, note=note))
         del served
         free_memory()
     return found

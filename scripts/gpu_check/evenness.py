@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from inflight import Engine, SamplingParams
-from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.check_result import CheckResult
 from scripts.gpu_check.prompts import random_prompts
 from scripts.gpu_check.shapes import engine, free_memory
 
@@ -31,7 +31,7 @@ def gaps(served: Engine, seconds: float, prompts: list[list[int]]) -> list[float
     return found[1:]
 
 
-def findings(name: str, folder: Path, device: str, *, length: int, seconds: float) -> list[Finding]:
+def results(name: str, folder: Path, device: str, *, length: int, seconds: float) -> list[CheckResult]:
     """The p99 with prompts of that length, over the p50 without."""
     served = engine(folder, device, max_num_batched_tokens=BUDGET)
     vocabulary = served.model.vocab_size
@@ -46,4 +46,4 @@ def findings(name: str, folder: Path, device: str, *, length: int, seconds: floa
     free_memory()
     note = f"p50 undisturbed {1000 * undisturbed:.1f} ms, p99 {1000 * p99:.1f} ms, {BUDGET} tokens a step"
     what = f"{name}, {DECODES} decodes while prompts of {length} tokens arrive: ITL p99 to undisturbed p50"
-    return [Finding(what, p99 / undisturbed, max_value=2.0, note=note)]
+    return [CheckResult(what, p99 / undisturbed, max_value=2.0, note=note)]

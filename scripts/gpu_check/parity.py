@@ -7,7 +7,7 @@ import torch
 
 from inflight import Engine, EngineConfig, SamplingParams
 from inflight.model.attention import backend
-from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.check_result import CheckResult
 from scripts.reference.dense_attention import CASES, worst_error
 from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
@@ -15,7 +15,7 @@ TOKENS = 20
 ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
-def attention(device: str) -> list[Finding]:
+def attention(device: str) -> list[CheckResult]:
     """The largest error of the kernels over all cases, for each type of number."""
     attend = backend.CUDA_KERNELS.attend
     found = []
@@ -24,7 +24,7 @@ def attention(device: str) -> list[Finding]:
             continue  # NumPy, which interprets the kernels there, has no such numbers.
         errors = {name: worst_error(case, dtype, attend, device=torch.device(device)) for name, case in CASES.items()}
         worst = max(errors, key=lambda name: errors[name])
-        found.append(Finding(f"attention in {dtype}, largest error", errors[worst], max_value=bound, note=worst))
+        found.append(CheckResult(f"attention in {dtype}, largest error", errors[worst], max_value=bound, note=worst))
     return found
 
 
@@ -34,7 +34,7 @@ def prompts() -> list[list[int]]:
     return [[chance.randrange(3, VOCABULARY) for _ in range(chance.randint(1, 44))] for _ in range(9)]
 
 
-def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Finding]:
+def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[CheckResult]:
     """Share of requests whose tokens are those of transformers' `generate` on the CPU, for the tiny model of each kind.
 
     In bfloat16 a near tie may fall otherwise, and all after it with it: there the share of models whose logits pass the
@@ -56,6 +56,6 @@ def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[Findi
         half.generate(prompts(), SamplingParams(max_tokens=TOKENS, temperature=0))
         by_kernels += half.model.backend is not backend.TORCH
     return [
-        Finding("requests with transformers' tokens, float32", same / total, min_value=1, note=", ".join(missed)),
-        Finding("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", min_value=len(chosen)),
+        CheckResult("requests with transformers' tokens, float32", same / total, min_value=1, note=", ".join(missed)),
+        CheckResult("models that the kernels serve, bfloat16", by_kernels, f"of {len(chosen)}", min_value=len(chosen)),
     ]

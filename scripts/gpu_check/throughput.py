@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 from inflight import SamplingParams
 from scripts.gpu_check.ceilings import finish
-from scripts.gpu_check.finding import Finding
+from scripts.gpu_check.check_result import CheckResult
 from scripts.gpu_check.shapes import engine, free_memory
 
 ANSWER_SECONDS = 120.0
@@ -19,7 +19,7 @@ ATTENTION = "sdpa"
 
 
 @dataclass(frozen=True)
-class Load:
+class OfflineWorkload:
     """Prompts, and how many tokens are wanted of each."""
 
     name: str
@@ -27,32 +27,32 @@ class Load:
     lengths: list[int]
 
 
-def nano_vllm(count: int, longest: int, vocabulary: int) -> Load:
+def nano_vllm(count: int, longest: int, vocabulary: int) -> OfflineWorkload:
     """nano-vllm's benchmark: prompts and outputs uniform in 100..1024, seed 0."""
     chance = random.Random(0)
     shortest = min(100, longest)
     prompts = [[chance.randrange(vocabulary) for _ in range(chance.randint(shortest, longest))] for _ in range(count)]
-    return Load("nano-vllm's workload", prompts, [chance.randint(shortest, longest) for _ in range(count)])
+    return OfflineWorkload("nano-vllm's workload", prompts, [chance.randint(shortest, longest) for _ in range(count)])
 
 
-def fixed(count: int, length: int, vocabulary: int) -> Load:
+def fixed(count: int, length: int, vocabulary: int) -> OfflineWorkload:
     """Prompts and outputs of one length."""
     chance = random.Random(0)
     prompts = [[chance.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
-    return Load(f"{length} in, {length} out", prompts, [length] * count)
+    return OfflineWorkload(f"{length} in, {length} out", prompts, [length] * count)
 
 
-def ours(folder: Path, device: str, load: Load, **settings: Any) -> float:
+def ours(folder: Path, device: str, workload: OfflineWorkload, **settings: Any) -> float:
     """Tokens per second of this engine."""
     served = engine(folder, device, **settings)
-    params = [SamplingParams(max_tokens=length, temperature=0, ignore_eos=True) for length in load.lengths]
+    params = [SamplingParams(max_tokens=length, temperature=0, ignore_eos=True) for length in workload.lengths]
     served.generate([[1, 2, 3]] * 4, SamplingParams(max_tokens=8, temperature=0, ignore_eos=True))
     started = time.perf_counter()
-    served.generate(load.prompts, params)
-    return sum(load.lengths) / (time.perf_counter() - started)
+    served.generate(workload.prompts, params)
+    return sum(workload.lengths) / (time.perf_counter() - started)
 
 
-def transformers(folder: Path, device: str, load: Load, seconds: float) -> float:
+def transformers(folder: Path, device: str, workload: OfflineWorkload, seconds: float) -> float:
     """Tokens per second of transformers, over what it gets done in so many seconds."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=ATTENTION)
     model.to(device)
@@ -65,11 +65,11 @@ def transformers(folder: Path, device: str, load: Load, seconds: float) -> float
         manager.add_request([1, 2, 3], max_new_tokens=8)
         manager.get_result(timeout=ANSWER_SECONDS)
         started = time.perf_counter()
-        for prompt, length in zip(load.prompts, load.lengths, strict=True):
+        for prompt, length in zip(workload.prompts, workload.lengths, strict=True):
             manager.add_request(prompt, max_new_tokens=length, streaming=True)
         seen: dict[str, int] = {}
         ended = 0
-        while ended < len(load.prompts) and time.perf_counter() - started < seconds:
+        while ended < len(workload.prompts) and time.perf_counter() - started < seconds:
             result = manager.get_result(timeout=ANSWER_SECONDS)
             if result is None or result.error:
                 raise RuntimeError(f"transformers' continuous batching gave no answer: {result and result.error}")
@@ -82,17 +82,17 @@ def transformers(folder: Path, device: str, load: Load, seconds: float) -> float
     return sum(seen.values()) / taken
 
 
-def findings(
-    name: str, folder: Path, device: str, load: Load, *, seconds: float, min_value: float | None = None
-) -> list[Finding]:
+def results(
+    name: str, folder: Path, device: str, workload: OfflineWorkload, *, seconds: float, min_value: float | None = None
+) -> list[CheckResult]:
     """Both, and their ratio; transformers gets that many seconds."""
-    mine = ours(folder, device, load)
+    mine = ours(folder, device, workload)
     free_memory()
-    theirs = transformers(folder, device, load, seconds)
+    theirs = transformers(folder, device, workload, seconds)
     free_memory()
-    what = f"{name}, {load.name}, {len(load.prompts)} requests"
+    what = f"{name}, {workload.name}, {len(workload.prompts)} requests"
     return [
-        Finding(what, mine, "output tokens/s", min_value=min_value),
-        Finding(f"{what}: transformers", theirs, "output tokens/s", note=f"continuous batching, {ATTENTION}"),
-        Finding(f"{what}: ours to transformers", mine / theirs),
+        CheckResult(what, mine, "output tokens/s", min_value=min_value),
+        CheckResult(f"{what}: transformers", theirs, "output tokens/s", note=f"continuous batching, {ATTENTION}"),
+        CheckResult(f"{what}: ours to transformers", mine / theirs),
     ]

@@ -1,6 +1,6 @@
 """`make serve`: bring what is missing, start Triton over this model repository, and stay in the foreground.
 
-Settings come from the environment, where make puts the variables of its command line: HTTP_PORT, GRPC_PORT,
+ServeSettings come from the environment, where make puts the variables of its command line: HTTP_PORT, GRPC_PORT,
 METRICS_PORT, MODEL (a folder or a hub id; the default model otherwise) and ARGS (more tritonserver flags).
 """
 
@@ -32,7 +32,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """What the variables of `make serve` ask for; `model` is None for the default one."""
 
     http_port: int
@@ -42,7 +42,7 @@ class Settings:
     arguments: list[str]
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> ServeSettings:
     """Return the settings in `environment`; an empty variable counts as absent.
 
     Raises LauncherError naming the variable, where one is malformed, a port is taken or a folder is missing.
@@ -59,7 +59,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     except ValueError as error:
         raise LauncherError(f"ARGS={environment['ARGS']!r}: {error}") from error
     model = environment.get("MODEL")
-    return Settings(
+    return ServeSettings(
         ports["HTTP_PORT"],
         ports["GRPC_PORT"],
         ports["METRICS_PORT"],
@@ -101,7 +101,7 @@ def resolve_model(model: str) -> str:
     return str(folder.resolve())
 
 
-def serve(settings: Settings, repository: Path) -> int:
+def serve(settings: ServeSettings, repository: Path) -> int:
     """Serve `repository` until the server ends or a signal comes, and return the exit status.
 
     Raises LauncherError where the runtime or the model cannot be had or the server does not become ready.

@@ -75,7 +75,7 @@ def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
     return model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
 
 
-class Batching(ABC):
+class TransformersBatching(ABC):
     """One of the two ways."""
 
     def __init__(self, model: Any, tokenizer: Any, users: int) -> None:
@@ -90,7 +90,7 @@ class Batching(ABC):
         """Yield all tokens so far, as often as there are more; raises RuntimeError where there is no answer."""
 
 
-class StaticBatching(Batching):
+class TransformersStatic(TransformersBatching):
     """`generate` over whoever waits."""
 
     async def start(self) -> None:
@@ -120,7 +120,7 @@ class StaticBatching(Batching):
                     future.set_result(output[:length])
 
 
-class ContinuousBatching(Batching):
+class TransformersContinuous(TransformersBatching):
     """transformers' own manager."""
 
     async def start(self) -> None:
@@ -144,10 +144,10 @@ class ContinuousBatching(Batching):
                 return
 
 
-BATCHINGS: dict[str, type[Batching]] = {STATIC: StaticBatching, CONTINUOUS: ContinuousBatching}
+BATCHINGS: dict[str, type[TransformersBatching]] = {STATIC: TransformersStatic, CONTINUOUS: TransformersContinuous}
 
 
-def application(batching: Batching, tokenizer: Any) -> web.Application:
+def application(batching: TransformersBatching, tokenizer: Any) -> web.Application:
     """The server's routes."""
 
     async def health(request: web.Request) -> web.Response:

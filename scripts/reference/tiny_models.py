@@ -26,46 +26,46 @@ _GROUPED = {**_COMMON, "num_key_value_heads": 2}
 
 
 @dataclass(frozen=True)
-class Kind:
+class TinyModel:
     """A configuration and what is special about it."""
 
     config: PreTrainedConfig
     why: str
 
 
-SERVED: dict[str, Kind] = {
-    "llama": Kind(t.LlamaConfig(**_GROUPED), "the plain case, grouped-query attention"),
-    "qwen2": Kind(
+SERVED: dict[str, TinyModel] = {
+    "llama": TinyModel(t.LlamaConfig(**_GROUPED), "the plain case, grouped-query attention"),
+    "qwen2": TinyModel(
         t.Qwen2Config(**_GROUPED, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
         "biases, and a window in some layers only",
     ),
-    "qwen3": Kind(t.Qwen3Config(**_GROUPED, head_dim=32), "normed queries and keys, heads wider than the model"),
-    "mistral": Kind(t.MistralConfig(**_GROUPED, sliding_window=WINDOW), "a window shorter than the prompts"),
-    "gemma2": Kind(
+    "qwen3": TinyModel(t.Qwen3Config(**_GROUPED, head_dim=32), "normed queries and keys, heads wider than the model"),
+    "mistral": TinyModel(t.MistralConfig(**_GROUPED, sliding_window=WINDOW), "a window shorter than the prompts"),
+    "gemma2": TinyModel(
         t.Gemma2Config(
             **_GROUPED, head_dim=16, query_pre_attn_scalar=24, sliding_window=WINDOW, attn_logit_softcapping=5.0
         ),
         "softcap, alternating windows, a scaling of its own",
     ),
-    "gemma3": Kind(t.Gemma3TextConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW), "a rope per layer type"),
-    "phi3": Kind(t.Phi3Config(**_GROUPED), "fused projections"),
-    "gpt_neox": Kind(t.GPTNeoXConfig(**_COMMON), "parallel residual, partial rotary"),
-    "gpt2": Kind(
+    "gemma3": TinyModel(t.Gemma3TextConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW), "a rope per layer type"),
+    "phi3": TinyModel(t.Phi3Config(**_GROUPED), "fused projections"),
+    "gpt_neox": TinyModel(t.GPTNeoXConfig(**_COMMON), "parallel residual, partial rotary"),
+    "gpt2": TinyModel(
         t.GPT2Config(
             vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=2
         ),
         "learned positions",
     ),
-    "olmo2": Kind(t.Olmo2Config(**_GROUPED), "norms after the sublayers"),
-    "cohere2": Kind(t.Cohere2Config(**_GROUPED, sliding_window=WINDOW, logit_scale=0.25), "scaled logits"),
-    "gpt_oss": Kind(
+    "olmo2": TinyModel(t.Olmo2Config(**_GROUPED), "norms after the sublayers"),
+    "cohere2": TinyModel(t.Cohere2Config(**_GROUPED, sliding_window=WINDOW, logit_scale=0.25), "scaled logits"),
+    "gpt_oss": TinyModel(
         t.GptOssConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2),
         "attention sinks, a mixture of experts",
     ),
-    "phimoe": Kind(
+    "phimoe": TinyModel(
         t.PhimoeConfig(**_GROUPED, sliding_window=WINDOW, num_local_experts=4), "a window in the mask alone"
     ),
-    "deepseek_v3": Kind(
+    "deepseek_v3": TinyModel(
         t.DeepseekV3Config(
             **{**_COMMON, "num_key_value_heads": 4},
             moe_intermediate_size=32,

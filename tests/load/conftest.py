@@ -7,7 +7,7 @@ import pytest
 from inflight.config import EngineConfig
 from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
-from load_tests.step_cost import StepCost
+from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Arrival, Stream
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.records import UNFINISHED, Record, Run, read_records, write_records
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 WHOLE = Record(
     index=0,

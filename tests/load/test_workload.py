@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from load_tests.prompts import PlannedRequest
-from load_tests.result import Slo
+from load_tests.slo import Slo
 from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
 
 SHIPPED = sorted(WORKLOADS.glob("*.yaml"))

@@ -94,6 +94,14 @@ def test_load_tests_import_no_tests_and_nothing_imports_the_benchmarks() -> None
     assert offences(lambda name: not within(name, "load_tests.bench"), "load_tests.bench") == []
 
 
+def test_what_puts_load_on_a_server_knows_nothing_of_the_tools_that_use_it() -> None:
+    files = {name for name, path in modules().items() if path.parent == ROOT / "load_tests"}
+    tools = {name.rpartition(".")[0] for name in modules() if within(name, "load_tests") and name.count(".") > 1}
+    assert {"load_tests.generator", "load_tests.records"} <= files
+    assert {"load_tests.bench", "load_tests.compare", "load_tests.simulate"} <= tools
+    assert offences(lambda name: name in files - {"load_tests.locustfile"}, *tools) == []
+
+
 def test_models_import_no_tools_and_no_client() -> None:
     files = list((ROOT / "model_repository").rglob("*.py"))
     assert files

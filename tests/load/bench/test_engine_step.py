@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from load_tests.bench.engine_step import BLOCK_SIZE, DECODES, Work, in_turns, num_blocks, plan_of, works
+from load_tests.bench.engine_step import BLOCK_SIZE, DECODES, Work, alternating, num_blocks, plan_of, works
 from load_tests.bench.precision import agreement, compare, left_at
 
 
@@ -27,7 +27,7 @@ def test_decodes_are_as_many_as_their_name_says() -> None:
 
 def test_steps_take_turns() -> None:
     turns: list[str] = []
-    assert len(in_turns([lambda: turns.append("a"), lambda: turns.append("b")])) == 2
+    assert len(alternating([lambda: turns.append("a"), lambda: turns.append("b")])) == 2
     assert turns == ["a", "b"] * (len(turns) // 2)
 
 

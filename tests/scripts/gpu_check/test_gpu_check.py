@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.gpu_check.finding import Finding, table
+from scripts.gpu_check.check_result import CheckResult, table
 
 ENGINE = Path(__file__).parents[3] / "model_repository" / "llm" / "1"
 
@@ -23,13 +23,13 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_all_parts_run(tmp_path: Path) -> None:
     report = tmp_path / "found.json"
     done = run("--device", "cpu", "--small", "--json", str(report))
-    found = {finding["what"]: Finding(**finding) for finding in json.loads(report.read_text())["findings"]}
+    found = {result["what"]: CheckResult(**result) for result in json.loads(report.read_text())["results"]}
     assert not [what for what in found if "broke" in what], done.stderr[-3000:]
-    assert all(math.isfinite(finding.value) for finding in found.values())
-    for what, finding in found.items():
+    assert all(math.isfinite(result.value) for result in found.values())
+    for what, result in found.items():
         if "attention" in what or "float32" in what:
-            assert finding.bar
-            assert finding.passed, finding
+            assert result.bar
+            assert result.passed, result
         assert what in done.stdout
     assert {"memory bandwidth of a copy", "requests with transformers' tokens, float32"} <= found.keys()
     assert sum("share of floor" in what for what in found) == 6
@@ -43,11 +43,11 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
 
 
 def test_findings_are_judged_by_their_bars() -> None:
-    good = Finding("a", 2.0, "x", min_value=1, max_value=3)
+    good = CheckResult("a", 2.0, "x", min_value=1, max_value=3)
     assert (good.passed, good.bar) == (True, "at least 1 and at most 3")
-    assert not Finding("b", 0.5, min_value=1).passed
-    assert not Finding("c", 3.5, max_value=3).passed
-    assert not Finding("d", float("nan"), min_value=0).passed
-    assert Finding("e", 5.0).passed
-    lines = table([good, Finding("b", 0.5, min_value=1), Finding("e", 5.0)]).splitlines()
+    assert not CheckResult("b", 0.5, min_value=1).passed
+    assert not CheckResult("c", 3.5, max_value=3).passed
+    assert not CheckResult("d", float("nan"), min_value=0).passed
+    assert CheckResult("e", 5.0).passed
+    lines = table([good, CheckResult("b", 0.5, min_value=1), CheckResult("e", 5.0)]).splitlines()
     assert [line.split(" | ")[4] for line in lines[2:]] == ["yes", "**no**", ""]

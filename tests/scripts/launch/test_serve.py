@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launch.errors import LauncherError
-from scripts.launch.serve import Settings, read_settings, resolve_model
+from scripts.launch.serve import ServeSettings, read_settings, resolve_model
 from scripts.launch.server_process import ADDRESS
 from scripts.launch.triton_server import SHARED_MEMORY
 
@@ -36,7 +36,7 @@ def ports() -> dict[str, str]:
 def test_settings_come_from_the_environment(ports: dict[str, str]) -> None:
     environment = {**ports, "MODEL": "", "ARGS": "--log-verbose=1 --trace-config 'mode=triton'"}
     numbers = [int(port) for port in ports.values()]
-    assert read_settings(environment) == Settings(
+    assert read_settings(environment) == ServeSettings(
         *numbers, model=None, arguments=["--log-verbose=1", "--trace-config", "mode=triton"]
     )
 

@@ -58,9 +58,10 @@ class BatchArrays:
         partial = blocks[(offsets == 0) & (positions + block_size > ends[rows])]
         last_tokens = np.empty_like(order)
         last_tokens[order] = borders[1:] - 1
+        token_ids = [shares[i].token_ids for i in order.tolist()]
         return cls(
             order=order,
-            token_ids=np.fromiter(chain.from_iterable([shares[i].token_ids for i in order.tolist()]), np.int64, len(rows)),
+            token_ids=np.fromiter(chain.from_iterable(token_ids), np.int64, len(rows)),
             positions=positions,
             slots=blocks * block_size + offsets,
             partial_blocks=partial,

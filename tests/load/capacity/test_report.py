@@ -18,8 +18,8 @@ from load_tests.capacity.recommendation import recommendation, warnings
 from load_tests.capacity.report import Plot, plots, write_report
 from load_tests.capacity.result import RATE, Sweep
 from load_tests.records import Run, read_records
-from load_tests.result import Slo
-from tests.load.synthetic_sweeps import SLO, SLOTS, sweep
+from load_tests.slo import Slo
+from tests.load.capacity.synthetic_sweeps import SLO, SLOTS, sweep
 
 LOADS = {1: [4.0], 3: [8.0, 32.0, 128.0], 50: [float(load) for load in range(1, 100, 2)]}
 RATES = [0.125, 0.595, 0.648, 0.707, 1.19, 2.38]

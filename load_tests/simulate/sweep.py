@@ -8,9 +8,10 @@ from typing import Any
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
-from load_tests.result import Result, Slo
-from load_tests.simulator import simulate
-from load_tests.step_cost import StepCost
+from load_tests.simulate.result import Result
+from load_tests.simulate.simulator import simulate
+from load_tests.simulate.step_cost import StepCost
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
 GRID: Mapping[str, Sequence[Any]] = {

@@ -9,24 +9,12 @@ from numpy.typing import NDArray
 
 from load_tests.arrivals import Floats
 from load_tests.lengths import Ints
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
 
 @dataclass(frozen=True)
-class Slo:
-    """Service level objective: a request is good if its first token and its tokens come in time.
-
-    The time between tokens is its mean over a request, as in DistServe (OSDI'24), where it is called TPOT.
-    """
-
-    ttft: float
-    """Seconds; a request's own target takes its place."""
-    itl: float
-    """Seconds."""
-
-
-@dataclass(frozen=True)
-class Sample:
+class SchedulerSample:
     """How things stood at a moment."""
 
     at: float
@@ -57,7 +45,7 @@ class Result:
     """Times between two tokens of a request, shape [different gaps]."""
     gap_counts: Ints
     """How often each occurred."""
-    samples: Sequence[Sample]
+    samples: Sequence[SchedulerSample]
     steps: int
     step_seconds: float
     """Time spent in steps."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from load_tests.result import Result, Slo, percentile
+from load_tests.simulate.result import Result, percentile
+from load_tests.slo import Slo
 
 
 @dataclass(frozen=True)

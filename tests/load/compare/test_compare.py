@@ -12,7 +12,7 @@ from load_tests.compare.contenders import Connect, Contender, read_contender
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
-from load_tests.result import Slo
+from load_tests.slo import Slo
 from load_tests.workload import WORKLOADS, read_workload
 from scripts.launch.server_process import ServerProcess
 from tests.load.servers import metronome_server

@@ -9,8 +9,8 @@ from inflight_client.metrics import parse_metrics
 from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
 from load_tests.capacity.server_metrics import has_engine_metrics, server_use
 from load_tests.records import Run
-from load_tests.result import Slo
-from tests.load.synthetic_sweeps import OUTPUT_TOKENS, record, sample
+from load_tests.slo import Slo
+from tests.load.capacity.synthetic_sweeps import OUTPUT_TOKENS, record, sample
 
 
 def repeat(*sent: float, begin: float = 2.0, end: float = 10.0, ttft: float = 0.5, gap: float = 0.1) -> Repeat:

@@ -15,10 +15,10 @@ from inflight.errors import QueueFull
 from inflight.outputs import TokenEvent
 from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
-from load_tests.recorder import Recorder
-from load_tests.result import Result
-from load_tests.scripted_request import scripted_request
-from load_tests.step_cost import StepCost
+from load_tests.simulate.recorder import Recorder
+from load_tests.simulate.result import Result
+from load_tests.simulate.scripted_request import scripted_request
+from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Arrival, Stream
 
 if TYPE_CHECKING:

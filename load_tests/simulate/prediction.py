@@ -1,4 +1,4 @@
-"""`python -m load_tests.prediction`: how far the simulator is from the real engine, on the same arrivals.
+"""`python -m load_tests.simulate.prediction`: how far the simulator is from the real engine, on the same arrivals.
 
 Serves a small open-loop workload on the real engine in process (the default model, bfloat16, CPU), then twice in the
 simulator: with step times fitted to that very run, and with those of another run.
@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from load_tests.arrivals import Gamma
-from load_tests.engine_run import calibrate, engine_config, run_engine
 from load_tests.lengths import Uniform
-from load_tests.report import E2E_MEAN, E2E_P99, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, table
-from load_tests.result import Result
-from load_tests.simulator import simulate
-from load_tests.step_cost import StepCost
+from load_tests.simulate.engine_run import calibrate, engine_config, run_engine
+from load_tests.simulate.report import E2E_MEAN, E2E_P99, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, table
+from load_tests.simulate.result import Result
+from load_tests.simulate.simulator import simulate
+from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Stream
 from scripts.launch.default_model import default_model
 

@@ -22,11 +22,12 @@ from typing import Any
 from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
-from load_tests.report import columns, table
-from load_tests.result import Result, Slo
-from load_tests.simulator import simulate
-from load_tests.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
-from load_tests.sweep import sweep
+from load_tests.simulate.report import columns, table
+from load_tests.simulate.result import Result
+from load_tests.simulate.simulator import simulate
+from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
+from load_tests.simulate.sweep import sweep
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, replay
 
 
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> None:
         results[f"{name}={value}"] = simulate(arrivals, replace(config, **compared), cost, progress=True)
     print(table(results, columns(slo, options.price_per_hour)))
     if options.plot:
-        from load_tests.plots import overview
+        from load_tests.simulate.plots import overview
 
         overview(results, options.plot, f"{len(arrivals)} requests in the simulator, by {name}")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from load_tests import simulate
 from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CODE, Exponential, LogNormal, Uniform
+from load_tests.simulate import __main__ as simulate
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """A number, and what it should be where there is a bar."""
 
     what: str
@@ -29,12 +29,12 @@ class Finding:
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 
 
-def table(findings: Sequence[Finding]) -> str:
+def table(results: Sequence[CheckResult]) -> str:
     """Return a Markdown table."""
     lines = ["| | Found | | Bar | | Note |", "|---|---:|---|---|---|---|"]
-    for finding in findings:
-        verdict = ("yes" if finding.passed else "**no**") if finding.bar else ""
+    for result in results:
+        verdict = ("yes" if result.passed else "**no**") if result.bar else ""
         lines.append(
-            f"| {finding.what} | {finding.value:.4g} | {finding.unit} | {finding.bar} | {verdict} | {finding.note} |"
+            f"| {result.what} | {result.value:.4g} | {result.unit} | {result.bar} | {verdict} | {result.note} |"
         )
     return "\n".join(lines)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from load_tests.report import cost
-from load_tests.result import Result, Sample, Slo, jain, percentile, weighted_percentile
+from load_tests.simulate.report import cost
+from load_tests.simulate.result import Result, SchedulerSample, jain, percentile, weighted_percentile
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
 
@@ -22,7 +23,7 @@ def result() -> Result:
         preemptions=np.array([0, 0, 0]),
         gaps=np.array([0.5, 3.0]),
         gap_counts=np.array([1, 1]),
-        samples=[Sample(1.0, 1, {"a": 3.0, "b": 1.0}, {}), Sample(9.0, 0, {"a": 9.0, "b": 9.0}, {})],
+        samples=[SchedulerSample(1.0, 1, {"a": 3.0, "b": 1.0}, {}), SchedulerSample(9.0, 0, {"a": 9.0, "b": 9.0}, {})],
         steps=4,
         step_seconds=3.0,
         padding_tokens=0,

@@ -15,11 +15,11 @@ from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STR
 from inflight.step_result import StepResult
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import fixed
-from load_tests.result import Slo
-from load_tests.scripted_request import scripted_request
-from load_tests.simulator import Simulation, make_scheduler, simulate
-from load_tests.step_cost import StepCost
-from load_tests.sweep import sweep
+from load_tests.simulate.scripted_request import scripted_request
+from load_tests.simulate.simulator import Simulation, make_scheduler, simulate
+from load_tests.simulate.step_cost import StepCost
+from load_tests.simulate.sweep import sweep
+from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream
 
 

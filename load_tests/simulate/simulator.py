@@ -10,10 +10,10 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.scheduler.scheduler import Scheduler
 from inflight.step_result import StepResult
-from load_tests.recorder import Recorder
-from load_tests.result import Result
-from load_tests.scripted_request import scripted_request
-from load_tests.step_cost import StepCost
+from load_tests.simulate.recorder import Recorder
+from load_tests.simulate.result import Result
+from load_tests.simulate.scripted_request import scripted_request
+from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Arrival
 
 _STEPS_PER_SAMPLE = 16

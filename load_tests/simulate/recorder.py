@@ -9,8 +9,8 @@ import numpy as np
 
 from inflight.request import Request
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
-from load_tests.result import Result, Sample
-from load_tests.scripted_request import ScriptedRequest
+from load_tests.simulate.result import Result, SchedulerSample
+from load_tests.simulate.scripted_request import ScriptedRequest
 from load_tests.traffic import Arrival
 
 _NEVER = -1.0
@@ -30,7 +30,7 @@ class Recorder:
         self._tenants = len({arrival.tenant for arrival in arrivals}) > 1
         self._service: dict[str, float] = defaultdict(float)
         self._waiting: Counter[str] = Counter()
-        self._samples: list[Sample] = []
+        self._samples: list[SchedulerSample] = []
         self.num_ended = 0
         """Requests that finished or were turned away."""
 
@@ -82,7 +82,7 @@ class Recorder:
 
     def sample(self, now: float, running: int) -> None:
         """Remember how things stand."""
-        self._samples.append(Sample(now, running, dict(self._service), dict(self._waiting)))
+        self._samples.append(SchedulerSample(now, running, dict(self._service), dict(self._waiting)))
 
     def result(self, *, steps: int, step_seconds: float, padding_tokens: int, swaps: int) -> Result:
         """What was collected, with the totals of all steps."""

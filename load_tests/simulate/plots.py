@@ -8,8 +8,8 @@ import matplotlib
 import numpy as np
 
 from load_tests.arrivals import Floats
-from load_tests.report import Column
-from load_tests.result import Result
+from load_tests.simulate.report import Column
+from load_tests.simulate.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

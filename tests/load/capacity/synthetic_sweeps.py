@@ -8,7 +8,7 @@ from load_tests.capacity.search import Found, boundary
 from load_tests.capacity.server_metrics import ServerSample
 from load_tests.capacity.timeline import Span, Timeline
 from load_tests.records import Record, Run
-from load_tests.result import Slo
+from load_tests.slo import Slo
 
 SLOTS = 32
 OUTPUT_TOKENS = 20
