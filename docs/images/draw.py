@@ -12,7 +12,7 @@ from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import Exponential, Uniform
 from load_tests.simulate.simulator import Simulation
-from load_tests.step_cost import A100_LLAMA_8B
+from load_tests.simulate.step_cost import A100_LLAMA_8B
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
