@@ -1,4 +1,4 @@
-"""What one request asks of the sampler, checked when it is made."""
+"""Sampling parameters of one request. They are checked when the object is created."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
 ROOM_FOR_ALL = -1
-"""As `max_tokens`: as many as context and KV cache have room for."""
+"""Value of `max_tokens` that means: as many tokens as the context and the KV cache allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def _within(
         return
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise InvalidRequest(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
-    # Comparisons, unlike math.isfinite, take whole numbers of any length; NaN fails them all.
+    # Unlike math.isfinite, comparisons accept integers of any size. NaN fails every comparison.
     given: Any = value
     over_low = given > low if open_low else given >= low
     if over_low and (given < math.inf if high is None else given <= high):

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 class BlockTableArray:
-    """Block ids [slots, blocks] int64: a request's table is a row, which changes only when the request gets blocks.
+    """Block ids, [slots, blocks] int64. A request's table is one row, which changes only when the request gets blocks.
 
-    So a step gathers its tables in one operation, however long they are. The array grows as needed.
+    A step therefore gathers its tables in one operation, however long they are. The array grows as needed.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class BlockTableArray:
         self._free = list(range(7, -1, -1))
 
     def take(self) -> int:
-        """A free slot."""
+        """Return a free slot, which is then in use."""
         if not self._free:
             size = len(self._ids)
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
@@ -29,7 +29,7 @@ class BlockTableArray:
         self._free.append(slot)
 
     def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
-        """Write the ids of a table's blocks from the `first`-th on."""
+        """Write block ids into the table of a slot, starting at index `first`."""
         end, width = first + len(blocks), self._ids.shape[1]
         if end > width:
             grown = np.zeros((len(self._ids), max(end, 2 * width)), dtype=np.int64)
@@ -38,7 +38,10 @@ class BlockTableArray:
         self._ids[slot, first:end] = blocks
 
     def gather(self, slots: Sequence[int], counts: Sequence[int]) -> NDArray[np.int64]:
-        """A copy of the first `counts[i]` ids of each slot, [R, max(counts)]; rows are padded with their first id."""
+        """Return a copy of the first `counts[i]` ids of `slots[i]`, [R, max(counts)].
+
+        Each row is padded with its first id.
+        """
         lengths = np.array(counts, dtype=np.int64)
         width = int(lengths.max(initial=0))
         tables = self._ids[slots, :width]
@@ -46,7 +49,7 @@ class BlockTableArray:
 
 
 def tables_of(tables: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """What `BlockTableArray.gather` gives for these tables; for a step that no scheduler plans."""
+    """Return what `BlockTableArray.gather` returns for these tables. For steps that no scheduler plans."""
     array = BlockTableArray()
     slots = [array.take() for _ in tables]
     for slot, blocks in zip(slots, tables, strict=True):
