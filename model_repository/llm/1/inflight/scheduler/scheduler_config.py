@@ -1,4 +1,4 @@
-"""How requests are ordered, admitted, batched and preempted: what `Scheduler` is told, checked when it is made."""
+"""Settings of the scheduler: how it orders, admits, batches and preempts requests."""
 
 import math
 from collections.abc import Mapping
