@@ -13,7 +13,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class EngineConfig(SchedulerConfig):
-    """Settings of one engine, with those of its scheduler.
+    """Settings of an engine and of its scheduler.
 
     Raises:
         ValueError: a value is out of its bounds; the message names the field, the value and the bound.

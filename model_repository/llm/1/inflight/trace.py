@@ -59,7 +59,7 @@ class Trace:
 
     def __init__(self, path: str, token_budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         try:
-            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine is
+            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine runs
         except OSError as error:
             raise ValueError(f"trace_file is {path!r}, which cannot be written: {error.strerror}") from error
         self._token_budget = token_budget

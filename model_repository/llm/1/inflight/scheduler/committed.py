@@ -11,6 +11,6 @@ class Committed(NamedTuple):
 
     request: Request
     token_ids: Sequence[int]
-    """The new tokens that belong to its output."""
+    """The new tokens that belong to the output of the request."""
     finish_reason: str | None
     """None if the request goes on."""

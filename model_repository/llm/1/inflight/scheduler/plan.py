@@ -67,7 +67,7 @@ class StepPlan:
     block_tables: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     """[R, blocks]: the blocks with the keys and values of each request, see `BlockTables.gather`."""
     preempted: tuple[Request, ...] = ()
-    """Requests that gave their blocks back and wait again."""
+    """Requests that lost their blocks and wait again."""
     swapped_out: tuple[tuple[int, int], ...] = ()
     """Copies to make before anything else: (block, host block)."""
     swapped_in: tuple[tuple[int, int], ...] = ()
