@@ -1,4 +1,7 @@
-"""In-flight batching of Hugging Face decoders: engine, scheduler and paged KV cache. Imports nothing from Triton."""
+"""In-flight batching of Hugging Face decoders: engine, scheduler and paged KV cache.
+
+This package imports nothing from Triton.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch only when asked for: the scheduler and the cache are used without it."""
+    """Import names that need torch on first access, so that the scheduler and the KV cache work without torch."""
     if name == "Engine":
         from inflight.engine import Engine
 

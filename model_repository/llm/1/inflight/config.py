@@ -1,4 +1,4 @@
-"""Engine settings, one frozen dataclass. Names are vLLM's where vLLM has one."""
+"""Engine settings: one frozen dataclass. A setting that vLLM also has bears vLLM's name."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class EngineConfig(SchedulerConfig):
-    """Settings of one engine, with those of its scheduler.
+    """Settings of an engine and of its scheduler.
 
     Raises:
         ValueError: a value is out of its bounds; the message names the field, the value and the bound.
@@ -94,7 +94,7 @@ class EngineConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "model", os.fspath(self.model))  # A Path will do too.
+        object.__setattr__(self, "model", os.fspath(self.model))  # Accept a Path, too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         if self.quantization not in (None, *QUANTIZATIONS):

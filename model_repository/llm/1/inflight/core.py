@@ -1,4 +1,4 @@
-"""The loop of the engine: take what arrived, plan, run the model, commit."""
+"""The engine's loop: take in new requests, plan a step, run the model, commit the results."""
 
 import contextlib
 import logging
@@ -24,18 +24,19 @@ NOT_A_NUMBER = "the model's logits are not numbers"
 
 
 class Runner(Protocol):
-    """Runs the model over a plan."""
+    """Runs the model for a step plan."""
 
     def run(self, plan: StepPlan) -> Sequence[StepResult]:
-        """The new tokens of each of `plan.sampling`.
+        """Return the new tokens of each request in `plan.sampling`, in that order.
 
         Raises:
-            OutOfMemory: the device's memory did not suffice; the plan's copies were made, and it may be run again.
+            OutOfMemory: the device has too little memory. The plan's block copies were made, and the plan may be run
+                again.
         """
 
 
 class EngineCore:
-    """Steps requests from any number of submitting threads through the model on one stepping thread."""
+    """Accepts requests from any number of threads and runs them through the model on one stepping thread."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
     ) -> None:
-        """`clock` is that of the requests' arrival times and deadlines, in seconds."""
+        """`clock` returns seconds. The arrival times and deadlines of requests are on the same clock."""
         self._scheduler = scheduler
         self._runner = runner
         self._max_queue_size = max_queue_size
@@ -55,21 +56,21 @@ class EngineCore:
         self.metrics = EngineMetrics(clock)
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
-        """Every request submitted that has had no last event yet. Under the lock, as are the next three."""
+        """Submitted requests without a last event. The lock of `_wake` guards this and the next three attributes."""
         self._arrived: list[Request] = []
         self._arrived_at_level: Counter[int] = Counter()
         self._cancelled: list[tuple[Request, str]] = []
-        """Each with its finish reason."""
+        """Each cancelled request with its finish reason."""
         self._closed = False
         self._death: BaseException | None = None
 
     def submit(self, request: Request) -> None:
-        """Queue a request. From any thread.
+        """Queue a request. Any thread may call this.
 
         Raises:
             InvalidRequest: an unfinished request has the same id.
-            QueueFull: as many requests wait as `max_queue_size` of the engine or of the request's level allows.
-            EngineDead: the stepping thread has ended.
+            QueueFull: the queue of the engine or of the request's level has reached its `max_queue_size`.
+            EngineDead: the engine was closed, or its stepping thread has failed.
         """
         with self._wake:
             if self._closed or self._death is not None:
@@ -84,12 +85,15 @@ class EngineCore:
             self._wake.notify()
 
     def has_room(self, level: int) -> bool:
-        """Whether the queue would take a request of a priority level now. From any thread."""
+        """Return whether the queue would accept a request of a priority level now. Any thread may call this."""
         with self._wake:
             return self._full(level) is None
 
     def _full(self, level: int) -> str | None:
-        """What keeps the queue from taking a request; begins as Triton's own message, which clients may look for."""
+        """Return why the queue cannot accept a request, or None if it can.
+
+        The message begins like Triton's own, which clients may look for.
+        """
         waiting = self.num_waiting
         if waiting >= self._max_queue_size:
             return f"Exceeds maximum queue size: {waiting} requests wait; max_queue_size is {self._max_queue_size}"
@@ -103,7 +107,7 @@ class EngineCore:
         return None
 
     def cancel(self, request_id: str, reason: str = CANCELLED) -> None:
-        """End a request before the next step; one that is not here any more is ignored. From any thread."""
+        """End a request before the next step. A finished request is ignored. Any thread may call this."""
         with self._wake:
             request = self._unfinished.get(request_id)
             if request is not None:
@@ -119,9 +123,9 @@ class EngineCore:
         return bool(self._arrived or self._cancelled or self._scheduler.waiting or self._scheduler.running)
 
     def run(self, sink: Callable[[list[TokenEvent]], None]) -> None:
-        """Step until `close`, handing each step's events to `sink`. The body of the stepping thread.
+        """Step until `close` and pass the events of each step to `sink`. This is the body of the stepping thread.
 
-        If stepping itself breaks, every request ends with an error and later ones are refused with `EngineDead`.
+        If stepping itself fails, every request ends with an error, and later requests are refused with `EngineDead`.
         """
         try:
             while self._wait_for_work():
@@ -140,9 +144,10 @@ class EngineCore:
         return not self._closed
 
     def wait_for_batch(self) -> None:
-        """After a step without a request, while a batch may still fill: return when it is time for the next step.
+        """Wait until the next step is due, if no request runs and a batch may still fill.
 
-        That is also when the time of a waiting request is up.
+        A step is due when the batch need not wait longer, when a waiting request times out, or when a request arrives
+        or is cancelled.
         """
         wakes_at = self._scheduler.wakes_at
         if wakes_at is None or self._scheduler.running:
@@ -153,7 +158,7 @@ class EngineCore:
             )
 
     def close(self) -> None:
-        """Make `run` return after its current step and refuse new requests."""
+        """Make `run` return after its current step, and refuse new requests."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -166,15 +171,15 @@ class EngineCore:
             self._arrived.clear()
             self._arrived_at_level.clear()
             self._cancelled.clear()
-        with contextlib.suppress(Exception):  # Whatever broke may break again; the events must get out.
+        with contextlib.suppress(Exception):  # The same fault may occur again; the events must still be returned.
             for request in requests:
                 self._scheduler.remove(request.request_id)
         return [TokenEvent(r, finish_reason=ERROR, error=f"the engine has stopped: {fault}") for r in requests]
 
     def step(self) -> list[TokenEvent]:
-        """One step: what arrived joins, what was cancelled or is late leaves, the rest gets on.
+        """Run one step: new requests join, cancelled and late requests leave, and the others make progress.
 
-        On the stepping thread only.
+        Only the stepping thread may call this.
         """
         events = self._take_arrivals()
         started = self._clock()
@@ -190,14 +195,17 @@ class EngineCore:
         return self._settled(events)
 
     def drop_cancelled(self) -> list[TokenEvent]:
-        """End what was cancelled since the last step, without another one. On the stepping thread only."""
+        """End the requests that were cancelled since the last step, without running another step.
+
+        Only the stepping thread may call this.
+        """
         events = self._take_arrivals()
         if self._trace is not None and events:
             self._trace.append(self._record(StepPlan(()), self._clock(), events))
         return self._settled(events)
 
     def _settled(self, events: list[TokenEvent]) -> list[TokenEvent]:
-        """`events`, of which those that end a request have made its id free again."""
+        """Return `events` after making the ids of the finished requests free again."""
         with self._wake:
             for event in events:
                 if event.finish_reason is not None:
@@ -210,13 +218,13 @@ class EngineCore:
                 self._scheduler.add(request)
             self._arrived.clear()
             self._arrived_at_level.clear()
-            # One that ended meanwhile is gone, and another may have its id.
+            # A request may have ended in the meantime, and a new request may have its id.
             cancelled = {r: reason for r, reason in self._cancelled if self._unfinished.get(r.request_id) is r}
             self._cancelled.clear()
         for request, reason in cancelled.items():
             self._scheduler.remove(request.request_id)
             if reason == STOP:
-                self._scheduler.lengths.observe(request)  # It came to its end, by a stop string.
+                self._scheduler.lengths.observe(request)  # Its output is complete: a stop string ended it.
         return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
@@ -266,7 +274,7 @@ class EngineCore:
         )
 
     def stats(self) -> EngineStats:
-        """A snapshot of the counters. From any thread; between steps it is exact."""
+        """Return a snapshot of the counters. It is exact between steps. Any thread may call this."""
         metrics, tables = self.metrics, self._scheduler.tables
         pool = tables.pool
         used = pool.num_used

@@ -1,4 +1,4 @@
-"""The engine in process: a model, a scheduler and a cache behind `generate`, or `submit` and `step`."""
+"""The engine as a Python object: a model, a scheduler and a KV cache behind `generate`, or `submit` and `step`."""
 
 import itertools
 import os
@@ -33,26 +33,26 @@ from inflight.trace import Trace
 
 Prompt: TypeAlias = str | Sequence[int]
 
-# Of all spellings of all words: each costs time at every step of its request.
+# Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
 
 
 class Engine:
     """Batches requests in flight.
 
-    `generate` does it all. `submit`, `cancel` and `step` let requests come and go between steps. A server runs
-    `core.run` on a thread of its own and `process` on another.
+    `generate` serves a list of prompts in one call. With `submit`, `cancel` and `step`, requests join and leave
+    between steps. A server runs `core.run` on one thread and `process` on another.
 
     Raises:
-        UnsupportedModel: the model cannot be served token for token right.
-        ValueError: the model or a setting does not fit; the message names it.
+        UnsupportedModel: the engine cannot reproduce the output of the model token for token.
+        ValueError: the model or a setting cannot be used; the message names it.
     """
 
     def __init__(self, config: EngineConfig, model: LoadedModel | None = None) -> None:
-        """`model`: one that is loaded already, in place of that which `config` names."""
+        """`model` is a loaded model; the engine uses it instead of loading the model that `config` names."""
         self.config = config
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
-        """Whoever steps the core must see to it that the trace is flushed."""
+        """The caller that steps `core` must flush the trace."""
         self.model = model or load_model(config)
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
@@ -74,9 +74,9 @@ class Engine:
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
         self._outputs: dict[Request, RequestOutput] = {}
-        """Of the unfinished requests that `step` and `generate` have brought something for."""
+        """Outputs of the unfinished requests that have had at least one delta in `step` or `generate`."""
         self._kept: dict[RequestOutput, None] = {}
-        """In order, outputs of other requests that changed while `generate` stepped; the next `step` returns them."""
+        """Outputs of other requests that changed while `generate` stepped, in order. The next `step` returns them."""
 
     # -- requests in -------------------------------------------------------------------------------------------------
 
@@ -88,13 +88,13 @@ class Engine:
         *,
         request_id: str | None = None,
     ) -> str:
-        """Queue a request and return its id. From any thread.
+        """Queue a request and return its id. Any thread may call this.
 
         Args:
-            prompt: text, or token ids.
-            params: how to sample; the model's defaults if not given.
+            prompt: a text or token ids.
+            params: how to sample. Default: the model's defaults.
             options: priority, limits and names of the request.
-            request_id: one that no unfinished request has; made up if not given.
+            request_id: an id that no unfinished request has. Default: a generated one.
 
         Raises:
             InvalidRequest: the prompt or a parameter cannot be served; the message names it and the bound.
@@ -110,7 +110,7 @@ class Engine:
         return request.request_id
 
     def chat_prompt_ids(self, messages: object) -> list[int]:
-        """Prompt tokens for a list of chat messages, through the model's chat template.
+        """Return the prompt tokens of a list of chat messages, built with the model's chat template.
 
         Raises:
             InvalidRequest: the messages are malformed, or the model has no chat template or tokenizer.
@@ -118,34 +118,34 @@ class Engine:
         return chat_prompt_ids(self._tokenizer("messages"), messages)
 
     def token_text(self, token_id: int) -> str:
-        """What a token looks like by itself; empty if the model has no tokenizer."""
+        """Return the text of a single token, special tokens included. Empty if the model has no tokenizer."""
         tokenizer = self.model.backend_tokenizer
         return "" if tokenizer is None else str(tokenizer.decode([token_id], skip_special_tokens=False))
 
     def cancel(self, request_id: str) -> None:
-        """End a request, waiting or running, before the next step. From any thread."""
+        """End a waiting or running request before the next step. Any thread may call this."""
         self.core.cancel(request_id)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return the outputs that it changed; each keeps growing until it is `finished`.
+        """Run one step and return the outputs that it changed. Each output grows until it is `finished`.
 
-        Those that changed in steps of `generate` come first.
+        Outputs that changed during `generate` come first.
         """
         kept, self._kept = self._kept, {}
         return list(kept | dict.fromkeys(self._step()))
 
     def _step(self) -> list[RequestOutput]:
         deltas = self.process(self.core.step())
-        # What a stop string has just ended goes at once: perhaps nobody steps again.
+        # A stop string may just have ended a request. End it in the core now, as there may be no later step.
         deltas += self.process(self.core.drop_cancelled())
         if self.trace is not None:
             self.trace.flush()
         return self._outputs_of(deltas)
 
     def _outputs_of(self, deltas: Sequence[Delta]) -> list[RequestOutput]:
-        """The outputs that these deltas belong to, each once, with what they add."""
+        """Add deltas to the outputs that they belong to, and return these outputs, each once."""
         changed: dict[RequestOutput, None] = {}
         for delta in deltas:
             output = self._outputs.get(delta.request)
@@ -158,7 +158,7 @@ class Engine:
         return list(changed)
 
     def process(self, events: Sequence[TokenEvent]) -> list[Delta]:
-        """Detokenise a step's events; requests that a stop string ends are dropped from the engine."""
+        """Detokenise the events of a step. Requests that a stop string ends are dropped from the engine."""
         deltas, stopped = self._processor.process(events)
         for request_id in stopped:
             self.core.cancel(request_id, STOP)
@@ -171,7 +171,7 @@ class Engine:
         return self.core.has_work or bool(self._kept)
 
     def stats(self) -> EngineStats:
-        """Counters and cache use."""
+        """Return the counters and the use of the KV cache."""
         return self.core.stats()
 
     def generate(
@@ -183,16 +183,16 @@ class Engine:
     ) -> list[RequestOutput]:
         """Serve a list of prompts and return their outputs in order. The queue's timeouts don't apply.
 
-        Requests that were submitted before get on meanwhile; the next `step` returns their outputs. Whatever ends
-        this early, Ctrl-C included, ends its own requests too.
+        Requests that were submitted earlier also make progress; the next `step` returns their outputs. If an exception
+        ends this call early, Ctrl-C included, the requests of this call are cancelled.
 
         Args:
-            prompts: texts or lists of token ids; a single one gives a list of one output.
-            params: for all prompts, or one for each.
+            prompts: texts or lists of token ids. A single prompt gives a list of one output.
+            params: one for all prompts, or one for each.
             progress: show a progress bar.
 
         Raises:
-            InvalidRequest: a prompt or parameter cannot be served; nothing is computed then.
+            InvalidRequest: a prompt or parameter cannot be served. In this case nothing is computed.
             RuntimeError: a step failed.
         """
         every = _as_list(prompts)
@@ -213,7 +213,7 @@ class Engine:
         return [outputs[request.request_id] for request in requests]
 
     def _drain(self, requests: list[Request], outputs: dict[str, RequestOutput], bar: "tqdm[None]") -> None:
-        """Step until each of `requests` has an output, submitting as the queue has room."""
+        """Step until each of `requests` has an output. Submit requests while the queue has room."""
         unsent = deque(requests)
         ours = {request.request_id for request in requests}
         while len(outputs) < len(requests):
@@ -228,7 +228,7 @@ class Engine:
                     bar.update()
 
     def _drop(self, requests: list[Request]) -> None:
-        """End those that have not ended, without a step."""
+        """End the unfinished requests among `requests`, without a step."""
         ours = {request.request_id for request in requests}
         for request_id in ours:
             self.core.cancel(request_id)
@@ -305,7 +305,7 @@ class Engine:
             prompt_ids = [int(token) for token in prompt]
         if not prompt_ids:
             raise InvalidRequest("prompt is empty; it must have at least 1 token")
-        # Of a text, too: tokenizers may have tokens that the model has no embedding for.
+        # Texts are checked too: a tokenizer may have tokens for which the model has no embedding.
         for token in (min(prompt_ids), max(prompt_ids)):
             self._check_token("prompt", token)
         return prompt_ids

@@ -1,21 +1,21 @@
-"""What the engine raises on purpose. Anything else that escapes it is a fault of ours."""
+"""Exceptions that the engine raises on purpose. Any other exception that leaves the engine is a bug."""
 
 
 class InvalidRequest(ValueError):
-    """A request that is refused at the door; the message names the field, the value and the bound."""
+    """The engine refuses a request on arrival. The message names the field, the value and the bound."""
 
 
 class QueueFull(RuntimeError):
-    """The waiting queue, or a level of it, is at its bound; the same request may succeed later."""
+    """The waiting queue, or one priority level of it, is full. The same request may succeed later."""
 
 
 class EngineDead(RuntimeError):
-    """The engine stopped stepping and serves nothing any more."""
+    """The engine has stopped stepping and serves no more requests."""
 
 
 class OutOfMemory(RuntimeError):
-    """The device's memory did not suffice for a step; a smaller one may succeed."""
+    """The device has too little memory for a step. A smaller step may succeed."""
 
 
 class UnsupportedModel(ValueError):
-    """A model that cannot be served token for token right; the message says why."""
+    """The engine cannot reproduce the output of this model token for token. The message says why."""

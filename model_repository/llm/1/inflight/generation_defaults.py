@@ -1,4 +1,4 @@
-"""What a model's generation_config says where a request says nothing."""
+"""Values from a model's generation_config for the fields that a request leaves out."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Defaults of one model; greedy unless its generation_config sets `do_sample`."""
+    """Defaults of one model. Sampling is greedy unless the generation_config sets `do_sample`."""
 
     max_tokens: int
     sampling: Mapping[str, float]
@@ -32,7 +32,7 @@ class GenerationDefaults:
         )
 
     def fill(self, params: SamplingParams) -> SamplingParams:
-        """`params` with every sampling field set; `max_tokens` stays as it is, for it depends on the prompt too."""
+        """Return `params` with every sampling field set, except `max_tokens`, which also depends on the prompt."""
         asks = any(getattr(params, name) is not None for name in _SAMPLING_FIELDS)
         defaults: Mapping[str, float] = self.sampling
         if asks and not self.sampling["temperature"]:

@@ -1,6 +1,6 @@
-"""Every metric that the server shows: what it is called, what it means, and which number of the engine it is.
+"""Every metric of the server: its name, its meaning, and the engine's number that it shows.
 
-`docs/reference/metrics.md` is made from this. Names are vLLM's where vLLM has such a metric, with our prefix.
+`docs/reference/metrics.md` is generated from this file. A metric that vLLM also has bears vLLM's name, with our prefix.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,18 +31,18 @@ _LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1,
 
 @dataclass(frozen=True)
 class Family:
-    """Metrics that share a name and differ in at most one label of their own."""
+    """Metrics with the same name, which differ in at most one label besides the common ones."""
 
     name: str
     kind: str
     help: str
     label: str | None = None
-    """The label by whose values `read` names its numbers."""
+    """The label whose values are the keys of what `read` returns."""
     read: Callable[[EngineStats], Mapping[str, float]] | None = None
-    """Current values by the value of the label; where there is no label, by the empty text. A counter without it is the
-    server's own."""
+    """Returns the current numbers by the value of the label, or by the empty string if there is no label. Counters that
+    the server itself keeps have no `read`."""
     observes: str | None = None
-    """Name of the observations that fill a histogram; Triton's own, but for those that the engine fills."""
+    """Name of the observations of a histogram. Triton's histogram counts them unless the engine does."""
     buckets: tuple[float, ...] = ()
 
 
@@ -59,27 +59,25 @@ def _filled(name: str, observes: str, help: str) -> Family:
 
 
 FAMILIES = (
-    _value(
-        "inflight:num_requests_running", GAUGE, "Requests that hold a place in the running set.", lambda s: s.running
-    ),
-    _value("inflight:num_requests_waiting", GAUGE, "Requests that wait for such a place.", lambda s: s.waiting),
+    _value("inflight:num_requests_running", GAUGE, "Requests in the running set.", lambda s: s.running),
+    _value("inflight:num_requests_waiting", GAUGE, "Requests that wait to be admitted.", lambda s: s.waiting),
     _value(
         "inflight:kv_cache_usage_perc",
         GAUGE,
         "Share of the KV cache's blocks that running requests hold, from 0 to 1, in steps of 1/1024.",
-        # Differences of such numbers are exact, so that adding them up ends at 0, not near it.
+        # Differences of multiples of 1/1024 are exact, so the sum of all changes ends at 0, not near it.
         lambda s: s.blocks_used * 1024 // s.blocks_total / 1024,
     ),
     _value(
         "inflight:num_preemptions_total",
         COUNTER,
-        "How often a running request had to give its blocks back and wait again.",
+        "How often a running request lost its blocks and had to wait again.",
         lambda s: s.preemptions,
     ),
     _value(
         "inflight:num_swaps_total",
         COUNTER,
-        "How often the keys and values of such a request were kept in host memory instead of being computed again.",
+        "Preemptions that kept the keys and values in host memory, so that they need not be computed again.",
         lambda s: s.swaps,
     ),
     _value(
@@ -91,28 +89,28 @@ FAMILIES = (
     Family(
         "inflight:request_success_total",
         COUNTER,
-        "Requests that ended, by the reason that their output gives; each of n samples is a request. The name is "
-        "vLLM's: those that were cancelled, timed out or failed count, too, under their own reasons.",
+        "Requests that ended, by finish reason. Each of n samples counts as a request. The name is vLLM's: requests "
+        "that were cancelled, timed out or failed count too, under their own reasons.",
         label="finished_reason",
         read=lambda s: s.finished,
     ),
     Family(
         "inflight:request_refused_total",
         COUNTER,
-        "Requests that were refused at the door: `invalid` (bad input), `overload` (the queue is full) or `error` (a "
-        "fault of ours).",
+        "Requests that were refused on arrival: `invalid` (bad input), `overload` (the queue is full) or `error` (an "
+        "internal error).",
         label="reason",
     ),
     _value(
         "inflight:prompt_tokens_total",
         COUNTER,
-        "Prompt tokens of the requests that have begun, those found in the prefix cache included.",
+        "Prompt tokens of the requests that have begun, including tokens found in the prefix cache.",
         lambda s: s.prompt_tokens,
     ),
     _value(
         "inflight:generation_tokens_total",
         COUNTER,
-        "Tokens of outputs, the ones that end an output included.",
+        "Tokens of outputs, including the tokens that end an output.",
         lambda s: s.output_tokens,
     ),
     _value(
@@ -130,76 +128,76 @@ FAMILIES = (
     Family(
         "inflight:computed_tokens_total",
         COUNTER,
-        "Tokens that went through the model: `decode`, one at a time after the first token, and `prefill`, all others, "
-        "recomputation after a preemption included.",
+        "Tokens that went through the model. `decode`: one at a time, after a request's first output token. `prefill`: "
+        "all others, including those computed again after a preemption.",
         label="kind",
         read=lambda s: {"prefill": s.prefill_tokens, "decode": s.decode_tokens},
     ),
     _value(
         "inflight:step_budget_tokens_total",
         COUNTER,
-        "Tokens that the steps could have computed, `max_num_batched_tokens` each. The rate of computed tokens over "
-        "the rate of this is the batch utilisation.",
+        "Tokens that the steps could have computed, `max_num_batched_tokens` each. The rate of computed tokens divided "
+        "by the rate of this metric is the batch utilisation.",
         lambda s: s.budget_tokens,
     ),
     _value(
         "inflight:padding_tokens_avoided_total",
         COUNTER,
-        "Tokens that a padded batch of the same requests would have computed besides: rows times the longest row, less "
-        "the tokens, of every step.",
+        "Additional tokens that padded batches of the same requests would have computed: for every step, the number of "
+        "rows times the longest row, minus the tokens.",
         lambda s: s.padding_avoided,
     ),
     _value(
         "inflight:padding_tokens_total",
         COUNTER,
-        "Tokens that the batching strategies `static`, `dynamic` and `bucketed` would compute besides, padding their "
-        "batches: prompts to the longest of the batch, and the slots of requests that ended before it. They are "
+        "Additional tokens that the batching strategies `static`, `dynamic` and `bucketed` would compute if they "
+        "padded: prompts to the longest prompt of the batch, and the slots of requests that ended early. They are only "
         "counted, not computed.",
         lambda s: s.padding_tokens,
     ),
-    _filled("inflight:step_duration_seconds", metrics.STEP_SECONDS, "Time of a step."),
+    _filled("inflight:step_duration_seconds", metrics.STEP_SECONDS, "Duration of a step."),
     _filled("inflight:iteration_tokens_total", metrics.STEP_TOKENS, "Tokens computed in a step."),
     _filled("inflight:iteration_requests", metrics.STEP_REQUESTS, "Requests in a step."),
     _histogram(
         "inflight:time_to_first_token_seconds",
         metrics.FIRST_TOKEN_SECONDS,
         _FIRST_TOKEN_SECONDS,
-        "From a request's arrival to the end of the step that sampled its first token.",
+        "Time from a request's arrival to the end of the step that sampled its first token.",
     ),
     _filled(
         "inflight:inter_token_latency_seconds",
         metrics.TOKEN_GAP_SECONDS,
-        "Between two tokens of a request: from the end of the step that sampled one to the end of that of the next.",
+        "Time between two tokens of a request, measured between the ends of the steps that sampled them.",
     ),
     _histogram(
         "inflight:e2e_request_latency_seconds",
         metrics.REQUEST_SECONDS,
         _REQUEST_SECONDS,
-        "From a request's arrival to its last piece of output, whatever ended it.",
+        "Time from a request's arrival to its last piece of output, for every finish reason.",
     ),
     _histogram(
         "inflight:request_queue_time_seconds",
         metrics.QUEUE_SECONDS,
         _QUEUE_SECONDS,
-        "From a request's arrival to the start of its first step.",
+        "Time from a request's arrival to the start of its first step.",
     ),
     _histogram(
         "inflight:request_prompt_tokens",
         metrics.PROMPT_TOKENS,
         _LENGTHS,
-        "Prompt tokens of a request that ended, whatever ended it.",
+        "Prompt tokens of a request that ended, for every finish reason.",
     ),
     _histogram(
         "inflight:request_generation_tokens",
         metrics.OUTPUT_TOKENS,
         _LENGTHS,
-        "Output tokens of a request that ended, whatever ended it.",
+        "Output tokens of a request that ended, for every finish reason.",
     ),
     Family(
         "nv_trt_llm_kv_cache_block_metrics",
         GAUGE,
-        "Blocks of the KV cache as TensorRT-LLM's backend shows them: `max`, `used`, `free`, tokens of one, and the "
-        "share that is used. From release 25.04 on Triton makes the ORCA header `endpoint-load-metrics` of it.",
+        "Blocks of the KV cache, in the form of TensorRT-LLM's backend: `max`, `used`, `free`, tokens per block, and "
+        "the used fraction. From release 25.04 on, Triton builds the ORCA header `endpoint-load-metrics` from it.",
         label="kv_cache_block_type",
         read=lambda s: {
             "max": s.blocks_total,
@@ -209,11 +207,11 @@ FAMILIES = (
             "fraction": s.blocks_used * 1024 // s.blocks_total / 1024,
         },
     ),
-    # Updated in this order: where this one is new, the others are not older.
+    # Metrics are updated in this order, so when this one is new, no other metric is older.
     _value(
         "inflight:last_update_time_seconds",
         GAUGE,
-        "When these metrics were last brought up to date, in seconds since 1970.",
+        "When these metrics were last updated, in seconds since 1970.",
         lambda s: s.time,
     ),
 )

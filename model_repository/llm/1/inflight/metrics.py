@@ -1,7 +1,7 @@
-"""What an engine counts and measures, at microseconds a step.
+"""Counters and measurements of an engine. They cost a few microseconds per step.
 
-The stepping thread calls `step`, the one that makes outputs of events calls `outputs`, and a third may look whenever
-it likes: a number has one writer, and observations go through a deque, so that nobody waits for a lock.
+The stepping thread calls `step`. The thread that turns events into outputs calls `outputs`. A third thread may read at
+any time. No thread waits for a lock: each number has one writer, and observations go through a deque.
 """
 
 import time
@@ -14,7 +14,8 @@ from inflight.request import FINISH_REASONS
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.step_result import StepResult
 
-# Names of what is observed: the first ones at every step, and filled into histograms here, the others once a request.
+# Names of the observed values. The first four are observed at every step and counted in histograms here. The others are
+# observed once per request.
 STEP_SECONDS = "step_seconds"
 STEP_TOKENS = "step_tokens"
 STEP_REQUESTS = "step_requests"
@@ -35,19 +36,19 @@ FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
         *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
     ),
 }
-"""Upper bounds of the histograms that are filled here."""
+"""Upper bounds of the buckets, for the histograms that are filled here."""
 
-# Far more than come up between two looks of a server's maintenance thread; without one, the newest are kept.
+# Far more than arise between two runs of a server's maintenance thread. Without that thread, the newest are kept.
 _MAX_OBSERVATIONS = 100_000
 
 
 class Buckets:
-    """A histogram that is filled here: of steps and tokens there are too many to hand them on one by one."""
+    """A histogram that is filled here, because steps and tokens are too many to pass on one by one."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """How many values are at most the bound, and over the one before it; the last has no bound."""
+        """`counts[i]` is the number of values over `bounds[i - 1]` and at most `bounds[i]`; the last has no bound."""
         self.sum = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
@@ -57,13 +58,13 @@ class Buckets:
 
 
 class EngineMetrics:
-    """Counters from the engine's start, and observations that somebody may take away."""
+    """Counters from the engine's start, and observations for another thread to take."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is that of the requests' arrival times, in seconds."""
+        """`clock` returns seconds. The arrival times of requests are on the same clock."""
         self._clock = clock
         self.observations: deque[tuple[str, float]] = deque(maxlen=_MAX_OBSERVATIONS)
-        """Name and value; whoever takes them pops them from the left."""
+        """Name and value. The reader pops them from the left."""
         # Written by the stepping thread.
         self.steps = 0
         self.budget_tokens = 0
@@ -76,31 +77,31 @@ class EngineMetrics:
         self.padding_avoided = 0
         self.padding_tokens = 0
         self.histograms = {name: Buckets(bounds) for name, bounds in FILLED_BOUNDS.items()}
-        # Written by the thread that makes outputs.
+        # Written by the thread that turns events into outputs.
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
     def step(self, plan: StepPlan, results: Sequence[StepResult], budget: int, started: float, ended: float) -> None:
-        """Count a step that has run. It could have had `budget` tokens; `ended` is when its results were known.
+        """Count a step that has run. It could have had `budget` tokens, and its results were known at `ended`.
 
-        The time to first token is that from a request's arrival to `ended`. Several tokens of a step divide the time
-        since the last one evenly.
+        The time to first token runs from a request's arrival to `ended`. If a request gets several tokens in one step,
+        the time since its previous token is divided evenly among them.
         """
         total = longest = decodes = sampled = 0
         gaps: Counter[tuple[float, int]] = Counter()
-        for share in plan.scheduled:
-            total += share.num_tokens
-            longest = max(longest, share.num_tokens)
-            if share.begins:
-                self._begin(share, started)
-        for share, result in zip(plan.sampling, results, strict=True):
+        for scheduled in plan.scheduled:
+            total += scheduled.num_tokens
+            longest = max(longest, scheduled.num_tokens)
+            if scheduled.begins:
+                self._begin(scheduled, started)
+        for scheduled, result in zip(plan.sampling, results, strict=True):
             sampled += len(result.token_ids)
-            if share.last_token_at is None:
-                self.observations.append((FIRST_TOKEN_SECONDS, ended - share.request.arrival))
+            if scheduled.last_token_at is None:
+                self.observations.append((FIRST_TOKEN_SECONDS, ended - scheduled.request.arrival))
             else:
-                decodes += share.num_tokens == 1
-                # Most got their last token at the same moment, so that a step has few different gaps.
-                gaps[share.last_token_at, len(result.token_ids)] += 1
+                decodes += scheduled.num_tokens == 1
+                # Most requests got their last token at the same time, so a step has few different gaps.
+                gaps[scheduled.last_token_at, len(result.token_ids)] += 1
         for (last, count), times in gaps.items():
             if count:
                 self.histograms[TOKEN_GAP_SECONDS].add((ended - last) / count, times * count)
@@ -116,14 +117,14 @@ class EngineMetrics:
         self.histograms[STEP_TOKENS].add(total)
         self.histograms[STEP_REQUESTS].add(len(plan.scheduled))
 
-    def _begin(self, share: ScheduledRequest, started: float) -> None:
-        """A request's first step: what was in the prefix cache comes before its share."""
-        self.observations.append((QUEUE_SECONDS, started - share.request.arrival))
-        self.prompt_tokens += len(share.request.prompt_ids)
-        self.cached_tokens += share.first
+    def _begin(self, scheduled: ScheduledRequest, started: float) -> None:
+        """Count a request in its first step. The tokens before its first scheduled one were in the prefix cache."""
+        self.observations.append((QUEUE_SECONDS, started - scheduled.request.arrival))
+        self.prompt_tokens += len(scheduled.request.prompt_ids)
+        self.cached_tokens += scheduled.first
 
     def outputs(self, deltas: Iterable[Delta]) -> None:
-        """Count what is about to be shown to clients: its tokens, and the requests that it ends."""
+        """Count what clients are about to get: the tokens, and the requests that end."""
         for delta in deltas:
             self.output_tokens += len(delta.token_ids)
             if delta.finish_reason is not None:

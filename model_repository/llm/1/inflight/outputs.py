@@ -1,4 +1,4 @@
-"""From sampled tokens to what a client sees: text, stop strings, finish reason."""
+"""Turns sampled tokens into what a client sees: text, cut at stop strings, and a finish reason."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from inflight.text.stop_strings import StopStrings
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What a step did for a request: new tokens, its end, or both."""
+    """What a step produced for a request: new tokens, the end of the request, or both."""
 
     request: Request
     token_ids: Sequence[int] = ()
@@ -21,28 +21,27 @@ class TokenEvent:
     """One entry for each of `token_ids` if the request asked for them, else empty."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why a request ended with finish reason `error` or `expired`."""
+    """Why the request ended, if the finish reason is `error` or `expired`."""
 
 
 @dataclass(slots=True)
 class Delta:
-    """What some events added to the output of a request, and only that."""
+    """What some events added to the output of a request. It does not hold the earlier output."""
 
     request: Request
-    """Whose output it is."""
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One entry for each of `token_ids` if the request asked for them, else empty."""
     num_output: int = 0
-    """Tokens of the output so far, these included."""
+    """Number of output tokens so far, including these."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why the request ended with finish reason `error` or `expired`."""
+    """Why the request ended, if the finish reason is `error` or `expired`."""
 
 
 class OutputProcessor:
-    """Turns token events into outputs, for all requests of an engine. One thread at a time."""
+    """Turns token events into deltas for all requests of an engine. Only one thread at a time may use it."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
@@ -51,8 +50,8 @@ class OutputProcessor:
     def process(self, events: Iterable[TokenEvent]) -> tuple[list[Delta], list[str]]:
         """Apply events in order.
 
-        Returns one delta per request that changed, and the ids of requests that a stop string ended here: the engine
-        still runs those and must be told to drop them.
+        Return one delta per request that changed, and the ids of the requests that a stop string ended here. The engine
+        still runs those requests and must be told to drop them.
         """
         deltas: dict[str, Delta] = {}
         stopped: list[str] = []
@@ -72,7 +71,7 @@ class OutputProcessor:
 
 
 class _OpenOutput:
-    """The text side of an unfinished request."""
+    """Text, stop strings and token count of one unfinished request."""
 
     def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
         self.finished = False
@@ -82,7 +81,7 @@ class _OpenOutput:
         self._stops = StopStrings(request.params.stop)
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
-        """Add an event to a delta. What comes after a stop string is dropped."""
+        """Add an event to a delta. Tokens after a stop string are dropped."""
         for index, token in enumerate(event.token_ids):
             self._num_tokens += 1
             delta.token_ids.append(token)
@@ -98,7 +97,7 @@ class _OpenOutput:
         if not self.finished and event.finish_reason is not None:
             text, stopped = self._flush()
             delta.text += text
-            # A stop string may complete even at the end.
+            # The flushed text may complete a stop string.
             reason = STOP if stopped and event.finish_reason == LENGTH else event.finish_reason
             self._finish(delta, reason, event.error)
         delta.num_output = self._num_tokens
@@ -111,7 +110,7 @@ class _OpenOutput:
         return self._stops.push(piece, may_stop=self._num_tokens >= self._min_tokens)
 
     def _flush(self) -> tuple[str, bool]:
-        """The rest of the text, and whether a stop string ends it."""
+        """Return the rest of the text, and whether a stop string ends it."""
         if self._detokenizer is None:
             return "", False
         text, stopped = self._show(self._detokenizer.flush())

@@ -1,4 +1,4 @@
-"""One request as the scheduler sees it: tokens known, tokens computed, blocks held."""
+"""One request as the scheduler sees it: known tokens, computed tokens and blocks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ STOP = "stop"
 LENGTH = "length"
 DEADLINE = "deadline"
 EXPIRED = "expired"
-"""Its time was up before it ran."""
+"""The time limit of the request passed before its first step."""
 CANCELLED = "cancelled"
 ERROR = "error"
 FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, CANCELLED, ERROR)
@@ -19,10 +19,10 @@ FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, CANCELLED, ERROR)
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A sequence on its way through the engine.
+    """One sequence, from its arrival to its last token.
 
-    There is no prefill phase and no decode phase: `token_ids` holds prompt and output so far, `num_computed` says
-    how many of them have their keys and values in `blocks`, and a step computes some of the difference.
+    There is no prefill phase and no decode phase. `token_ids` holds the prompt and the output so far. The keys and
+    values of the first `num_computed` of these tokens are in `blocks`. A step computes some of the other tokens.
     """
 
     request_id: str
@@ -33,37 +33,37 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     """End-of-sequence and stop tokens of this request."""
     processors: tuple[LogitsProcessor, ...] = ()
-    """What changes its logits before a token is chosen; their state follows the output."""
+    """They change the request's logits before a token is chosen. Their state follows the output."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
 
     # Set from the options when the request is queued.
     priority: int = 0
-    """Level in the waiting queue: 1 is the highest, 0 the only one where there are no levels."""
+    """Level in the waiting queue; 1 is the highest. Without levels, every request has 0."""
     wait_until: float | None = None
-    """When it has waited too long for its first step, on the clock of `arrival`."""
+    """When the wait for the first step times out, on the clock of `arrival`."""
     deadline: float | None = None
-    """When it ends wherever it is, on the clock of `arrival`."""
+    """When the request ends, whether it waits or runs, on the clock of `arrival`."""
     number: int = 0
-    """Its place in the order of arrival."""
+    """Position in the order of arrival. A request that is moved back after a timeout gets a new one."""
 
-    # What has become of it.
+    # State, updated as the request runs.
     token_ids: list[int] = field(init=False)
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
     num_preemptions: int = 0
     has_run: bool = False
-    """Whether a step with some of its tokens has been committed."""
+    """Whether a step with some of the request's tokens has been committed."""
     last_token_at: float | None = None
-    """When its newest token was sampled, on the clock of `arrival`."""
+    """When the newest token was sampled, on the clock of `arrival`."""
     blocks: list[int] = field(default_factory=list)
     slot: int = -1
-    """Row of `BlockTableArray` that holds `blocks`, while there are any."""
+    """Row of `BlockTableArray` that holds `blocks`; valid while the request has blocks."""
     block_hashes: list[bytes] = field(default_factory=list)
     host_blocks: list[int] = field(default_factory=list)
-    """Blocks in host memory that keep its first `num_swapped` keys and values while it is preempted."""
+    """Blocks in host memory that keep the keys and values of the first `num_swapped` tokens during preemption."""
     num_swapped: int = 0
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Request:
 
     @property
     def tenant(self) -> str:
-        """Whose share of the server the request is charged to."""
+        """The tenant that the request is charged to."""
         return self.options.tenant
 
     @property
@@ -88,11 +88,14 @@ class Request:
 
     @property
     def max_cached_tokens(self) -> int:
-        """Most tokens that this request ever keeps in the cache: the last one sampled is never computed."""
+        """Maximum number of tokens that this request keeps in the cache. The last sampled token is never computed."""
         return len(self.prompt_ids) + self.max_tokens - 1
 
     def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
-        """Take the new tokens of a step; returns those up to the end of the request, and why it ends there, if so."""
+        """Add the new tokens of a step, up to the end of the request. Return the added tokens and the finish reason.
+
+        The finish reason is None if the request goes on.
+        """
         for count, token in enumerate(token_ids, start=1):
             self.token_ids.append(token)
             for processor in self.processors:
@@ -104,7 +107,7 @@ class Request:
         return token_ids, None
 
     def finish_reason(self, token: int) -> str | None:
-        """Why the newest token ends the request, if it does."""
+        """Return the finish reason if the newest token, `token`, ends the request."""
         if token in self.stop_token_ids and self.num_output >= self.params.min_tokens:
             return STOP
         if len(self.token_ids) >= len(self.prompt_ids) + self.max_tokens:

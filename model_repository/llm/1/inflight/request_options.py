@@ -1,4 +1,4 @@
-"""What a request asks for besides its prompt and its sampling."""
+"""Options of a request besides its prompt and its sampling parameters."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from inflight.errors import InvalidRequest
 
 MAX_NAME_CHARACTERS = 256
-"""Of a tenant's name, a cache salt, and a client's name for its request."""
+"""Maximum length of a tenant's name, of a cache salt, and of a client's name for its request."""
 
 _MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestOptions:
-    """Priority, limits and names of one request. It travels whole from the server's door to the scheduler.
+    """Priority, limits and names of one request.
 
     Raises:
         InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
@@ -59,7 +59,10 @@ class RequestOptions:
             _check_name(name, getattr(self, name))
 
     def after(self, seconds: float) -> "RequestOptions":
-        """What is left of the limits when `seconds` have passed; at least a moment, so that a late request expires."""
+        """Return the options with `seconds` subtracted from the limits.
+
+        Each limit stays at least 1, because 0 means no limit and a late request must expire.
+        """
         timeout, deadline_ms = self.timeout, self.deadline_ms
         if timeout > 0:
             timeout = max(1, timeout - int(seconds * 1e6))

@@ -1,4 +1,4 @@
-"""What has come of a request so far, for who runs the engine in process."""
+"""The output of a request so far, for callers that use `Engine` directly."""
 
 from dataclasses import dataclass, field
 
@@ -9,24 +9,24 @@ from inflight.step_result import TokenLogprobs
 
 @dataclass(slots=True, eq=False)
 class RequestOutput:
-    """The output of one request; grows from step to step until `finish_reason` is set."""
+    """The output of one request. It grows from step to step until `finish_reason` is set."""
 
     request_id: str
     prompt_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    """`stop`, `length`, `deadline`, `cancelled`, `expired` (its time was up before it ran) or `error`."""
+    """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step) or `error`."""
     error: str | None = None
-    """Why it ended with `error` or `expired`."""
+    """Why the request ended, if the finish reason is `error` or `expired`."""
     logprobs: list[TokenLogprobs] | None = None
-    """One entry for each of `token_ids` if asked for."""
+    """One entry for each of `token_ids` if the request asked for them, else None."""
     num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache spared."""
+    """Prompt tokens found in the prefix cache."""
     pieces: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: Request) -> "RequestOutput":
-        """An output of nothing yet."""
+        """Return an empty output for a request."""
         logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
         return cls(request.request_id, request.prompt_ids, logprobs=logprobs)
 
@@ -39,7 +39,7 @@ class RequestOutput:
         return self.finish_reason is not None
 
     def add(self, delta: Delta) -> None:
-        """Take in what a step added."""
+        """Add what a step produced."""
         self.token_ids += delta.token_ids
         if self.logprobs is not None:
             self.logprobs += delta.logprobs

@@ -1,4 +1,4 @@
-"""What one request asks of the sampler, checked when it is made."""
+"""Sampling parameters of one request. They are checked when the object is created."""
 
 import math
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
 ROOM_FOR_ALL = -1
-"""As `max_tokens`: as many as context and KV cache have room for."""
+"""Value of `max_tokens` that means: as many tokens as the context and the KV cache allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Sampling of one request. `None` means: what the model's generation_config says, else the value named here.
+    """Sampling of one request. `None` means the value in the model's generation_config, or else the default given here.
 
     Raises:
         InvalidRequest: a value is out of its bounds; the message names the field, the value and the bound.
@@ -83,7 +83,7 @@ class SamplingParams:
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
         if self.max_tokens != ROOM_FOR_ALL:
-            _within("max_tokens", self.max_tokens, 1, None, whole=True, besides="-1, for all that there is room for")
+            _within("max_tokens", self.max_tokens, 1, None, whole=True, or_else="-1, for all that there is room for")
         _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
         _within("temperature", self.temperature, 0, None)
         _within("top_k", self.top_k, -1, None, whole=True)
@@ -116,13 +116,13 @@ def _within(
     open_low: bool = False,
     whole: bool = False,
     optional: bool = True,
-    besides: str | None = None,
+    or_else: str | None = None,
 ) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise InvalidRequest(f"{name} is {value!r}; it must be a {'whole ' if whole else ''}number")
-    # Comparisons, unlike math.isfinite, take whole numbers of any length; NaN fails them all.
+    # Unlike math.isfinite, comparisons accept integers of any size. NaN fails every comparison.
     given: Any = value
     over_low = given > low if open_low else given >= low
     if over_low and (given < math.inf if high is None else given <= high):
@@ -130,8 +130,8 @@ def _within(
     bound = f"over {low}" if open_low else f"at least {low}"
     if high is not None:
         bound += f" and at most {high}"
-    if besides is not None:
-        bound += f", or {besides}"
+    if or_else is not None:
+        bound += f", or {or_else}"
     raise InvalidRequest(f"{name} is {value}; it must be {bound}")
 
 

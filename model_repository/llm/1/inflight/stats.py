@@ -1,4 +1,4 @@
-"""What an engine has done and holds."""
+"""Counters and current state of an engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot; counters run from the engine's start."""
+    """A snapshot of an engine. Counters run from the engine's start."""
 
     time: float
     """When the snapshot was taken, in seconds since 1970."""
@@ -14,43 +14,43 @@ class EngineStats:
     step_seconds: float
     """Time spent in steps."""
     prompt_tokens: int
-    """Tokens of prompts admitted."""
+    """Prompt tokens of admitted requests."""
     cached_tokens: int
-    """Those of them that the prefix cache spared."""
+    """Those of the prompt tokens that were in the prefix cache."""
     prefill_tokens: int
-    """Tokens that went through the model before a request's first token, or again after a preemption."""
+    """Tokens computed before a request's first output token, or computed again after a preemption."""
     decode_tokens: int
-    """Tokens that went through the model one at a time, after the first."""
+    """Tokens computed one at a time, after a request's first output token."""
     padding_avoided: int
-    """What more would have been computed, had the shares of each step been padded to the longest of them."""
+    """Additional tokens that would have been computed if all requests of a step were padded to the longest one."""
     padding_tokens: int
-    """What more the batching strategy would have computed if it padded."""
+    """Additional tokens that the batching strategy would have computed with padding."""
     budget_tokens: int
-    """Most tokens that the steps could have computed: their token budgets added up."""
+    """Maximum number of tokens that the steps could have computed: the sum of their token budgets."""
     generated_tokens: int
     """Tokens sampled."""
     output_tokens: int
-    """Tokens in outputs; those sampled after a stop string was complete are not."""
+    """Tokens in outputs. Tokens sampled after the end of a stop string are not counted."""
     finished: Mapping[str, int]
-    """Outputs that ended, by finish reason."""
+    """Number of ended outputs by finish reason."""
     preemptions: int
     swaps: int
-    """Those of them that kept their keys and values in host memory."""
+    """Preemptions that kept the keys and values in host memory."""
     running: int
     waiting: int
     block_size: int
-    """Tokens that a block holds."""
+    """Tokens per block."""
     blocks_total: int
     blocks_used: int
     blocks_free: int
-    """Blocks that a request may take: total less used."""
+    """Blocks available to requests: total minus used."""
     blocks_cached: int
     """Free blocks that hold a reusable prefix."""
     host_blocks_total: int
-    """Blocks that host memory takes up from preempted requests."""
+    """Blocks of host memory for preempted requests."""
     host_blocks_used: int
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model."""
+        """Tokens that went through the model, in prefill and decode."""
         return self.prefill_tokens + self.decode_tokens

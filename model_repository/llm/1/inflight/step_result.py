@@ -1,4 +1,4 @@
-"""What the model gave a request in one step."""
+"""What the model computed for a request in one step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ class TokenLogprobs:
 
     chosen: float
     rank: int
-    """Rank of the chosen token among all tokens; 1 is the likeliest."""
+    """Rank of the chosen token among all tokens; 1 is the most likely."""
     top: dict[int, float]
-    """The likeliest tokens, best first."""
+    """The most likely tokens, in descending order."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The new tokens of one request, in the order of the sequence."""
+    """The new tokens of one request, in sequence order."""
 
     token_ids: Sequence[int]
-    """Empty where the logits are not numbers, so that no token could be chosen."""
+    """Empty if the logits are not numbers, so that no token could be chosen."""
     logprobs: Sequence[TokenLogprobs] = ()
     """One entry for each of `token_ids` if the request asked for them, else empty."""

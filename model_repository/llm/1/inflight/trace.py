@@ -1,8 +1,8 @@
-"""What happened to every request in every step, as a file for ui.perfetto.dev or chrome://tracing.
+"""A trace of every request in every step, as a file for ui.perfetto.dev or chrome://tracing.
 
-The stepping thread appends a record a step; another thread makes trace events of them and writes those. After every
-write the file is a whole JSON array, whatever becomes of the process. Spans begin and end by an event each, so that a
-request that still runs can be seen, too.
+The stepping thread appends one record per step. Another thread turns the records into trace events and writes them.
+After every write the file is a complete JSON array, even if the process is killed. A span has a begin event and an end
+event of its own, so that the trace also shows requests that still run.
 """
 
 import json
@@ -21,7 +21,7 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 30
-"""Where the file ends: viewers don't open larger ones."""
+"""Maximum size of the file. Viewers cannot open larger ones."""
 
 _ENGINE, _REQUESTS = 1, 2
 """Process ids in the trace."""
@@ -43,7 +43,7 @@ class StepRecord:
 
 @dataclass(slots=True)
 class _Track:
-    """An unfinished request's line in the trace."""
+    """The line of an unfinished request in the trace."""
 
     number: int
     phase: str
@@ -51,7 +51,7 @@ class _Track:
 
 
 class Trace:
-    """Writes steps to a file. `append` is for the stepping thread, `flush` for one other.
+    """Writes steps to a file. The stepping thread calls `append`, and one other thread calls `flush`.
 
     Raises:
         ValueError: the file cannot be written.
@@ -59,7 +59,7 @@ class Trace:
 
     def __init__(self, path: str, token_budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         try:
-            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine is
+            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine runs
         except OSError as error:
             raise ValueError(f"trace_file is {path!r}, which cannot be written: {error.strerror}") from error
         self._token_budget = token_budget
@@ -71,20 +71,20 @@ class Trace:
             {"ph": "M", "pid": _ENGINE, "name": "process_name", "args": {"name": "engine"}},
             {"ph": "M", "pid": _ENGINE, "tid": 1, "name": "thread_name", "args": {"name": "steps"}},
             {"ph": "M", "pid": _REQUESTS, "name": "process_name", "args": {"name": "requests"}},
-            # When the trace begins on everybody's clock; its own counts from 0.
+            # The Unix time at which the trace begins. The times in the trace count from 0.
             {"ph": "i", "pid": _ENGINE, "tid": 1, "ts": 0, "name": "start", "args": {"unix_time": time.time()}},
         ]
         self._full = False
 
     def append(self, record: StepRecord) -> None:
-        """Keep a step for the next `flush`."""
+        """Keep the record of a step for the next `flush`."""
         if not self._full:
             self._records.append(record)
 
     def flush(self) -> None:
-        """Write what has come since the last time. If that fails the log says so once, and the trace ends."""
+        """Write the records since the last call. If that fails, log the error once and end the trace."""
         while self._records:
-            self._take(self._records.popleft())
+            self._add_record(self._records.popleft())
         if not self._events or self._full:
             return
         try:
@@ -109,27 +109,28 @@ class Trace:
 
     # -- records to events -------------------------------------------------------------------------------------------
 
-    def _take(self, record: StepRecord) -> None:
+    def _add_record(self, record: StepRecord) -> None:
         for request in record.plan.preempted:
             self._change_phase(request, "preempted", record.started)
-        for share in record.plan.scheduled:
-            self._take_share(share, record)
-        took_part = {share.request for share in record.plan.scheduled}
+        for scheduled in record.plan.scheduled:
+            self._add_scheduled(scheduled, record)
+        took_part = {scheduled.request for scheduled in record.plan.scheduled}
         for event in record.events:
-            self._take_event(event, record.ended if event.request in took_part else record.started)
-        self._take_step(record)
+            self._add_event(event, record.ended if event.request in took_part else record.started)
+        self._add_step(record)
 
-    def _take_share(self, share: ScheduledRequest, record: StepRecord) -> None:
-        track = self._track(share.request)
+    def _add_scheduled(self, scheduled: ScheduledRequest, record: StepRecord) -> None:
+        request = scheduled.request
+        track = self._track(request)
         if track.phase == "queued":
-            self._change_phase(share.request, "prefill", record.started, {"cached_tokens": share.first})
+            self._change_phase(request, "prefill", record.started, {"cached_tokens": scheduled.first})
         elif track.phase == "preempted":
-            self._change_phase(share.request, "recompute", record.started)
-        name = "token" if track.phase == "decode" else f"chunk of {share.num_tokens}"
-        self._begin(track, name, record.started, {"tokens": share.num_tokens})
+            self._change_phase(request, "recompute", record.started)
+        name = "token" if track.phase == "decode" else f"chunk of {scheduled.num_tokens}"
+        self._begin(track, name, record.started, {"tokens": scheduled.num_tokens})
         self._end(track, record.ended)
 
-    def _take_event(self, event: TokenEvent, at: float) -> None:
+    def _add_event(self, event: TokenEvent, at: float) -> None:
         track = self._track(event.request)
         if event.token_ids:
             track.outputs += len(event.token_ids)
@@ -140,17 +141,17 @@ class Trace:
             self._end(track, at, {"finish_reason": event.finish_reason, "output_tokens": track.outputs})
             del self._tracks[event.request]
 
-    def _take_step(self, record: StepRecord) -> None:
+    def _add_step(self, record: StepRecord) -> None:
         plan = record.plan
-        shares = {share.request.request_id: share.num_tokens for share in plan.scheduled}
+        tokens_by_request = {scheduled.request.request_id: scheduled.num_tokens for scheduled in plan.scheduled}
         failed = any(event.finish_reason == ERROR for event in record.events)
-        if shares:
+        if tokens_by_request:
             args = {
                 "tokens": plan.num_tokens,
                 "budget": self._token_budget,
                 "cached_tokens": plan.num_cached,
                 "padding_tokens": plan.padding,
-                "requests": shares,
+                "requests": tokens_by_request,
             }
             if plan.prefill_budget is not None:
                 args |= {
@@ -177,7 +178,7 @@ class Trace:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def _track(self, request: Request) -> _Track:
-        """The request's track; where it is new, with all that is known from before its first step."""
+        """Return the request's track. A new track begins with the events from before the request's first step."""
         track = self._tracks.get(request)
         if track is None:
             self._num_tracks += 1

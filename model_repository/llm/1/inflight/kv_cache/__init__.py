@@ -1,1 +1,1 @@
-"""Which block of the KV cache belongs to whom. Torch-free; the tensors live in `inflight.model`."""
+"""Assigns blocks of the KV cache to requests. It needs no torch: the tensors are in `inflight.model`."""

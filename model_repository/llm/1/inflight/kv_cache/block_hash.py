@@ -1,4 +1,4 @@
-"""Names for full blocks: equal hashes mean equal tokens in the block and in everything before it."""
+"""Hashes of full blocks. Equal hashes mean equal tokens in the block and in all blocks before it."""
 
 import os
 from array import array
@@ -11,22 +11,22 @@ _DIGEST_BYTES = 16
 
 
 class BlockHasher:
-    """Hashes blocks with a secret key, so that nobody outside can craft two prompts whose blocks collide.
+    """Hashes blocks with a secret key, so that no client can craft two prompts whose blocks collide.
 
-    Engines with the same key give the same names to the same blocks.
+    Engines with the same key give equal blocks equal hashes.
     """
 
     def __init__(self, block_size: int, key: bytes | None = None) -> None:
-        """`key`: any bytes; a random one of this object's own if not given."""
+        """`key` is a byte string of any length. Default: a random key for this object."""
         self._block_size = block_size
-        # blake2b takes at most 64 bytes of key.
+        # blake2b accepts at most 64 bytes of key.
         self._key = os.urandom(32) if key is None else blake2b(key, digest_size=32).digest()
 
     def extend(self, hashes: list[bytes], token_ids: Sequence[int], num_tokens: int, salt: CacheSalt) -> None:
-        """Append to `hashes` those of the full blocks within the first `num_tokens` tokens that it lacks.
+        """Append the missing hashes of the full blocks within the first `num_tokens` tokens.
 
-        Each hash covers its own tokens and its parent's hash (a hash chain as in vLLM's prefix caching); the parent of
-        the first one is the salt.
+        Each hash covers the tokens of the block and the hash of its parent, the block before it (a hash chain as in
+        vLLM's prefix caching). The parent of the first block is the salt.
         """
         for index in range(len(hashes), num_tokens // self._block_size):
             parent = hashes[index - 1] if index else self._digest(salt.encode())

@@ -1,18 +1,18 @@
-"""The blocks of the KV cache: who uses them, which are empty, which still hold a reusable prefix."""
+"""The blocks of the KV cache: in use, empty, or free with a reusable prefix."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 
 class BlockPool:
-    """Counts references to blocks and remembers full blocks by hash until their room is needed.
+    """Counts references to blocks, and remembers full blocks by hash until their memory is needed.
 
         empty ──allocate──▶ used ──release, no hash──▶ empty
                              ▲ └───release, hashed───▶ cached ──allocate (oldest first)──▶ used
                              └──────share (hit)──────────┘
 
-    `num_used + num_free == num_blocks` always; cached blocks count as free, for any allocation may take them.
-    Every operation is O(1) per block.
+    `num_used + num_free == num_blocks` always holds. Cached blocks count as free, because any allocation may take them.
+    Every operation takes O(1) per block.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -37,10 +37,10 @@ class BlockPool:
         return self.num_blocks - self.num_free
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks, empty ones first, then the cached ones that were used longest ago.
+        """Take `count` blocks: empty ones first, then the least recently used cached ones.
 
         Raises:
-            ValueError: fewer than `count` blocks are free; nothing is taken.
+            ValueError: fewer than `count` blocks are free. No block is taken.
         """
         if count > self.num_free:
             raise ValueError(f"{count} blocks asked for, {self.num_free} free")
@@ -57,7 +57,8 @@ class BlockPool:
     def release(self, blocks: Sequence[int]) -> None:
         """Give up one reference to each block of a table.
 
-        The tail goes first, so that it is also evicted first: a prefix is of use without its tail, not the reverse.
+        The last blocks are released first and so evicted first: a prefix is useful without its tail, but not the
+        reverse.
 
         Raises:
             ValueError: a block has no reference left to give up.
@@ -73,7 +74,7 @@ class BlockPool:
                     self._empty.append(block)
 
     def find(self, hashes: Sequence[bytes]) -> list[int]:
-        """Blocks that hold the longest known prefix of the chain `hashes`, in order; takes no reference."""
+        """Return the blocks that hold the longest known prefix of the chain `hashes`, in order. Takes no reference."""
         blocks = []
         for name in hashes:
             block = self._block_of.get(name)
@@ -83,20 +84,20 @@ class BlockPool:
         return blocks
 
     def num_unreferenced(self, blocks: Sequence[int]) -> int:
-        """How many of `blocks` sharing would take out of the free ones."""
+        """Return how many of `blocks` are free now, so that `share` would take them."""
         return sum(self._references[block] == 0 for block in blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Take one more reference to each of `blocks`, as `find` named them."""
+        """Add a reference to each of `blocks`, which `find` returned."""
         for block in blocks:
             if self._references[block] == 0:
                 del self._cached[block]
             self._references[block] += 1
 
     def register(self, block: int, name: bytes) -> None:
-        """Let `find` hand out `block` under `name`. Only once its step has committed: till then it holds garbage.
+        """Let `find` return `block` for the hash `name`. Call this once the step that fills the block is committed.
 
-        A name that another block has already stays with that one, so that block tables are append-only.
+        If another block already has this hash, that block keeps it, so that block tables are append-only.
         """
         if name not in self._block_of and block not in self._hash_of:
             self._block_of[name] = block

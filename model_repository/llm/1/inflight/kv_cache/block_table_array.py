@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 class BlockTableArray:
-    """Block ids [slots, blocks] int64: a request's table is a row, which changes only when the request gets blocks.
+    """Block ids, [slots, blocks] int64. A request's table is one row, which changes only when the request gets blocks.
 
-    Behind its blocks a row repeats its first block, so that whatever a step reads there is the request's own. A step
+    Behind its blocks, a row repeats its first block, so that a step reads only blocks of the request itself. A step
     gathers its tables in one operation, however long they are. The array grows as needed.
     """
 
@@ -18,7 +18,7 @@ class BlockTableArray:
         self._free = list(range(7, -1, -1))
 
     def take(self) -> int:
-        """A free slot."""
+        """Return a free slot, which is then in use."""
         if not self._free:
             size = len(self._ids)
             self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
@@ -30,7 +30,7 @@ class BlockTableArray:
         self._free.append(slot)
 
     def put(self, slot: int, first: int, blocks: Sequence[int]) -> None:
-        """Write the ids of a table's blocks from the `first`-th on; 0 starts a new table."""
+        """Write block ids into the table of a slot, starting at index `first`. Index 0 starts a new table."""
         end, width = first + len(blocks), self._ids.shape[1]
         if end > width:
             padding = np.repeat(self._ids[:, :1], max(end - width, width), axis=1)
@@ -40,12 +40,15 @@ class BlockTableArray:
         self._ids[slot, first:end] = blocks
 
     def gather(self, slots: Sequence[int], width: int) -> NDArray[np.int64]:
-        """A copy of the first `width` entries of each slot, [R, width]."""
+        """Return a copy of the first `width` entries of each slot, [R, width]."""
         return self._ids[np.array(slots, dtype=np.int64), :width]
 
 
 def tables_of(tables: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """What `BlockTableArray.gather` gives for these tables, none of them empty; for steps that no scheduler plans."""
+    """Return what `BlockTableArray.gather` returns for these tables, none of them empty.
+
+    For steps that no scheduler plans.
+    """
     array = BlockTableArray()
     slots = [array.take() for _ in tables]
     for slot, blocks in zip(slots, tables, strict=True):

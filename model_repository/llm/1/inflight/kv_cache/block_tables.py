@@ -1,4 +1,4 @@
-"""Gives requests their blocks and takes them back."""
+"""Allocates blocks of the KV cache to requests and frees them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +14,7 @@ from inflight.request import Request
 
 
 class BlockTables:
-    """The block table of every request: admission with prefix reuse, growth, release, swapping."""
+    """The block tables of all requests: admission with prefix reuse, growth, release and swapping."""
 
     def __init__(
         self,
@@ -26,29 +26,29 @@ class BlockTables:
         hash_key: bytes | None = None,
         swap_space: SwapSpace | None = None,
     ) -> None:
-        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`; `hash_key` is `BlockHasher`'s."""
+        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`. `hash_key` is the key of `BlockHasher`."""
         self.pool = pool
         self.block_size = block_size
         self.swap_space = swap_space or SwapSpace(0)
         self.num_promised = 0
-        """Blocks that requests which hold some may still ask for, at most."""
+        """Maximum number of additional blocks that the requests with blocks may still need."""
         self.swapped_out: list[tuple[int, int]] = []
-        """Copies to make before the next forward pass, and before those of `swapped_in`: (block, host block)."""
+        """Copies to make before the next forward pass and before `swapped_in`: (block, host block)."""
         self.swapped_in: list[tuple[int, int]] = []
-        """(host block, block)."""
+        """Copies to make after `swapped_out`: (host block, block)."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
         self._hasher = BlockHasher(block_size, hash_key)
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens."""
+        """Return how many blocks `num_tokens` tokens need."""
         return -(-num_tokens // self.block_size)
 
     def lookup(self, request: Request) -> list[int]:
-        """Blocks that hold the longest cached prefix of a request which holds none; takes no reference.
+        """Return the blocks with the longest cached prefix of a request that has no blocks. Takes no reference.
 
-        The last token is never among them: its logits are needed.
+        The prefix never includes the last token, because its logits are needed.
         """
         if not self._prefix_caching:
             return []
@@ -56,12 +56,12 @@ class BlockTables:
         return self.pool.find(request.block_hashes[: self._reusable(request)])
 
     def next_hash(self, request: Request, hit: Sequence[int]) -> bytes | None:
-        """Name of the first full block that a request would have to compute itself; None if there is none."""
+        """Return the hash of the first full block that the request must compute itself, or None."""
         names = request.block_hashes
         return names[len(hit)] if len(hit) < min(self._reusable(request), len(names)) else None
 
     def hashes_filled_by(self, request: Request, num_tokens: int) -> list[bytes]:
-        """Names of the blocks that the next tokens of a request fill, as far as they are known."""
+        """Return the known hashes of the blocks that the next `num_tokens` tokens of a request fill."""
         first = request.num_computed // self.block_size
         return request.block_hashes[first : (request.num_computed + num_tokens) // self.block_size]
 
@@ -73,14 +73,16 @@ class BlockTables:
         self._hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt)
 
     def fresh_blocks(self, request: Request, hit: Sequence[int]) -> int:
-        """How many free blocks `admit` would take, counting shared ones that nobody uses now."""
+        """Return how many free blocks `admit` would take, including shared blocks that no request uses now."""
         return self.blocks_for(len(request.token_ids)) - len(hit) + self.pool.num_unreferenced(hit)
 
     def admit(self, request: Request, hit: Sequence[int]) -> None:
-        """Give blocks for all tokens known to a request that holds none; what `hit` or host memory hold is computed.
+        """Give a request without blocks the blocks for all its known tokens.
+
+        Tokens whose keys and values are in the blocks `hit` or in host memory count as computed.
 
         Raises:
-            ValueError: there are fewer free blocks than `fresh_blocks`; nothing is taken.
+            ValueError: there are fewer free blocks than `fresh_blocks`. No block is taken.
         """
         if self.fresh_blocks(request, hit) > self.pool.num_free:
             raise ValueError(f"{request.request_id} needs {self.fresh_blocks(request, hit)} blocks")
@@ -97,7 +99,7 @@ class BlockTables:
         return self.blocks_for(request.max_cached_tokens) - len(request.blocks)
 
     def grow(self, request: Request) -> bool:
-        """Make sure that a running request has room for all its known tokens; False if there is none left."""
+        """Allocate the missing blocks for all known tokens of a running request. Return False if too few are free."""
         missing = self.blocks_for(len(request.token_ids)) - len(request.blocks)
         if missing <= 0:
             return True
@@ -110,20 +112,20 @@ class BlockTables:
         return True
 
     def outgrown(self, requests: Iterable[Request]) -> list[Request]:
-        """Those requests that have more tokens than their blocks have room for."""
+        """Return the requests that have more tokens than their blocks can hold."""
         size = self.block_size
         return [request for request in requests if len(request.token_ids) > len(request.blocks) * size]
 
     def commit(self, request: Request, num_tokens: int) -> None:
-        """Count `num_tokens` more tokens as computed and offer the blocks that they filled for reuse."""
+        """Count `num_tokens` more tokens as computed, and register the blocks that they filled for reuse."""
         end = request.num_computed + num_tokens
-        self.offer(request, end)
+        self.register_filled(request, end)
         request.num_computed = end
 
-    def offer(self, request: Request, end: int) -> None:
-        """Offer for reuse the blocks that a step has filled which computed a request's tokens up to `end`.
+    def register_filled(self, request: Request, end: int) -> None:
+        """Register for reuse the blocks that are filled once the tokens up to `end` are computed.
 
-        To be called before these count as computed.
+        Call it before these tokens count as computed.
         """
         if not self._prefix_caching:
             return
@@ -132,7 +134,7 @@ class BlockTables:
             self.pool.register(request.blocks[index], request.block_hashes[index])
 
     def release(self, request: Request) -> None:
-        """Take back every block of a request, in host memory too."""
+        """Free all blocks of a request, including those in host memory."""
         if request.blocks:
             self.num_promised -= self._growth(request)
             self.pool.release(request.blocks)
@@ -142,17 +144,19 @@ class BlockTables:
         self.forget_swapped(request)
 
     def gather(self, requests: Sequence[Request], longest: int) -> NDArray[np.int64]:
-        """The tables [R, blocks] of some requests, as many blocks of each as `longest` tokens take.
+        """Return the tables of requests, [R, blocks], with as many blocks as `longest` tokens take.
 
-        A row with fewer blocks is padded with its first one: whatever a step reads there is the request's own.
+        A shorter table is padded with its first block, so that a step reads only data of the request itself.
         """
         return self._array.gather([request.slot for request in requests], self.blocks_for(longest))
 
     # -- swapping ----------------------------------------------------------------------------------------------------
 
     def swap_out(self, request: Request) -> bool:
-        """Take back every block of a request, but plan to copy what it computed; False, and nothing done, if that is
-        nothing or host memory is full."""
+        """Free all blocks of a request, and plan to copy its computed keys and values to host memory.
+
+        Return False and change nothing if no tokens are computed or host memory is full.
+        """
         computed = request.num_computed
         host_blocks = self.swap_space.allocate(self.blocks_for(computed))
         if not host_blocks:
@@ -163,18 +167,18 @@ class BlockTables:
         return True
 
     def _swap_in(self, request: Request, first: int) -> None:
-        """Plan to copy back what a request had computed, from block `first` on."""
+        """Plan to copy computed keys and values back from host memory, from block `first` on."""
         self.swapped_in += zip(request.host_blocks[first:], request.blocks[first:], strict=False)
         request.num_computed = max(request.num_computed, request.num_swapped)
         self.forget_swapped(request)
 
     def forget_swapped(self, request: Request) -> None:
-        """Give up a request's blocks in host memory."""
+        """Free the blocks of a request in host memory."""
         self.swap_space.release(request.host_blocks)
         request.host_blocks, request.num_swapped = [], 0
 
     def take_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """The copies planned since the last time, out and in, for the step that makes them."""
+        """Return the copies planned since the last call, out and in, for the step that makes them."""
         out, into = tuple(self.swapped_out), tuple(self.swapped_in)
         self.swapped_out.clear()
         self.swapped_in.clear()

@@ -1,4 +1,4 @@
-"""What keeps the cached prefixes of requests apart."""
+"""The salt that separates the cached prefixes of requests."""
 
 from dataclasses import astuple, dataclass
 
@@ -7,19 +7,22 @@ from inflight.request import Request
 
 @dataclass(frozen=True, slots=True)
 class CacheSalt:
-    """Requests share the cached blocks of a prefix only if all of this is equal."""
+    """Requests share the cached blocks of a prefix only if their salts are equal."""
 
     tenant: str = ""
-    """Empty where tenants may share."""
+    """Empty if tenants may share blocks."""
     client: str = ""
-    """What the request itself gave as `cache_salt`."""
+    """The request's own `cache_salt`."""
 
     @classmethod
     def of(cls, request: Request, *, per_tenant: bool) -> "CacheSalt":
-        """The salt of a request; `per_tenant` keeps tenants apart, so that none can time what others ask."""
+        """Return the salt of a request.
+
+        `per_tenant` separates tenants, so that no tenant can learn from response times what another one asked.
+        """
         return cls(request.tenant if per_tenant else "", request.options.cache_salt)
 
     def encode(self) -> bytes:
-        """Different bytes for different salts; none where nothing keeps requests apart."""
+        """Return different bytes for different salts. The result is empty if both parts are empty."""
         parts = [part.encode() for part in astuple(self)]
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts) if any(parts) else b""

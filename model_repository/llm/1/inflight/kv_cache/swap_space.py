@@ -2,9 +2,9 @@
 
 
 class SwapSpace:
-    """Hands out host blocks.
+    """Allocates host blocks.
 
-    Those that are given back can be had again only after `settle`, as copies out of them may still be planned.
+    A released block can be allocated again only after `settle`, because planned copies may still read it.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -17,16 +17,16 @@ class SwapSpace:
         return self.num_blocks - len(self._free)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take `count` blocks; None, and nothing taken, if fewer are free."""
+        """Take `count` blocks. Return None and take nothing if fewer are free."""
         if count > len(self._free):
             return None
         return [self._free.pop() for _ in range(count)]
 
     def release(self, blocks: list[int]) -> None:
-        """Give blocks back."""
+        """Give blocks back. They are free after the next `settle`."""
         self._leaving += blocks
 
     def settle(self) -> None:
-        """The copies planned so far are done."""
+        """Free the released blocks. Call this when the copies planned so far are done."""
         self._free += self._leaving
         self._leaving.clear()

@@ -1,1 +1,1 @@
-"""Changes to a request's logits before a token is chosen. Torch-free: what they change is gathered for the batch."""
+"""Changes to a request's logits before a token is chosen. They need no torch: a batch gathers them as numpy arrays."""

@@ -1,4 +1,4 @@
-"""`bad_words`: sequences of tokens that the output must not hold."""
+"""`bad_words`: token sequences that the output must not contain."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ class BadWords:
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         self._always: list[int] = []
         self._after: defaultdict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
-        """By the last token before it: what comes before a forbidden token, and that token."""
+        """Sequences as (all tokens but the last, last token), by the last but one token."""
         longest = 0
         for *beginning, last in sequences:
             if beginning:

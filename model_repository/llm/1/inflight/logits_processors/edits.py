@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-# A penalty beyond this, or below its inverse, could take logits out of the range of float32.
+# A penalty over this, or below its inverse, could move logits out of the range of float32.
 _MAX_PENALTY = 1e9
 
 
 class EditPass(NamedTuple):
-    """Changes of N different elements: `x` becomes `(x / penalty if x > 0 else x * penalty) + bias`."""
+    """Changes to N different logits: `x` becomes `(x / penalty if x > 0 else x * penalty) + bias`. Arrays are [N]."""
 
     rows: Ints
     tokens: Ints
@@ -33,10 +33,10 @@ class _Edit:
 
 @dataclass(slots=True)
 class LogitEdits:
-    """Takes the changes of one row after the other.
+    """Collects the changes of one row of logits after another.
 
-    The i-th changes of all rows form a pass, so that a few operations apply them all, and a row's changes apply in
-    the order in which its processors made them, whatever its neighbours ask for.
+    The i-th changes of all rows form pass i, so that a few operations apply all changes. The changes of a row apply in
+    the order in which its processors made them, whatever the other rows change.
     """
 
     _passes: list[list[_Edit]] = field(default_factory=list)
@@ -44,19 +44,19 @@ class LogitEdits:
     _next: int = 0
 
     def begin_row(self, row: int) -> None:
-        """What follows belongs to this row of logits."""
+        """Start the changes of a row of logits. The next calls belong to this row."""
         self._row, self._next = row, 0
 
     def add(self, tokens: Sequence[int] | Ints, biases: float | Floats) -> None:
-        """Add to the logits of some different tokens; one bias for all, or one for each."""
+        """Add biases to the logits of different tokens: one bias for all tokens, or one for each."""
         self._edit(tokens, 1.0, biases)
 
     def forbid(self, tokens: Sequence[int] | Ints) -> None:
-        """Make some tokens impossible."""
+        """Make tokens impossible: add minus infinity to their logits."""
         self._edit(tokens, 1.0, -np.inf)
 
     def penalise(self, tokens: Sequence[int] | Ints, penalty: float) -> None:
-        """Make some different tokens less likely: divide positive logits, multiply negative ones (CTRL, 2019)."""
+        """Make different tokens less likely: divide positive logits, multiply negative ones (CTRL, 2019)."""
         self._edit(tokens, min(max(penalty, 1 / _MAX_PENALTY), _MAX_PENALTY), 0.0)
 
     def _edit(self, tokens: Sequence[int] | Ints, penalty: float | Floats, bias: float | Floats) -> None:
@@ -68,7 +68,7 @@ class LogitEdits:
         self._next += 1
 
     def gather(self) -> list[EditPass]:
-        """All changes, in the order in which to apply them; no element occurs twice in a pass."""
+        """Return the passes in the order in which to apply them. No logit occurs twice in one pass."""
         return [_gather(edits) for edits in self._passes]
 
 

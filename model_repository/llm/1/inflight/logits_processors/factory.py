@@ -1,4 +1,4 @@
-"""The logits processors that a request needs, in the order in which they apply."""
+"""Creates the logits processors that a request needs, in the order in which they apply."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ def make_processors(
     bad_words: Sequence[Sequence[int]],
     vocab_size: int,
 ) -> tuple[LogitsProcessor, ...]:
-    """New processors for one request; none for a request that asks for no change."""
+    """Return new processors for one request. Empty if the request changes no logits."""
     return tuple(_make(params, prompt_ids, stop_token_ids, bad_words, vocab_size))
 
 
@@ -39,5 +39,5 @@ def _make(
     if bad_words:
         yield BadWords(bad_words)
     if params.min_tokens:
-        # A tokenizer may name an end-of-sequence token that the model has no logit for.
+        # A tokenizer may name an end-of-sequence token for which the model has no logit.
         yield MinTokens(params.min_tokens, (token for token in stop_token_ids if token < vocab_size))

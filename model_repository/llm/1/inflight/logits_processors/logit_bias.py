@@ -1,4 +1,4 @@
-"""`logit_bias`: numbers that are added to the logits of some tokens."""
+"""`logit_bias`: numbers to add to the logits of some tokens."""
 
 from collections.abc import Mapping
 
@@ -18,4 +18,4 @@ class LogitBias:
         edits.add(self._tokens, self._biases)
 
     def accept(self, token_id: int) -> None:
-        """The biases stay as they are."""
+        """Do nothing: the biases are constant."""

@@ -1,4 +1,4 @@
-"""`min_tokens`: no token that would end the output before it is that long."""
+"""`min_tokens`: no token may end the output before the output has this length."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from inflight.logits_processors.edits import LogitEdits
 
 
 class MinTokens:
-    """Forbids the tokens that end the output, for its first `min_tokens` tokens."""
+    """Forbids the tokens that end the output, during the first `min_tokens` tokens."""
 
     def __init__(self, min_tokens: int, stop_token_ids: Iterable[int]) -> None:
         self._left = min_tokens

@@ -7,7 +7,7 @@ from inflight.logits_processors.token_counts import TokenCounts
 
 
 class OutputPenalties:
-    """Subtracts `presence` once from each token of the output, and `frequency` once for each occurrence."""
+    """Subtracts `presence` once from the logit of each token of the output, and `frequency` once per occurrence."""
 
     def __init__(self, presence: float, frequency: float) -> None:
         self._presence, self._frequency = presence, frequency

@@ -1,4 +1,4 @@
-"""What a logits processor is."""
+"""The interface of logits processors."""
 
 from typing import Protocol
 
@@ -6,13 +6,13 @@ from inflight.logits_processors.edits import LogitEdits
 
 
 class LogitsProcessor(Protocol):
-    """Changes the logits of one request's next token; an instance belongs to one request and keeps its state.
+    """Changes the logits of a request's next token. Each instance belongs to one request and keeps its state.
 
-    A request's processors apply one after the other, in the order of `factory.make_processors`.
+    The processors of a request apply one after another, in the order of `factory.make_processors`.
     """
 
     def edit(self, edits: LogitEdits) -> None:
-        """Say what to change in the row of the next token. Called once a step, when the request samples."""
+        """Add changes to the row of the next token. Called once in each step in which the request samples."""
 
     def accept(self, token_id: int) -> None:
-        """Take note of a new output token. Called when a step is committed."""
+        """Record a new output token. Called when a step is committed."""

@@ -7,7 +7,7 @@ from inflight.logits_processors.token_counts import TokenCounts
 
 
 class RepetitionPenalty:
-    """Penalises every token that the sequence holds, once however often it occurs."""
+    """Penalises every token of the sequence once, however often the token occurs."""
 
     def __init__(self, penalty: float, prompt_ids: Sequence[int]) -> None:
         self._penalty = penalty

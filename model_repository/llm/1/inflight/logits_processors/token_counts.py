@@ -1,4 +1,4 @@
-"""How often each token has occurred."""
+"""Counts how often each token has occurred."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class TokenCounts:
-    """The different tokens of a growing sequence, in arrays that a step reads as they are. Adding takes O(1)."""
+    """The different tokens of a growing sequence and their counts, as arrays. Adding a token takes O(1)."""
 
     def __init__(self, token_ids: Iterable[int] = ()) -> None:
         self._index: dict[int, int] = {}
@@ -29,10 +29,10 @@ class TokenCounts:
 
     @property
     def tokens(self) -> NDArray[np.int64]:
-        """[N], each token once."""
+        """The different tokens, [N]."""
         return self._tokens[: len(self._index)]
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """[N], how often each of `tokens` has occurred."""
+        """How often each of `tokens` has occurred, [N]."""
         return self._counts[: len(self._index)]

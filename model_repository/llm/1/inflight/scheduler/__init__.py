@@ -1,1 +1,1 @@
-"""Who computes how many tokens in the next step. Torch-free."""
+"""Decides which requests compute how many tokens in the next step. It needs no torch."""

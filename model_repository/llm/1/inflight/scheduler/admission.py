@@ -1,4 +1,4 @@
-"""Whom the KV cache has room for: `batch_scheduler_policy`."""
+"""Admission policies (`batch_scheduler_policy`): whether the KV cache has room for another request."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,41 +19,45 @@ class Admission(ABC):
 
     @abstractmethod
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
-        """Whether a waiting request that would share the blocks `hit` may join."""
+        """Return whether a waiting request, which would share the blocks `hit`, may join."""
 
 
 class MaxUtilization(Admission):
-    """As soon as there are blocks for the tokens that a request has; when they run out, somebody is preempted.
+    """Admits a request as soon as there are blocks for its known tokens. When blocks run out, a request is preempted.
 
-    TensorRT-LLM's MAX_UTILIZATION, and what vLLM does.
+    TensorRT-LLM calls this MAX_UTILIZATION. vLLM does the same.
     """
 
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
-        """Blocks for what is known now."""
+        """Check the blocks for the known tokens."""
         return self.tables.fresh_blocks(request, hit) <= self.tables.pool.num_free
 
 
 class GuaranteedNoEvict(Admission):
-    """Only if everybody who runs can go on to `max_tokens`: TensorRT-LLM's GUARANTEED_NO_EVICT."""
+    """Admits a request only if it and all running requests can reach `max_tokens`.
+
+    TensorRT-LLM calls this GUARANTEED_NO_EVICT.
+    """
 
     preempts = False
 
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
-        """Blocks for the worst case, beside what those that run may still ask for."""
+        """Check the blocks for the worst case, in addition to what running requests may still need."""
         tables = self.tables
         grows = tables.blocks_for(request.max_cached_tokens) - tables.blocks_for(len(request.token_ids))
         return tables.fresh_blocks(request, hit) + grows <= tables.pool.num_free - tables.num_promised
 
 
 class FuturePeak(Admission):
-    """If the most that the running set will ever hold fits, by predicted output lengths.
+    """Admits a request if the peak memory of the running set fits, according to predicted output lengths.
 
-    The Past-Future scheduler (ASPLOS'25): requests end in the order of their remaining lengths, so the set is largest
-    when one of them ends. Lengths are drawn from those of the past; preemption helps out where they were too short.
+    This is the Past-Future scheduler (ASPLOS'25). Requests end in the order of their remaining lengths, so memory use
+    peaks when one of them ends. Output lengths are drawn from those of past requests. If they prove too short, requests
+    are preempted.
     """
 
-    # Requests get lengths spread over what is known of lengths, each its own for good: multiples of the golden ratio
-    # fill the range evenly. One quantile for all would reserve for many long outputs at once, which never come.
+    # Each request keeps its own quantile of the past lengths. Multiples of the golden ratio spread these evenly.
+    # The same quantile for all requests would reserve blocks for many long outputs at once, which never occur.
     _GOLDEN_RATIO = 0.6180339887498949
 
     def __init__(self, tables: BlockTables, lengths: LengthPredictor) -> None:
@@ -61,18 +65,18 @@ class FuturePeak(Admission):
         self._lengths = lengths
 
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
-        """Blocks for what is known now, and at the predicted peak."""
+        """Check the blocks for the known tokens and for the predicted peak."""
         if self.tables.fresh_blocks(request, hit) > self.tables.pool.num_free:
             return False
         return not running or self._peak([*running.values(), request]) <= self.tables.pool.num_blocks
 
     def _peak(self, requests: Sequence[Request]) -> int:
-        """Blocks held when the set is largest; shared ones count for each, which is on the safe side."""
+        """Return the blocks in use at the peak. A shared block counts once for each request, which is the safe side."""
         ends = sorted(((self._remaining(r), len(r.token_ids)) for r in requests), reverse=True)
         peak = tokens = 0
         for count, (left, known) in enumerate(ends, start=1):
             tokens += known
-            # Of each sequence's last block, half is empty on average.
+            # On average, half of the last block of each sequence is empty.
             peak = max(peak, tokens + count * (left + self.tables.block_size // 2))
         return self.tables.blocks_for(peak)
 

@@ -1,4 +1,4 @@
-"""When waiting requests may join: `batching_strategy`."""
+"""Batching strategies (`batching_strategy`): when waiting requests may join."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,34 +9,34 @@ from inflight.scheduler.waiting_queue import WaitingQueue
 
 
 class Batching(ABC):
-    """Offers the scheduler waiting requests one by one."""
+    """Offers waiting requests to the scheduler, one by one."""
 
     mixes = True
-    """Whether a step may hold decodes and prompts together."""
+    """Whether a step may hold both decodes and prompts."""
 
     wakes_at: float | None = None
-    """When to look again though nothing arrives, as nobody runs and a batch may fill up till then."""
+    """When to plan again even if nothing arrives. Set while no request runs and a batch may still fill."""
 
     def begin_step(self, now: float) -> None:
-        """A step is about to be planned."""
+        """Called before a step is planned."""
 
     @abstractmethod
     def next(self, now: float) -> Request | None:
-        """The waiting request to admit next, if any."""
+        """Return the waiting request to admit next, if any."""
 
     def joined(self, request: Request) -> None:
-        """The request that `next` gave was admitted."""
+        """Called when the request from `next` has been admitted."""
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
-        """A step took so long."""
+        """Called with the duration of a step."""
 
     def padding(self, num_decodes: int) -> int:
-        """A step is planned, with so many decodes. Returns the tokens that a padded batch would compute besides."""
+        """Called when a step is planned. Return the additional tokens that a padded batch would compute."""
         return 0
 
 
 class Continuous(Batching):
-    """At every step (Orca, OSDI'22)."""
+    """Lets requests join at every step (Orca, OSDI'22)."""
 
     def __init__(
         self, waiting: WaitingQueue, running: Mapping[str, Request], *, mixes: bool = True, delay_factor: float = 0.0
@@ -49,12 +49,15 @@ class Continuous(Batching):
         self._delays = False
 
     def begin_step(self, now: float) -> None:
-        """While others run, let arrivals gather until the first has waited as `delay_factor` says (as in vLLM)."""
+        """While requests run, let arrivals gather until the first has waited long enough (as in vLLM).
+
+        Long enough is `delay_factor` times the duration of the last step with prompts.
+        """
         first = self._waiting.first() if self._delay_factor and self._running else None
         self._delays = first is not None and now - first.arrival < self._delay_factor * self._prefill_seconds
 
     def next(self, now: float) -> Request | None:
-        """Whoever is first in the queue."""
+        """Return the first request in the queue, or None while arrivals gather."""
         return None if self._delays else self._waiting.first()
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
@@ -64,31 +67,31 @@ class Continuous(Batching):
 
 
 class RunToCompletion(Batching):
-    """A batch at a time: the next begins when the last request of this one has ended.
+    """Runs one batch at a time: the next batch begins when the last request of this one has ended.
 
-    A batch fills while its prompts are computed and closes with its first decode. Requests that end early keep their
-    slots. We compute no padding, but count it: prompts padded to the batch's longest, and slots that are empty.
+    A batch fills while its prompts are computed, and closes with its first decode. Requests that end early keep their
+    slots. Padding is counted but not computed: prompts padded to the longest of the batch, and empty slots.
     """
 
     mixes = False
 
     def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float) -> None:
-        """`slots` is the most requests of a batch, `wait` the seconds that one may take to fill."""
+        """`slots` is the maximum number of requests in a batch, `wait` the seconds that a batch may take to fill."""
         self.waiting = waiting
         self._running = running
         self._slots = slots
         self._wait = wait
         self._open = False
         self.taken = 0
-        """Requests of the batch."""
+        """Number of requests in the batch."""
         self.tokens = 0
-        """Tokens that they joined with."""
+        """Tokens that these requests had when they joined."""
         self._longest = 0
         self._padded = 0
-        """Padding of its prompts that has been counted."""
+        """Padding of the batch's prompts that has been counted."""
 
     def begin_step(self, now: float) -> None:
-        """Open a batch if nobody runs and enough has gathered, or the first one waits no longer."""
+        """If no request runs, open a batch once enough requests have gathered or the first has waited long enough."""
         self.wakes_at = None
         if self._running:
             return
@@ -103,28 +106,28 @@ class RunToCompletion(Batching):
             self.wakes_at = first.arrival + self._wait
 
     def gathered(self) -> bool:
-        """Whether a batch is full."""
+        """Return whether enough requests wait to fill a batch."""
         return len(self.waiting) >= self._slots
 
     def opened(self) -> None:
-        """A batch is about to fill."""
+        """Called when a batch opens."""
 
     def candidate(self) -> Request | None:
-        """Who would join next."""
+        """Return the request that would join next."""
         return self.waiting.first()
 
     def next(self, now: float) -> Request | None:
-        """Whoever is next, as long as the batch is open and has slots."""
+        """Return the next request while the batch is open and has free slots."""
         return self.candidate() if self._open and self.taken < self._slots else None
 
     def joined(self, request: Request) -> None:
-        """Take a seat."""
+        """Give the request a slot of the batch."""
         self.taken += 1
         self.tokens += len(request.token_ids)
         self._longest = max(self._longest, len(request.token_ids))
 
     def padding(self, num_decodes: int) -> int:
-        """What the newcomers add to the padding of the batch's prompts; or its empty slots, and then it closes."""
+        """Return the padding that new prompts add. With decodes, also close the batch and add its empty slots."""
         newly = self.taken * self._longest - self.tokens - self._padded
         self._padded += newly
         if not num_decodes:
@@ -138,7 +141,7 @@ class Static(RunToCompletion):
 
 
 class Dynamic(RunToCompletion):
-    """Batches of about so many prompt tokens, as they come: Triton's dynamic batching, by tokens."""
+    """Batches of about `tokens` prompt tokens in queue order: Triton's dynamic batching, measured in tokens."""
 
     def __init__(
         self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float, tokens: int
@@ -147,11 +150,11 @@ class Dynamic(RunToCompletion):
         self._max_tokens = tokens
 
     def gathered(self) -> bool:
-        """Whether all slots would be taken, or the tokens suffice."""
+        """Return whether enough requests or enough tokens wait to fill a batch."""
         return super().gathered() or self.waiting.num_tokens >= self._max_tokens
 
     def candidate(self) -> Request | None:
-        """The first in the queue, if the batch keeps within its tokens; one alone may be longer."""
+        """Return the first request in the queue if the batch stays within its tokens. A single one may be longer."""
         request = super().candidate()
         if request is None or (self.taken and self.tokens + len(request.token_ids) > self._max_tokens):
             return None
@@ -159,13 +162,13 @@ class Dynamic(RunToCompletion):
 
 
 class Bucketed(RunToCompletion):
-    """Batches of requests with prompts of similar length, so that less is padded.
+    """Batches of requests with prompts of similar length, so that there is less padding.
 
-    Of the first requests in the queue, sorted by length and cut into buckets, the bucket with the very first one runs:
-    nobody waits for ever.
+    The first requests in the queue are sorted by length and cut into buckets. The bucket with the very first request of
+    the queue runs, so that no request waits forever.
     """
 
-    # How many batches' worth of requests are sorted.
+    # Number of requests that are sorted, in full batches.
     _WINDOW = 8
 
     def __init__(self, waiting: WaitingQueue, running: Mapping[str, Request], *, slots: int, wait: float) -> None:
@@ -180,10 +183,10 @@ class Bucketed(RunToCompletion):
         self._bucket = by_length[first : first + self._slots]
 
     def candidate(self) -> Request | None:
-        """The next of the bucket that waits; one that is held now may come later."""
+        """Return the next waiting request of the bucket. A request that is held now may come later."""
         return next((request for request in self._bucket if self.waiting.has(request)), None)
 
     def joined(self, request: Request) -> None:
-        """Take a seat, once."""
+        """Give the request a slot, and remove it from the bucket."""
         super().joined(request)
         self._bucket.remove(request)

@@ -1,4 +1,4 @@
-"""What a committed step brought to a request."""
+"""The result of a committed step for one request."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,10 +7,10 @@ from inflight.request import Request
 
 
 class Committed(NamedTuple):
-    """A request that sampled in a step, and what it got."""
+    """A request that sampled in a step, with its new tokens."""
 
     request: Request
     token_ids: Sequence[int]
-    """The new tokens that belong to its output."""
+    """The new tokens that belong to the output of the request."""
     finish_reason: str | None
-    """None while it goes on."""
+    """None if the request goes on."""

@@ -1,4 +1,4 @@
-"""Makes the exchangeable parts of a scheduler that its settings name."""
+"""Creates the exchangeable parts of a scheduler from its settings."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ from inflight.scheduler.waiting_queue import WaitingQueue
 def make_policy(
     config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, lengths: LengthPredictor
 ) -> SchedulingPolicy:
-    """What `scheduling_policy` names."""
+    """Create the policy that `scheduling_policy` names."""
 
     def uncached(request: Request) -> int:
         return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
@@ -43,7 +43,7 @@ def make_policy(
 
 
 def make_admission(config: SchedulerConfig, tables: BlockTables, lengths: LengthPredictor) -> Admission:
-    """What `batch_scheduler_policy` names."""
+    """Create the admission policy that `batch_scheduler_policy` names."""
     if config.batch_scheduler_policy == "future_peak":
         return FuturePeak(tables, lengths)
     if config.batch_scheduler_policy == "guaranteed_no_evict":
@@ -52,7 +52,7 @@ def make_admission(config: SchedulerConfig, tables: BlockTables, lengths: Length
 
 
 def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mapping[str, Request]) -> Batching:
-    """What `batching_strategy` names."""
+    """Create the strategy that `batching_strategy` names."""
     slots, wait = config.max_num_seqs, config.batch_wait_ms / 1e3
     match config.batching_strategy:
         case "static":
@@ -65,7 +65,7 @@ def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mappi
 
 
 def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
-    """What `token_budget` names."""
+    """Create the budget that `token_budget` names."""
     if config.token_budget == "adaptive":
         target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
         return AdaptiveBudget(config.max_num_batched_tokens, target, times)
@@ -73,7 +73,7 @@ def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
 
 
 def check_levels(policy: str, levels: int) -> None:
-    """Raises ValueError if a scheduling policy and the number of priority levels do not go together."""
+    """Raise ValueError if a scheduling policy does not work with the number of priority levels."""
     if policy == "priority" and levels < 2:
         raise ValueError(f"scheduling_policy is 'priority'; priority_levels is {levels}, it must be at least 2")
     if policy == "fair" and levels:

@@ -1,4 +1,4 @@
-"""How long outputs will be, by how long they were."""
+"""Predicts output lengths from the lengths of past outputs."""
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
@@ -11,10 +11,10 @@ _ENOUGH = 10
 
 
 class LengthPredictor:
-    """Running quantiles of output lengths, tenant by tenant; a tenant with few outputs yet is predicted by all of them.
+    """Running quantiles of output lengths, per tenant. For a tenant with few outputs, the outputs of all tenants count.
 
-    As in the Past-Future scheduler (ASPLOS'25) a request that has generated n tokens is predicted by the past outputs
-    that were longer than n.
+    As in the Past-Future scheduler (ASPLOS'25), the prediction for a request that has generated n tokens uses only past
+    outputs longer than n.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class LengthPredictor:
         self._by_tenant: OrderedDict[str, _Lengths] = OrderedDict()
 
     def observe(self, request: Request) -> None:
-        """Learn from a request that has finished by itself."""
+        """Learn from a request whose output is complete."""
         self._all.add(request.num_output)
         lengths = self._by_tenant.setdefault(request.tenant, _Lengths())
         lengths.add(request.num_output)
@@ -31,7 +31,10 @@ class LengthPredictor:
             self._by_tenant.popitem(last=False)
 
     def remaining(self, request: Request, quantile: float = 0.5) -> int:
-        """Tokens that a request will still generate, at least 1; its `max_tokens` as long as nothing is known."""
+        """Predict how many tokens a request will still generate, at least 1.
+
+        While too few past outputs are known, the request is expected to reach its `max_tokens`.
+        """
         lengths = self._by_tenant.get(request.tenant)
         if lengths is None or lengths.num_over(request.num_output) < _ENOUGH:
             lengths = self._all
@@ -42,7 +45,7 @@ class LengthPredictor:
 
 
 class _Lengths:
-    """The newest lengths, sorted."""
+    """The newest lengths, also in sorted order."""
 
     def __init__(self) -> None:
         self._newest: deque[int] = deque()

@@ -1,4 +1,4 @@
-"""What the scheduler decides for one step. All that runs, counts or draws the step works from the plan alone."""
+"""The scheduler's plan for one step. The code that runs, counts or traces the step reads only the plan."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ from inflight.scheduler.prefill_budget import PrefillBudget
 
 
 class Want(Enum):
-    """What a request is to get at the end of its share of a step."""
+    """What a request gets at the end of a step."""
 
     NOTHING = auto()
-    """More of its tokens are to be computed first."""
+    """No token: more of the request's tokens must be computed first."""
     TOKEN = auto()
     """A new token, after the last known one."""
 
 
 class ScheduledRequest(NamedTuple):
-    """One request's share of a step, fixed when it is planned."""
+    """The scheduled tokens of one request in a step. They are fixed when the step is planned."""
 
     request: Request
-    """Whose share it is. Of the request itself a step reads only what never changes, such as its parameters."""
+    """A step reads only the constant fields of the request, such as its parameters."""
     first: int
-    """Position of the share's first token in the sequence: so many tokens are computed already."""
+    """Position of the first scheduled token in the sequence. It is also the number of tokens already computed."""
     token_ids: list[int]
-    """The tokens to compute, in the order of the sequence."""
+    """The tokens to compute, in sequence order."""
     want: Want
     begins: bool
-    """Nothing of the request has been computed before."""
+    """Whether this is the first step of the request."""
     last_token_at: float | None
     """When the request got its newest token, on the clock of `Request.arrival`; None before the first one."""
 
@@ -43,7 +43,7 @@ class ScheduledRequest(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position after the share's last token."""
+        """Position after the last scheduled token."""
         return self.first + len(self.token_ids)
 
     @property
@@ -53,7 +53,7 @@ class ScheduledRequest(NamedTuple):
 
     @classmethod
     def next_of(cls, request: Request, num_tokens: int) -> "ScheduledRequest":
-        """A request's next `num_tokens` uncomputed tokens; it samples if these are all that are known."""
+        """Schedule the next `num_tokens` uncomputed tokens of a request. It samples if no known tokens remain."""
         first, known = request.num_computed, request.token_ids
         end = first + num_tokens
         want = Want.TOKEN if end == len(known) else Want.NOTHING
@@ -71,33 +71,33 @@ class ScheduledRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The shares of a step, decodes (one token each) before prompt chunks. R shares."""
+    """The R scheduled requests of a step: decodes (one token each) before prompt chunks."""
 
     scheduled: tuple[ScheduledRequest, ...]
     block_tables: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    """[R, blocks]: where keys and values of each share's sequence are, see `BlockTables.gather`."""
+    """[R, blocks]: the blocks with the keys and values of each request, see `BlockTables.gather`."""
     preempted: tuple[Request, ...] = ()
-    """Requests that gave their blocks back and wait again."""
+    """Requests that lost their blocks and wait again."""
     swapped_out: tuple[tuple[int, int], ...] = ()
-    """Copies to make before anything else: from this block to that host block."""
+    """Copies to make before anything else: (block, host block)."""
     swapped_in: tuple[tuple[int, int], ...] = ()
-    """Copies to make after those: from this host block to that block."""
+    """Copies to make after `swapped_out`: (host block, block)."""
     padding: int = 0
-    """Tokens that a padded batch would compute besides, where the batching strategy pads."""
+    """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None
-    """Most prompt tokens that the step could have taken, and why."""
+    """Maximum number of prompt tokens that the step could have had, and the setting that determined it."""
 
     @cached_property
     def num_tokens(self) -> int:
         """Tokens to compute."""
-        return sum([len(share.token_ids) for share in self.scheduled])
+        return sum([len(scheduled.token_ids) for scheduled in self.scheduled])
 
     @cached_property
     def num_cached(self) -> int:
         """Tokens computed before, whose keys and values the step reads."""
-        return sum([share.first for share in self.scheduled])
+        return sum([scheduled.first for scheduled in self.scheduled])
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:
-        """The shares that end with a new token; a step gives a result for each, in this order."""
-        return [share for share in self.scheduled if share.want is Want.TOKEN]
+        """The scheduled requests that get a new token. A step returns one result for each, in this order."""
+        return [scheduled for scheduled in self.scheduled if scheduled.want is Want.TOKEN]

@@ -1,4 +1,4 @@
-"""How many prompt tokens a step takes beside its decodes: `token_budget`."""
+"""Budgets (`token_budget`): how many prompt tokens a step may have beside its decodes."""
 
 from typing import NamedTuple
 
@@ -6,38 +6,41 @@ from inflight.scheduler.step_time import StepTimeModel
 
 
 class PrefillBudget(NamedTuple):
-    """Most prompt tokens of a step, and the setting that says so."""
+    """Maximum number of prompt tokens in a step, and the setting that determines it."""
 
     tokens: int
     set_by: str
 
 
 class FixedBudget:
-    """What the decodes leave of `max_num_batched_tokens` (Sarathi-Serve, OSDI'24)."""
+    """Gives prompts what the decodes leave of `max_num_batched_tokens` (Sarathi-Serve, OSDI'24)."""
 
     def __init__(self, max_num_batched_tokens: int) -> None:
         self.tokens = max_num_batched_tokens
 
     def for_prompts(self, decodes: int, cached: int, waiting: int) -> PrefillBudget:
-        """For a step with so many decodes, which read so many cached tokens, while so many wait for their first one."""
+        """Return the budget of a step.
+
+        The step has `decodes` decodes, which read `cached` cached tokens. `waiting` requests have no decode in it.
+        """
         return PrefillBudget(self.tokens - decodes, "max_num_batched_tokens")
 
 
 class AdaptiveBudget(FixedBudget):
-    """At most what the step-time model says keeps the step within a target, so that decodes come at its pace.
+    """Lowers the fixed budget so that the step stays within a target time, according to the step-time model.
 
-    Without a target, a step's time is divided by who waits for it: prompts get three quarters of what the decodes take
-    alone, and more in a rush, where a request that waits for its first token counts as eight that decode. So the gaps
-    of many users stay under twice the undisturbed ones in steady traffic. Few decodes take so little time that their
-    share would cut prompts into crumbs, hence a least chunk. Without decodes nobody waits for the step, and the fixed
-    budget holds.
+    Without a target, prompts get three quarters of the time that the decodes take alone. They get more when many
+    requests wait: a request that waits for its first token counts as eight that decode. In steady traffic with many
+    users, the gaps between tokens therefore stay under twice those without prompts. A few decodes take so little time
+    that three quarters of it would cut prompts into tiny chunks; a minimum chunk prevents this. Without decodes, no
+    request waits for the step, so the fixed budget applies.
     """
 
-    # However slow the steps are, prompts have to get on.
+    # However slow the steps are, prompts must make progress.
     _MIN = 16
     _SHARE = 0.75
     _WEIGHT_OF_WAITING = 8
-    # Matrix products of fewer rows take hardly less time.
+    # Matrix products with fewer rows take hardly less time.
     _MIN_CHUNK = 64
 
     def __init__(self, max_num_batched_tokens: int, target_seconds: float | None, times: StepTimeModel) -> None:
@@ -46,7 +49,7 @@ class AdaptiveBudget(FixedBudget):
         self._times = times
 
     def for_prompts(self, decodes: int, cached: int, waiting: int) -> PrefillBudget:
-        """The fixed budget, or less."""
+        """Return the fixed budget, or a smaller one."""
         full = super().for_prompts(decodes, cached, waiting)
         if not decodes:
             return full

@@ -1,4 +1,4 @@
-"""Rules of the waiting queue, named and meant as in Triton's `dynamic_batching`, and what they mean for a request."""
+"""Rules of the waiting queue, with the names and meanings of Triton's `dynamic_batching`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,23 +13,23 @@ DELAY = "DELAY"
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Triton's ModelQueuePolicy: what may wait at a priority level, and how long.
+    """Triton's ModelQueuePolicy: how many requests may wait at a priority level, and for how long.
 
     Raises:
         ValueError: a value is out of its bounds; the message names the field, the value and the bound.
     """
 
     max_queue_size: int = 0
-    """Most requests of the level that wait; 0: only the engine's own max_queue_size bounds them."""
+    """Maximum number of waiting requests of the level. 0: only the engine's own `max_queue_size` applies."""
 
     default_timeout_microseconds: int = 0
-    """How long a request may wait before `timeout_action` is taken; 0: without end."""
+    """How long a request may wait for its first step before `timeout_action` applies. 0: no limit."""
 
     allow_timeout_override: bool = False
-    """Heed a request's own timeout. It may shorten the wait, not lengthen it."""
+    """Accept a request's own timeout. It can shorten the wait but not lengthen it."""
 
     timeout_action: str = REJECT
-    """`REJECT`: refuse a request that waited too long. `DELAY`: let it wait behind all of its level that did not."""
+    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level."""
 
     def __post_init__(self) -> None:
         for name in ("max_queue_size", "default_timeout_microseconds"):
@@ -40,10 +40,11 @@ class QueuePolicy:
             raise ValueError(f"timeout_action is {self.timeout_action!r}; it must be {REJECT} or {DELAY}")
 
     def set_limits(self, request: Request) -> None:
-        """Write into a request until when it may wait and until when it may run, from its arrival on.
+        """Set the times until which a request may wait and run, counted from its arrival.
 
-        A timeout of the request's own (microseconds; 0: none) ends it wherever it is, if it is heeded and the action is
-        REJECT. The default timeout bounds the wait alone, as in Triton. A deadline (milliseconds) always counts.
+        The request's own timeout (microseconds; 0: none) counts only with `allow_timeout_override`. If the action is
+        REJECT, the request's own timeout ends the request whether it waits or runs. The default timeout limits only the
+        wait, as in Triton. A deadline (milliseconds) always counts.
         """
         deadline_ms = request.options.deadline_ms
         own = request.options.timeout if self.allow_timeout_override else 0
@@ -59,14 +60,14 @@ class QueuePolicy:
 class QueuePolicies:
     """The policy of each priority level.
 
-    Levels count from 1, the highest; with `priority_levels` 0 there is one level, called 0.
+    Levels count from 1, the highest. If `priority_levels` is 0, the only level is 0.
 
     Raises:
         ValueError: fields contradict each other; the message names them.
     """
 
     default: QueuePolicy = field(default_factory=QueuePolicy)
-    """For levels that have none of their own."""
+    """Policy of levels that have none of their own."""
 
     priority_levels: int = 0
     default_priority_level: int = 0
@@ -87,23 +88,24 @@ class QueuePolicies:
                 )
 
     def level(self, priority: int) -> int:
-        """The level that a request's priority stands for: as in Triton the default one if there is no such level."""
+        """Return the level of a request's priority. As in Triton, it is the default level if no such level exists."""
         return priority if 1 <= priority <= self.priority_levels else self.default_priority_level
 
     def of(self, level: int) -> QueuePolicy:
-        """The policy of a level."""
+        """Return the policy of a level."""
         return self.by_level.get(level, self.default)
 
     def apply(self, request: Request) -> None:
-        """Write into a request, which has its arrival time, its level and until when it may wait and run."""
+        """Set a request's level, and the times until which it may wait and run. Its arrival time must be set."""
         request.priority = self.level(request.options.priority)
         self.of(request.priority).set_limits(request)
 
 
 def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:
-    """Policies by level from decoded JSON: `{"1": {"max_queue_size": 10}}`.
+    """Return the policies by level from decoded JSON: `{"1": {"max_queue_size": 10}}`.
 
-    What a level leaves out has the defaults of `QueuePolicy`, not the values of the default policy, as in Triton.
+    As in Triton, fields that a level leaves out get the defaults of `QueuePolicy`, not the values of the default
+    policy.
 
     Raises:
         ValueError: a level or a policy is malformed; the message names the level, the field and the bound.

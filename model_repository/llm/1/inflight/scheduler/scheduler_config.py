@@ -1,4 +1,4 @@
-"""How requests are ordered, admitted, batched and preempted: what `Scheduler` is told, checked when it is made."""
+"""Settings of the scheduler: how it orders, admits, batches and preempts requests."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _MAX_TENANT_WEIGHTS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
-    """Settings of the scheduler. Names are vLLM's or TensorRT-LLM's where one of them has it.
+    """Settings of the scheduler. A setting that vLLM or TensorRT-LLM also has bears the name that it has there.
 
     Raises:
         ValueError: a value is out of its bounds; the message names the field, the value and the bound.

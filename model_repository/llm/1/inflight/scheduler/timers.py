@@ -1,4 +1,4 @@
-"""When something is due for a request."""
+"""Timers of requests."""
 
 import itertools
 import math
@@ -9,11 +9,11 @@ from inflight.request import Request
 
 
 class Timers:
-    """One point in time for each of some requests. Costs follow what comes due, not what is pending."""
+    """At most one timer per request. The cost of `due` depends on the timers that are due, not on all timers."""
 
     def __init__(self) -> None:
         self._sorted: SortedList[tuple[float, int, Request]] = SortedList()
-        """By time, then by when the timer was set."""
+        """By time, then in the order in which the timers were set."""
         self._entries: dict[str, tuple[float, int, Request]] = {}
         self._numbers = itertools.count()
 
@@ -22,23 +22,23 @@ class Timers:
 
     @property
     def next_due(self) -> float:
-        """The earliest time that a timer is set to; infinity if none is."""
+        """The time of the earliest timer; infinity if there is none."""
         return float(self._sorted[0][0]) if self._sorted else math.inf
 
     def set(self, request: Request, when: float) -> None:
-        """Let a request that has no timer come due at `when`, in seconds on the clock that `due` is asked with."""
+        """Set a timer for a request that has none. `when` is in seconds, on the same clock as the `now` of `due`."""
         entry = when, next(self._numbers), request
         self._entries[request.request_id] = entry
         self._sorted.add(entry)
 
     def clear(self, request_id: str) -> None:
-        """Forget a request's timer, if it has one."""
+        """Remove a request's timer, if it has one."""
         entry = self._entries.pop(request_id, None)
         if entry is not None:
             self._sorted.remove(entry)
 
     def due(self, now: float) -> list[Request]:
-        """Requests whose time has come, the earliest first; their timers are gone."""
+        """Return the requests whose timers are due, earliest first, and remove these timers."""
         due: list[Request] = []
         while self.next_due <= now:
             due.append(self._sorted.pop(0)[2])

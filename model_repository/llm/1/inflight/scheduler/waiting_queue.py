@@ -1,4 +1,4 @@
-"""Requests that wait for admission."""
+"""The queue of requests that wait to be admitted."""
 
 import itertools
 from collections import Counter
@@ -12,26 +12,26 @@ from inflight.scheduler.timers import Timers
 
 
 class WaitingQueue:
-    """By priority level, unless the policy weighs levels itself, then in the policy's order.
+    """Orders requests by priority level, unless the policy weighs levels itself, and then by the policy.
 
-    Last of a level come those that waited longer than their timeout where the level's `timeout_action` is DELAY.
-    Priority is strict, as in Triton: as long as requests of a higher level come in, those of a lower one wait.
+    If the `timeout_action` of a level is DELAY, requests that have waited longer than their timeout come last in the
+    level. Priority is strict, as in Triton: while requests of a higher level wait, those of a lower level wait too.
     """
 
     def __init__(self, limits: QueuePolicies, policy: SchedulingPolicy | None = None) -> None:
         self._limits = limits
         self._policy = policy or Fcfs()
         self._orders: dict[tuple[int, bool], Order] = {}
-        """Requests that wait, by level and whether they were delayed; none is empty."""
+        """Waiting requests by (level, whether they were delayed). There are no empty orders."""
         self._here: dict[str, tuple[Request, tuple[int, bool]]] = {}
         self._held: list[tuple[Request, bool]] = []
         self._timers = Timers()
-        # Other threads ask for these two: who is held for a moment still waits.
+        # Other threads read these two, so they include requests that are held, which still wait.
         self._size = 0
         self._at_level: Counter[int] = Counter()
         self._numbers = itertools.count()
         self.num_tokens = 0
-        """Known tokens of all that wait."""
+        """Known tokens of all waiting requests."""
 
     def __len__(self) -> int:
         return self._size
@@ -45,19 +45,19 @@ class WaitingQueue:
             yield from self._orders[key]
 
     def count(self, level: int) -> int:
-        """How many requests of a priority level wait."""
+        """Return how many requests of a priority level wait."""
         return self._at_level[level]
 
     def has(self, request: Request) -> bool:
-        """Whether this very request waits, not another of its id."""
+        """Return whether this request object waits, and not another one with the same id."""
         return self._here.get(request.request_id, (None,))[0] is request
 
     def is_delayed(self, request: Request) -> bool:
-        """Whether a request that waits has waited longer than its timeout."""
+        """Return whether a waiting request was delayed because it has waited longer than its timeout."""
         return self._here[request.request_id][1][1]
 
     def add(self, request: Request) -> None:
-        """Queue a newcomer."""
+        """Queue a new request."""
         request.number = next(self._numbers)
         self.put(request, delayed=False, newcomer=True)
         self._count(request, 1)
@@ -65,7 +65,7 @@ class WaitingQueue:
             self._timers.set(request, request.wait_until)
 
     def put_back(self, request: Request) -> None:
-        """Queue a request that had run; it has waited and times out no more."""
+        """Queue a preempted request again. It no longer times out in the queue."""
         self.put(request, delayed=False)
         self._count(request, 1)
 
@@ -75,7 +75,7 @@ class WaitingQueue:
         self.num_tokens += change * len(request.token_ids)
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
-        """Give a request its place; whether it counts as waiting is for `add`, `put_back` and `remove` to say."""
+        """Insert a request into its order. `add`, `put_back` and `remove` update the counts, not this method."""
         key = (0 if self._policy.merges_levels else request.priority, delayed)
         if key not in self._orders:
             self._orders[key] = (Fcfs() if delayed else self._policy).order()
@@ -83,11 +83,11 @@ class WaitingQueue:
         self._here[request.request_id] = request, key
 
     def first(self) -> Request | None:
-        """The request whose turn it is, which stays; None if nothing waits."""
+        """Return the next request without removing it; None if no request waits."""
         return self._orders[min(self._orders)].first() if self._orders else None
 
     def peek(self, count: int) -> list[Request]:
-        """The first `count` requests in order, which stay."""
+        """Return the first `count` requests in order, without removing them."""
         found: list[Request] = []
         while len(found) < count and (request := self.first()) is not None:
             self.hold(request)
@@ -96,17 +96,17 @@ class WaitingQueue:
         return found
 
     def hold(self, request: Request) -> None:
-        """Let the others pass a request until `release_held`."""
+        """Let other requests pass this one until `release_held`."""
         self._held.append((request, self.take(request)))
 
     def release_held(self) -> None:
-        """Give those that were held their places back."""
+        """Put the held requests back into their positions."""
         for request, delayed in self._held:
             self.put(request, delayed=delayed)
         self._held.clear()
 
     def remove(self, request_id: str) -> Request | None:
-        """Take a request out; None if it is not here."""
+        """Remove and return a request; None if it does not wait."""
         if request_id not in self._here:
             return None
         request, _ = self._here[request_id]
@@ -116,7 +116,7 @@ class WaitingQueue:
         return request
 
     def take(self, request: Request) -> bool:
-        """Take out a request that is here, but for its timer, and say whether it was delayed."""
+        """Remove a waiting request but keep its timer and the counts. Return whether the request was delayed."""
         _, key = self._here.pop(request.request_id)
         order = self._orders[key]
         order.remove(request.request_id)
@@ -126,13 +126,13 @@ class WaitingQueue:
 
     @property
     def next_due(self) -> float:
-        """When `expire` has something to do next; infinity if never."""
+        """When `expire` next has something to do; infinity if never."""
         return min([self._timers.next_due, *(order.next_due for order in self._orders.values())])
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
-        """Apply `timeout_action` to those whose `wait_until` has come, and give up those that the policy calls lost.
+        """Apply `timeout_action` to requests whose `wait_until` has passed, and remove those that the policy gives up.
 
-        Returns those that were taken out, each with the reason.
+        Return the removed requests, each with the reason.
         """
         ended = [given_up for order in self._orders.values() for given_up in order.expire(now)]
         for request, _ in ended:
@@ -140,7 +140,7 @@ class WaitingQueue:
         for request in self._timers.due(now):
             self.take(request)
             if self._limits.of(request.priority).timeout_action == DELAY:
-                request.number = next(self._numbers)  # Its old place is lost.
+                request.number = next(self._numbers)  # The request loses its old position.
                 self.put(request, delayed=True)
             else:
                 self._count(request, -1)

@@ -1,1 +1,1 @@
-"""Between text and tokens: chat template, incremental detokeniser, stop strings."""
+"""Conversion between text and tokens: chat template, incremental detokeniser, stop strings."""

@@ -1,4 +1,4 @@
-"""Chat messages to prompt tokens, through the model's own chat template."""
+"""Converts chat messages to prompt tokens with the model's own chat template."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from inflight.text.unicode import check_unicode
 
 
 def chat_prompt_ids(tokenizer: Any, messages: object) -> list[int]:
-    """Tokens of a conversation, with the header of the assistant's next message.
+    """Return the tokens of a conversation, including the header of the assistant's next message.
 
     Args:
         tokenizer: a transformers tokenizer.

@@ -1,12 +1,12 @@
-"""Holds text back while it may still turn out to be the beginning of a stop string."""
+"""Holds text back while it may be the beginning of a stop string."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes text through until one of `stops` completes, across any borders between the pieces.
+    """Passes text through until one of `stops` is complete. A stop string may span several pieces of text.
 
-    No more than the longest tail that some stop string begins with is ever held back.
+    Only the longest tail of the text that is also the beginning of a stop string is held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -14,9 +14,10 @@ class StopStrings:
         self._held = ""
 
     def push(self, piece: str, *, may_stop: bool = True) -> tuple[str, bool]:
-        """Take the next piece of text; return what may be shown by now and whether a stop string completed.
+        """Add the next piece of text. Return the text that may be shown now, and whether a stop string is complete.
 
-        When several complete within the piece the one that ends first counts. It is not shown, nor is what follows it.
+        If several stop strings are complete within the piece, the one that ends first counts. The stop string and the
+        text after it are not returned.
         """
         text = self._held + piece
         stop = self._first_to_end(text) if may_stop else None
@@ -28,12 +29,12 @@ class StopStrings:
         return text[: len(text) - held], False
 
     def flush(self) -> str:
-        """What is still held back, at the end of the output."""
+        """At the end of the output, return the text that is still held back."""
         held, self._held = self._held, ""
         return held
 
     def _first_to_end(self, text: str) -> int | None:
-        """Where the stop string begins that ends first in `text`; of those that end together, the longest."""
+        """Return the start of the stop string that ends first in `text`. If several end there, the longest counts."""
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         return min(found)[1] if found else None
 

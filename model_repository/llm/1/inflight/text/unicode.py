@@ -1,10 +1,10 @@
-"""What no tokenizer can read is refused by name."""
+"""Refuses text that is not valid Unicode, which no tokenizer can read."""
 
 from inflight.errors import InvalidRequest
 
 
 def check_unicode(name: str, text: str) -> None:
-    """Refuse text that holds half of a surrogate pair: JSON can escape one, and UTF-8 cannot hold it.
+    """Refuse text that holds half of a surrogate pair, which JSON can express and UTF-8 cannot.
 
     Raises:
         InvalidRequest: the message names the field.

@@ -1,1 +1,1 @@
-"""Queue policies: who is admitted next. One file each; `scheduling_policy` names them."""
+"""Scheduling policies (`scheduling_policy`): which request is admitted next. One file per policy."""

@@ -1,4 +1,4 @@
-"""Fair shares among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
+"""Fair sharing among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,23 +9,23 @@ from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPoli
 
 PROMPT_PRICE = 1.0
 OUTPUT_PRICE = 2.0
-"""What a token counts, as in the paper; a prompt token that the prefix cache held counts nothing."""
+"""Price of a token, as in the paper. Prompt tokens found in the prefix cache are free."""
 
 _MANY_TENANTS = 10_000
 
 
 class Fair(SchedulingPolicy):
-    """The tenant that had the least service for its weight goes next; within a tenant, first come, first served.
+    """Admits next the tenant with the least service relative to its weight. Within a tenant: first come, first served.
 
-    Between two tenants that both always have requests waiting, service by weight differs by at most
-    `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4; without
-    preemption).
+    If two tenants always have requests waiting, their services, divided by their weights, differ by at most
+    `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4 of the paper;
+    without preemption).
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self.service: dict[str, float] = {}
-        """The counters: what each tenant was given, or was lifted to, by its weight."""
+        """The counter of each tenant: the service that it got or was lifted to, divided by its weight."""
         self._last_left = ""
 
     def order(self) -> Order:
@@ -44,32 +44,33 @@ class Fair(SchedulingPolicy):
         self.service[tenant] = self.service.get(tenant, 0.0) + price / self._weights.get(tenant, 1.0)
 
     def lift(self, tenant: str, waiting: str | None) -> None:
-        """Let a tenant that comes back make no use of the time when it asked for nothing.
+        """Raise the counter of a tenant that comes back, so that it gains nothing from the time without requests.
 
-        `waiting` is the least served tenant that waits; None if none does, and then the last one that did counts.
+        `waiting` is the least served tenant that waits. None means that no tenant waits; then the last one that waited
+        counts instead.
         """
         floor = self.service.get(self._last_left if waiting is None else waiting, 0.0)
         self.service[tenant] = max(self.service.get(tenant, 0.0), floor)
 
     def left(self, tenant: str, others: Mapping[str, object]) -> None:
-        """A tenant has no request waiting any more; `others` have."""
+        """Called when a tenant has no more waiting requests. `others` are the tenants that have."""
         self._last_left = tenant
         if len(self.service) > _MANY_TENANTS + len(others):
-            # Whoever was served least would be lifted when it comes back.
+            # Forget the least served tenants. They lose nothing, because they are lifted when they come back.
             absent = sorted((t for t in self.service if t not in others and t != tenant), key=self.service.__getitem__)
             for forgotten in absent[: len(absent) // 2]:
                 del self.service[forgotten]
 
 
 class _FairOrder(Order):
-    """A queue for each tenant that waits, and a heap of tenants whose counters are brought up to date at the top."""
+    """A queue for each waiting tenant, and a heap of tenants. A tenant's counter is updated at the top of the heap."""
 
     def __init__(self, policy: Fair) -> None:
         self._policy = policy
         self._queues: dict[str, KeyedOrder] = {}
         self._tenant_of: dict[str, str] = {}
         self._heap: list[tuple[float, str]] = []
-        """Each waiting tenant once, with its counter at some time; and perhaps tenants that left."""
+        """(counter, tenant), each waiting tenant once. Counters may be old, and tenants that left may still be here."""
         self._in_heap: set[str] = set()
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
@@ -97,7 +98,7 @@ class _FairOrder(Order):
         return None if tenant is None else self._queues[tenant].first()
 
     def _min_served(self) -> str | None:
-        """The waiting tenant with the smallest counter. Counters only grow, so that an old one is never too large."""
+        """Return the waiting tenant with the smallest counter. Counters only grow, so an old one is never too large."""
         while self._heap:
             counter, tenant = self._heap[0]
             if tenant not in self._queues:

@@ -5,12 +5,12 @@ from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPoli
 
 
 class Fcfs(SchedulingPolicy):
-    """By arrival; a preempted request gets its old place back."""
+    """Admits requests in order of arrival. A preempted request gets its old position back."""
 
     def order(self) -> Order:
         return KeyedOrder(arrival_number)
 
 
 def arrival_number(request: Request) -> float:
-    """The key that puts requests in the order of their arrival."""
+    """Sort key for the order of arrival."""
     return request.number

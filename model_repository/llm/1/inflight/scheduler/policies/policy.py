@@ -1,4 +1,4 @@
-"""What a queue policy is."""
+"""The interface of scheduling policies."""
 
 import math
 from abc import ABC, abstractmethod
@@ -10,39 +10,39 @@ from inflight.request import Request
 
 
 class Order(ABC):
-    """Requests that wait, of one priority level, and which of them is next. Operations take O(log n)."""
+    """The waiting requests of one priority level, in the order of a policy. Operations take O(log n)."""
 
     @abstractmethod
     def add(self, request: Request, *, newcomer: bool = False) -> None:
-        """Take in a request: a newcomer, or one that had left for a while."""
+        """Add a request. `newcomer` is false if the request has waited here before."""
 
     @abstractmethod
     def remove(self, request_id: str) -> None:
-        """Take out a request that is here."""
+        """Remove a request of this order."""
 
     @abstractmethod
     def first(self) -> Request | None:
-        """Who is next; None if nobody is here."""
+        """Return the next request; None if there is none."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def __iter__(self) -> Iterator[Request]:
-        """All requests in order as things stand."""
+        """All requests in their current order."""
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
-        """Requests that the policy gives up, each with the reason; they stay here until they are removed."""
+        """Return the requests that the policy gives up, each with the reason. They stay here until `remove`."""
         return []
 
     @property
     def next_due(self) -> float:
-        """When `expire` may give up a request next; infinity if never."""
+        """When `expire` may next give up a request; infinity if never."""
         return math.inf
 
 
 class KeyedOrder(Order):
-    """The smallest key first, and of equal ones the earliest. A key is fixed as long as its request waits."""
+    """Smallest key first; equal keys in order of arrival. A key must not change while its request waits."""
 
     def __init__(self, key: Callable[[Request], float]) -> None:
         self._key = key
@@ -68,24 +68,28 @@ class KeyedOrder(Order):
 
 
 class SchedulingPolicy(ABC):
-    """Orders the queue, ranks the running set for preemption, and hears what becomes of requests."""
+    """Orders the waiting queue and ranks the running set for preemption. It learns of admissions and new tokens."""
 
     merges_levels = False
-    """Whether the policy itself weighs priority levels; otherwise a higher level always goes first."""
+    """Whether the policy itself weighs priority levels. Otherwise a higher level always goes first."""
 
     preempts = False
-    """Whether a waiting request may take the place of running ones that rank lower and have a lower level."""
+    """Whether running requests may be preempted for a waiting one of a higher level that ranks before them."""
 
     @abstractmethod
     def order(self) -> Order:
-        """An empty queue."""
+        """Return an empty order."""
 
     def rank(self, request: Request) -> float:
-        """The running request with the largest rank goes first when blocks run out; of equals the last admitted."""
+        """Return the rank of a request.
+
+        When blocks run out, the running request with the largest rank is preempted first; if ranks are equal, the one
+        admitted last.
+        """
         return request.priority
 
     def admitted(self, request: Request) -> None:
-        """A request has joined the running set; `num_computed` counts what of it the cache held."""
+        """Called when a request has joined the running set. Its `num_computed` counts the tokens found in the cache."""
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
-        """A step gave each request so many tokens."""
+        """Called after a step with the number of new tokens of each request."""

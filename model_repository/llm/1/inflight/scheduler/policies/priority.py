@@ -1,14 +1,14 @@
-"""Priority levels, with ageing."""
+"""Priority levels with ageing."""
 
 from inflight.request import Request
 from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPolicy
 
 
 class Priority(SchedulingPolicy):
-    """A level is a head start: a request of level 1 goes before those of level 2 that arrived less than
-    `ageing_seconds` before it. So everybody's turn comes, and no key has to change as time goes by.
+    """Gives each level a head start: a request of level 1 goes before a request of level 2 unless that request arrived
+    at least `ageing_seconds` earlier. So every request is admitted in the end, and no key changes with time.
 
-    Where a waiting request finds no room, running ones of lower levels that rank lower make some.
+    If there is no room for a waiting request, running requests of lower levels that rank after it are preempted.
     """
 
     merges_levels = True

@@ -8,14 +8,14 @@ from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPoli
 
 
 class ShortestJobFirst(SchedulingPolicy):
-    """Least expected remaining work: tokens of the prompt that the cache lacks, and output tokens still predicted.
+    """Least expected remaining work first: uncached prompt tokens plus the output tokens still predicted.
 
-    A second of waiting makes up for `ageing` tokens. As all that wait age alike, a key that takes the arrival into
-    account never has to change, and whoever waits is overtaken by finitely many.
+    One second of waiting offsets `ageing` tokens. All waiting requests age at the same rate, so a key that includes the
+    arrival time never changes. Only finitely many requests can overtake a waiting one.
     """
 
     def __init__(self, ageing: float, lengths: LengthPredictor, uncached: Callable[[Request], int]) -> None:
-        """`uncached` says how many known tokens of a request the prefix cache lacks."""
+        """`uncached` returns how many known tokens of a request are not in the prefix cache."""
         self._ageing = ageing
         self._lengths = lengths
         self._uncached = uncached

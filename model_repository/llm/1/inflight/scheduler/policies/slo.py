@@ -1,4 +1,4 @@
-"""Earliest deadline for the first token, by slack."""
+"""Least slack first: the time left to meet the target time to first token."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,20 +6,21 @@ from inflight.request import Request
 from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPolicy
 from inflight.scheduler.timers import Timers
 
-# Late by how many targets a lost request is reckoned again: behind all that can still be in time, before what comes
-# much later.
+# A lost request is ordered as if it could start this many targets later. So it waits behind the requests that can still
+# be in time, but goes before much later ones.
 _GRACE = 10
 
 
 class SloAware(SchedulingPolicy):
-    """Who must start soonest to have a first token within its target: deadline less the time its prompt will take.
+    """Admits first the request that must start soonest to meet its target.
 
-    Earliest deadline first breaks down under overload, as all then come too late one after the other. So whoever can't
-    make it any more is shed, or lets the others pass.
+    The latest start is the deadline for the first token minus the predicted prefill time. Under overload, earliest
+    deadline first breaks down: all requests are late, one after another. So a request that can no longer meet its
+    target is shed, or lets the others pass.
     """
 
     def __init__(self, target: float, *, shed: bool, prefill_seconds: Callable[[Request], float]) -> None:
-        """`target` in seconds, for requests without one; `prefill_seconds` predicts how long a prompt will take."""
+        """`target` is in seconds, for requests without one. `prefill_seconds` predicts a request's prefill time."""
         self.target = target
         self.shed = shed
         self.prefill_seconds = prefill_seconds
@@ -28,13 +29,13 @@ class SloAware(SchedulingPolicy):
         return _SlackOrder(self)
 
     def latest_start(self, request: Request) -> float:
-        """When a request must start to be in time; once it has tokens there is nothing left to miss."""
+        """Return when a request must start to be in time. A request with output tokens has no target left to meet."""
         if request.num_output:
             return request.arrival
         return request.arrival + self.target_of(request) - self.prefill_seconds(request)
 
     def target_of(self, request: Request) -> float:
-        """Seconds from arrival to first token that a request is promised."""
+        """Return the target time of a request from arrival to first token, in seconds."""
         target_ms = request.options.target_ttft_ms
         return self.target if target_ms is None else target_ms / 1e3
 
