@@ -18,12 +18,11 @@ from inflight.scheduler.scheduler_config import (
 from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 20
+# Policies take turns, and each round begins with the next one, so that over the rounds each meets every other setting.
 COMBINATIONS = [
-    (*combination, policy)
-    for combination, policy in zip(
-        itertools.product(BATCHING_STRATEGIES, ADMISSION_POLICIES, PREEMPTION_MODES, [True, False]),
-        itertools.cycle(SCHEDULING_POLICIES),  # Five, so that each meets every other setting.
-        strict=False,
+    (*combination, SCHEDULING_POLICIES[(number + number // len(SCHEDULING_POLICIES)) % len(SCHEDULING_POLICIES)])
+    for number, combination in enumerate(
+        itertools.product(BATCHING_STRATEGIES, ADMISSION_POLICIES, PREEMPTION_MODES, [True, False])
     )
 ]
 
