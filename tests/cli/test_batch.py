@@ -114,7 +114,7 @@ def test_lines_that_fail_are_told_and_the_others_answered(program: Program, file
     told = done.stderr.splitlines()
     assert len(told) == len(BAD_LINES) + 2
     assert told[-2] == f"line {len(BAD_LINES) + 2}: ServerFault: failed with INTERNAL"
-    assert told[-1] == f"error: {len(BAD_LINES) + 1} of the lines failed; --retry-failed asks for them again"
+    assert told[-1] == f"error: {len(BAD_LINES) + 1} of the lines failed; --retry-failed sends them again"
 
 
 def test_killed_batch_loses_and_repeats_nothing(
