@@ -71,10 +71,10 @@ _ERROR_OF_CODE: dict[str, type[InflightError]] = {
 
 
 def error_of_model(text: str) -> InflightError | None:
-    """Return the error that the message of a failed response means, or None if the message does not tell.
+    """Return the error that the message of a failed response means, or None if the message alone does not decide.
 
-    The message tells if it begins with the name of a Triton error code, or if it is Triton's message for a model that
-    does not answer.
+    It decides if it begins with the name of a Triton error code, or if it is Triton's message for a model that does not
+    answer.
     """
     code, _, message = text.partition(": ")
     if (kind := _ERROR_OF_CODE.get(code)) is not None:

@@ -37,7 +37,7 @@ class Transcript:
             ServerFault: the reply has the wrong number of answers, or is not from a model of Inflight.
         """
         if len(reply.texts) != len(self._chunks):
-            raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
+            raise ServerFault(f"the server sent {len(reply.texts)} answers to a request for {len(self._chunks)}")
         if reply.usage is None and not self.begun:
             raise ServerFault("the model's first response lacks 'usage'; it is no model of Inflight")
         self._last = time.perf_counter()

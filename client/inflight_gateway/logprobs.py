@@ -37,7 +37,7 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], count: int) -> ChatLogprobs:
 
 
 def _chosen(entry: TokenLogprobs, count: int) -> ChosenToken:
-    # Beside the likeliest tokens, the last element can be the chosen one, so cut the list.
+    # Cut the list: if the chosen token is not among the `count` likeliest, it follows them.
     return {**_likely(entry.chosen), "top_logprobs": [_likely(token) for token in entry.likeliest[:count]]}
 
 

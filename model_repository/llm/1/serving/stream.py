@@ -109,7 +109,7 @@ class Sender:
         self._lock = threading.Lock()
         self._closed = False
         self.parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
-        """The parameters of the request, beside its input tensors."""
+        """The parameters of the request, which Triton sends in addition to the input tensors."""
         # The model `completion` sets this parameter: between models Triton passes on the text of an error, but not its
         # code.
         self._spells_code = "code_in_error" in self.parameters
