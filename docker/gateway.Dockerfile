@@ -1,4 +1,4 @@
-# Built with `client/` as its context, see compose.yaml.
+# The build context is `client/`; see compose.yaml.
 FROM python:3.12-slim
 
 COPY . /opt/inflight-client

@@ -1,1 +1,1 @@
-"""The command line `inflight`: prompts, chats, batches of prompts, and a look at the server."""
+"""The command line `inflight`: answers prompts, chats and batches of prompts, and watches and checks a server."""

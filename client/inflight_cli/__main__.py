@@ -1,4 +1,4 @@
-"""`inflight COMMAND`: parse the command line, run the command, and turn what goes wrong into an exit status."""
+"""`inflight COMMAND`: parse the command line, run the command, and turn errors into an exit status."""
 
 import argparse
 import os
@@ -14,8 +14,8 @@ INTERRUPTED = 130
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; what it parses has the command's function as `run`."""
-    parser = argparse.ArgumentParser(prog="inflight", description="Talk to an Inflight server, and watch it.")
+    """Make the parser of all commands. The parsed options hold the command's function as `run`."""
+    parser = argparse.ArgumentParser(prog="inflight", description="Use and watch an Inflight server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         name = command.__name__.rpartition(".")[2]
@@ -41,7 +41,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more when it flushes at exit.
+        # The reader of our output has gone. Without this, Python would report the error again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (CommandError, InflightError, OSError) as error:

@@ -1,8 +1,8 @@
 """Answer a file of prompts, many at once.
 
-Each line of IN is a JSON object with `prompt` or `messages`, an `id` if wanted, and any sampling parameters, which win
-over the options here. Line i of OUT answers line i of IN, with text or an error. A batch that was ended in any way goes
-on where it was when it is started again with the same arguments.
+Each line of IN is a JSON object with `prompt` or `messages`, optionally an `id`, and any sampling parameters. They take
+precedence over the options here. Line i of OUT answers line i of IN, with text or an error. To continue a batch that
+was interrupted, start it again with the same arguments.
 """
 
 import argparse
@@ -24,36 +24,37 @@ from inflight_client import AsyncClient, DeadlineExceeded, InvalidRequest, Retry
 
 HELP = "answer a file of prompts"
 
-# A batch has more patience than a person: about 10 s until a server that is away or full ends it.
+# A batch waits longer than a person: it gives up after about 10 s if the server is unreachable or full.
 RETRY = RetryPolicy(attempts=6)
-# What ends one request. All else would end the next one, too, and ends the batch.
+# Errors that concern one request only. Any other error would also fail the next request, so it ends the batch.
 OF_ONE_LINE = (InvalidRequest, DeadlineExceeded, ServerFault)
-# So many answers for each request at once may be kept in memory until the one before them is there.
+# Answers are written in order. At most `concurrency` times this many lines are in memory, running or waiting for an
+# earlier answer.
 WINDOW = 8
 MAX_FAILURES_SHOWN = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the command's options."""
     parser.add_argument("input", type=readable_file, metavar="IN.jsonl")
     parser.add_argument("output", type=Path, metavar="OUT.jsonl")
     parser.add_argument(
-        "--concurrency", type=positive, default=32, metavar="N", help="most requests at once (%(default)s)"
+        "--concurrency", type=positive, default=32, metavar="N", help="maximum number of requests at once (%(default)s)"
     )
-    parser.add_argument("--retry-failed", action="store_true", help="ask again for the lines of OUT that have an error")
+    parser.add_argument("--retry-failed", action="store_true", help="send the lines again that have an error in OUT")
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Complete the output, and return 0, or 1 if any of its lines has an error.
+    """Complete the output. Returns 0, or 1 if a line of the output has an error.
 
     Raises:
-        CommandError: the output belongs to something else.
-        InflightError: the server is away, or can't answer anybody.
+        CommandError: the output belongs to another input or to other options.
+        InflightError: the server is unreachable, or cannot answer any request.
     """
     output = options.output.resolve()
     if options.retry_failed:
-        # Resumed like any other, and in the place of the old one only when it is whole.
+        # A separate file, which can be resumed like any other. It replaces the old output only when it is complete.
         retried = output.with_name(output.name + ".retry")
         with open_alone(output):
             asyncio.run(_complete(options, retried, previous=output))
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _complete(options: argparse.Namespace, output: Path, previous: Path | None) -> None:
-    """Write what `output` lacks; the good answers of `previous` are taken over."""
+    """Write the lines that `output` lacks. The answers of `previous` without an error are copied."""
     sampling = sampling_parameters(options)
 
     def lines() -> Iterator[InputLine]:
@@ -97,13 +98,16 @@ async def _answer_in_order(
     write: Callable[[bytes], object],
     advance: Callable[[], object],
 ) -> None:
-    """Answer all lines, a limited number at once, and write the answers in order; a job has an old answer or None."""
-    places = asyncio.Semaphore(concurrency)
+    """Answer all lines, at most `concurrency` at once, and write the answers in order.
+
+    A job is a line and its old answer, or None if it has no old answer.
+    """
+    slots = asyncio.Semaphore(concurrency)
     pending: deque[asyncio.Task[bytes]] = deque()
 
     async def answer(line: InputLine, old: bytes | None) -> bytes:
         if old is None or error_of(old) is not None:
-            async with places:
+            async with slots:
                 old = await _answer(client, line, sampling)
         advance()
         return old
@@ -122,7 +126,7 @@ async def _answer_in_order(
 
 
 async def _answer(client: AsyncClient, line: InputLine, defaults: Sampling) -> bytes:
-    """The output line; raises an `InflightError` that concerns more than this one."""
+    """Return the output line. Raises an `InflightError` only if it concerns other requests too."""
     identifier = None
     try:
         document = parse_object(line.text)
@@ -143,5 +147,5 @@ def _report_failures(output: Path) -> int:
     if count > MAX_FAILURES_SHOWN:
         print(f"and {count - MAX_FAILURES_SHOWN} more", file=sys.stderr)
     if count:
-        print(f"error: {count} of the lines failed; --retry-failed asks for them again", file=sys.stderr)
+        print(f"error: {count} of the lines failed; --retry-failed sends them again", file=sys.stderr)
     return 1 if count else 0

@@ -1,4 +1,4 @@
-"""The input of a batch: a line of JSON for each request."""
+"""The input of a batch: one line of JSON per request."""
 
 import hashlib
 import json
@@ -9,23 +9,23 @@ from typing import Any, NoReturn, cast
 
 from inflight_client import InvalidRequest, Message, Prompt, Sampling
 
-# A line of the output has one answer, and only its text.
+# Without these parameters: a line of the output holds one answer, and only its text.
 _FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters"}
 
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """A line of the file, checked by nobody yet."""
+    """A line of the input file, not yet checked."""
 
     index: int
-    """From 0."""
+    """Line number, from 0."""
     text: bytes
     digest: str
-    """Of the line and of what else decides on its answer."""
+    """Digest of everything that the answer depends on: the line, the model and the default sampling parameters."""
 
 
 def read_lines(path: Path, model: str, defaults: Sampling) -> Iterator[InputLine]:
-    """The lines of a batch that asks `model`, with `defaults` for what the lines don't say."""
+    """Read the lines of a batch for `model`. `defaults` are the sampling parameters of lines without their own."""
     common = json.dumps([model, defaults], sort_keys=True).encode()
     with path.open("rb") as file:
         for index, text in enumerate(map(bytes.strip, file)):
@@ -33,10 +33,10 @@ def read_lines(path: Path, model: str, defaults: Sampling) -> Iterator[InputLine
 
 
 def parse_object(text: bytes) -> dict[str, Any]:
-    """The JSON object that a line holds.
+    """Read the JSON object of a line.
 
     Raises:
-        InvalidRequest: it holds none.
+        InvalidRequest: the line is not a JSON object.
     """
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
@@ -48,11 +48,11 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def take_id(document: dict[str, Any]) -> str | int | None:
-    """Take the `id` out of a line, None where there is none.
+    """Remove the `id` from a line and return it, or None if there is none.
 
     Raises:
         InvalidRequest: it is neither text nor a whole number.
@@ -64,10 +64,13 @@ def take_id(document: dict[str, Any]) -> str | int | None:
 
 
 def parse_request(document: dict[str, Any], defaults: Sampling) -> tuple[Prompt | None, list[Message] | None, Sampling]:
-    """Prompt, messages and sampling of a line that has no `id` any more; values are left to the server to judge.
+    """Return the prompt, the messages and the sampling parameters of a line without its `id`.
+
+    The server checks the values of the parameters.
 
     Raises:
-        InvalidRequest: a field that does not exist, or not exactly one of `prompt` and `messages`.
+        InvalidRequest: a field is unknown or has the wrong type, or the line has both or neither of `prompt` and
+            `messages`.
     """
     sampling = dict(document)
     prompt, messages = sampling.pop("prompt", None), sampling.pop("messages", None)

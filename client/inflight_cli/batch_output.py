@@ -1,7 +1,7 @@
-"""The output of a batch: a line of JSON for each line of the input, in its order.
+"""The output of a batch: one line of JSON per line of the input, in the same order.
 
-A line begins with its index and the digest of what it answers, so that a file tells whether it belongs to an input,
-even by a last line that a kill has torn.
+A line begins with its index and the digest of its input line. So one can check whether an output file belongs to an
+input, even if the process was killed while it wrote the last line.
 """
 
 import fcntl
@@ -15,15 +15,15 @@ from inflight_cli.errors import CommandError
 
 
 def encode(line: InputLine, answer: Mapping[str, object]) -> bytes:
-    """The output line that answers an input line."""
+    """Make the output line for an input line."""
     return json.dumps({"index": line.index, "digest": line.digest, **answer}).encode() + b"\n"
 
 
 def open_alone(path: Path) -> IO[bytes]:
-    """Open a file for appending, made where it is not there.
+    """Open a file for appending, with an exclusive lock. Creates the file if necessary.
 
     Raises:
-        CommandError: another process has opened it so.
+        CommandError: another process holds the lock.
     """
     file = path.open("ab")
     try:
@@ -35,10 +35,10 @@ def open_alone(path: Path) -> IO[bytes]:
 
 
 def answered(path: Path, lines: Iterable[InputLine]) -> Iterator[bytes]:
-    """The whole lines of an output file, which answer `lines` from the first on; a torn last line is left out.
+    """Yield the complete lines of an output file, which answer `lines` from the first on. Skips a partial last line.
 
     Raises:
-        CommandError: one answers something else.
+        CommandError: a line does not belong to its input line.
     """
     unanswered = iter(lines)
     with path.open("rb") as file:
@@ -59,13 +59,13 @@ def _belongs(answer: bytes, line: InputLine) -> bool:
 
 
 def error_of(answer: bytes) -> Mapping[str, Any] | None:
-    """Type and message of the error that a line has instead of an answer."""
+    """Return the type and the message of a line's error, or None if the line has an answer."""
     error: Mapping[str, Any] | None = json.loads(answer).get("error")
     return error
 
 
 def failures(path: Path) -> Iterator[str]:
-    """A text for each line of a finished output that has an error; lines are counted from 1."""
+    """Yield a description of each line of a finished output that has an error. Line numbers begin at 1."""
     with path.open("rb") as file:
         for number, answer in enumerate(file, start=1):
             if (error := error_of(answer)) is not None:

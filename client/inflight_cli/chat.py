@@ -1,6 +1,7 @@
-"""Talk to the model line by line; it knows all that was said before.
+"""Chat with the model, line by line. The model sees the whole conversation.
 
-/reset begins anew, /exit or the end of input leaves. Ctrl-C ends an answer, and at the prompt the chat.
+/reset starts a new conversation. /exit or the end of input ends the chat. Ctrl-C cancels the current answer; at the
+prompt it ends the chat.
 """
 
 import argparse
@@ -14,22 +15,22 @@ from inflight_cli.generate import print_stream
 from inflight_cli.options import add_sampling_options, sampling_parameters
 from inflight_client import AsyncClient, AsyncTextStream, InflightError, Message
 
-HELP = "talk to the model"
-# The model's own default is made for completions; an answer is longer.
+HELP = "chat with the model"
+# The model's own default is meant for completions. Answers in a chat are longer.
 MAX_TOKENS = 512
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--system", metavar="TEXT", help="tell the model first how it is to answer")
+    """Add the command's options."""
+    parser.add_argument("--system", metavar="TEXT", help="system message: tells the model how to answer")
     add_sampling_options(parser, max_tokens=MAX_TOKENS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer lines of standard input until one ends the chat, and return 0.
+    """Answer the lines of standard input until the chat ends, and return 0.
 
     Raises:
-        InflightError: an answer failed, and nobody sits there to ask again.
+        InflightError: an answer failed, and standard input is not a terminal.
     """
     beginning: list[Message] = [] if options.system is None else [{"role": "system", "content": options.system}]
     conversation = beginning.copy()
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 def _lines() -> Iterator[str]:
     terminal = sys.stdin.isatty()
     if terminal:
-        import readline  # noqa: F401  # Gives `input` its line editing; on a pipe it would print to standard output.
+        import readline  # noqa: F401  # Gives `input` line editing. On a pipe it would print to standard output.
     while True:
         try:
             yield input("> " if terminal else "")
@@ -59,11 +60,14 @@ def _lines() -> Iterator[str]:
 
 
 def _answer(runner: asyncio.Runner, options: argparse.Namespace, conversation: list[Message], question: str) -> None:
-    """Print the answer and add both to the conversation: as much as was seen of it, and neither if that is nothing."""
+    """Print the answer, and add the question and the answer to the conversation.
+
+    If the answer was cut off, its printed part is added. If nothing was printed, neither is added.
+    """
     pieces: list[str] = []
     asked: list[Message] = [*conversation, {"role": "user", "content": question}]
     try:
-        # Ctrl-C cancels this task and no more.
+        # Ctrl-C cancels only this task.
         runner.run(_stream(options, asked, pieces))
     except KeyboardInterrupt:
         print("(cancelled)", file=sys.stderr)

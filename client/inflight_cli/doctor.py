@@ -1,4 +1,4 @@
-"""Check a server and this client, and say what to do where something is wrong."""
+"""Check a server and this client, and say how to fix each problem."""
 
 import argparse
 import enum
@@ -21,7 +21,7 @@ OLDEST_TRITON = (2, 51)  # Release 24.10.
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
 ANSWER_SECONDS = 60.0
-# What the client sends, and what it reads.
+# The inputs that the client sends, and the outputs that it reads.
 INPUTS = {
     "text_input": "BYTES",
     "messages": "BYTES",
@@ -34,7 +34,7 @@ OUTPUTS = {"text_output": "BYTES", "finish_reason": "BYTES", "token_ids": "INT32
 
 
 class Level(enum.Enum):
-    """How bad it is, with the style in which it is shown."""
+    """Severity of a finding; the value is its color."""
 
     OK = "green"
     WARNING = "yellow"
@@ -43,21 +43,21 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found."""
+    """The result of a check."""
 
     level: Level
     subject: str
     text: str
-    """With what to do where it is not well."""
+    """What was found, and how to fix it if it is not OK."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the command's options."""
     add_metrics_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each check and return 0, or 1 if there is a problem."""
+    """Print one line per check. Returns 0, or 1 if there is a problem."""
     console = Console(highlight=False, soft_wrap=True)
     level_width = max(len(level.name) for level in Level)
     healthy = True
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(client: Client, url: str, model: str) -> Iterator[Finding]:
-    """All findings, as they come; what needs a server or a model that is not there is left out."""
+    """Yield the findings. Skips the checks that need a server or a model if it is not available."""
     yield Finding(Level.OK, "client", ", ".join(f"{package} {version(package)}" for package in PACKAGES))
     if _is_local(url) and SHARED_MEMORY.is_dir():
         yield _check_shared_memory()
@@ -106,24 +106,24 @@ def _check_shared_memory() -> Finding:
     free = shutil.disk_usage(SHARED_MEMORY).free
     text = f"{free // 2**20} MB free in {SHARED_MEMORY}"
     if free < MIN_SHARED_MEMORY:
-        text += f"; models in Python need {MIN_SHARED_MEMORY // 2**20}: give the container a larger --shm-size"
+        text += f"; Python models need {MIN_SHARED_MEMORY // 2**20} MB: give the container a larger --shm-size"
         return Finding(Level.WARNING, "shared memory", text)
     return Finding(Level.OK, "shared memory", text)
 
 
 def check_version(text: str) -> Finding:
-    """Whether this version of Triton, such as "2.51.0", is one that the model is made for."""
+    """Check whether the model supports this version of Triton, such as "2.51.0"."""
     oldest = ".".join(map(str, OLDEST_TRITON))
     numbers = text.split(".")[:2]
     if not all(number.isdecimal() for number in numbers):
-        return Finding(Level.WARNING, "version", f"Triton calls its version {text!r}; {oldest} or later is needed")
+        return Finding(Level.WARNING, "version", f"Triton reports the version {text!r}; it must be {oldest} or later")
     if tuple(map(int, numbers)) < OLDEST_TRITON:
-        return Finding(Level.PROBLEM, "version", f"Triton {text} is too old; take {oldest} (release 24.10) or later")
+        return Finding(Level.PROBLEM, "version", f"Triton {text} is too old; use {oldest} (release 24.10) or later")
     return Finding(Level.OK, "version", f"Triton {text}")
 
 
 def check_contract(info: ModelInfo) -> Finding:
-    """Whether a model has the inputs and outputs that this client uses."""
+    """Check whether a model has the inputs and outputs that this client uses."""
     missing = []
     for kind, wanted, tensors in (("input", INPUTS, info.inputs), ("output", OUTPUTS, info.outputs)):
         types = {tensor.name: tensor.datatype for tensor in tensors}
@@ -131,7 +131,7 @@ def check_contract(info: ModelInfo) -> Finding:
     if not info.decoupled:
         missing.append("the decoupled transaction policy")
     if missing:
-        text = f"{info.name} lacks {', '.join(missing)}; it is no model of Inflight, or an old one"
+        text = f"{info.name} lacks {', '.join(missing)}; it is not a model of Inflight, or an old version"
         return Finding(Level.PROBLEM, "contract", text)
     return Finding(Level.OK, "contract", f"{info.name} has the inputs and outputs of Inflight")
 
@@ -140,7 +140,7 @@ def _check_answer(client: Client) -> Finding:
     try:
         completion = client.generate("Hello", max_tokens=1, timeout=ANSWER_SECONDS)
     except InflightError as error:
-        text = f"a request of 1 token failed with {type(error).__name__}: {error}; look into the server's log"
+        text = f"a request of 1 token failed with {type(error).__name__}: {error}; the server's log may say more"
         return Finding(Level.PROBLEM, "answer", text)
     return Finding(Level.OK, "answer", f"a request of 1 token took {completion.timings.total:.2f} s")
 
@@ -152,6 +152,6 @@ def _check_metrics(client: Client, model: str) -> Finding:
         return Finding(Level.WARNING, "metrics", f"{error}; give --metrics-url")
     count = len({sample.name for sample in metrics.samples if sample.name.startswith("inflight:")})
     if not count:
-        text = f"none of Inflight's are there; is {model} loaded, and one of its models?"
+        text = f"the server has no metrics of Inflight; check that {model} is loaded and is a model of Inflight"
         return Finding(Level.WARNING, "metrics", text)
-    return Finding(Level.OK, "metrics", f"{count} of Inflight's are there")
+    return Finding(Level.OK, "metrics", f"the server has {count} metrics of Inflight")

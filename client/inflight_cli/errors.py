@@ -1,5 +1,5 @@
-"""The exception that the commands show to a user as a single line."""
+"""The exception that a command shows to the user as one line."""
 
 
 class CommandError(Exception):
-    """Something that the user can put right; the message says what."""
+    """An error that the user can fix; the message says how."""

@@ -14,21 +14,21 @@ HELP = "answer one prompt"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
+    """Add the command's options."""
     parser.add_argument(
-        "prompt", nargs="?", default="-", metavar="PROMPT", help="the prompt; standard input when absent or -"
+        "prompt", nargs="?", default="-", metavar="PROMPT", help="the prompt; if absent or -, standard input"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the whole answer as one JSON object, with its tokens and times"
+        "--json", action="store_true", help="print the whole answer as one JSON object, with token ids and timings"
     )
     add_sampling_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer and return 0; raises what `AsyncClient.stream` raises."""
+    """Print the answer and return 0. Raises what `AsyncClient.stream` raises."""
     prompt = _read_prompt() if options.prompt == "-" else options.prompt
-    # Not `Client`: Ctrl-C in a thread that waits for gRPC can leave one of its locks held for ever. So it cancels a
-    # task.
+    # Not `Client`: Ctrl-C in a thread that waits for gRPC can leave a lock of gRPC held for ever. Here it cancels a
+    # task instead.
     asyncio.run(_generate(options, prompt))
     return 0
 
@@ -44,7 +44,7 @@ async def _generate(options: argparse.Namespace, prompt: str) -> None:
 
 
 async def print_stream(stream: AsyncTextStream, pieces: list[str]) -> None:
-    """Print an answer as it comes, and add it to `pieces`, so that it is there whatever ends it."""
+    """Print an answer as it arrives, and append it to `pieces`, so that the caller has it even after an error."""
     try:
         async for chunk in stream:
             pieces.append(chunk.text)
@@ -55,7 +55,7 @@ async def print_stream(stream: AsyncTextStream, pieces: list[str]) -> None:
 
 
 def usage_json(usage: Usage) -> dict[str, int]:
-    """Numbers of tokens under OpenAI's names."""
+    """Return the token counts under OpenAI's names."""
     return {**asdict(usage), "total_tokens": usage.total_tokens}
 
 
@@ -71,7 +71,7 @@ def _as_json(completion: Completion) -> dict[str, object]:
 
 def _read_prompt() -> str:
     try:
-        # The newline that ends the last line is a file's, not the prompt's.
+        # The newline at the end of the file is not part of the prompt.
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise CommandError(f"standard input is not UTF-8: {error}") from None

@@ -1,4 +1,4 @@
-"""Arithmetic on the cumulative buckets of Prometheus's histograms."""
+"""Arithmetic on the cumulative buckets of Prometheus histograms."""
 
 import math
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from inflight_client import MetricsSnapshot
 
 Buckets = Mapping[float, float]
-"""How many observations were at most each upper bound; the last bound is infinite."""
+"""Maps each upper bound to the number of observations up to it. The last bound is infinite."""
 
 
 def buckets(metrics: MetricsSnapshot, name: str, **labels: str) -> Buckets:
-    """The buckets of a histogram, added up over what has these labels; empty where there is none."""
+    """Return the buckets of a histogram, summed over all series with these labels. Empty if there is no series."""
     counts: dict[float, float] = {}
     for sample in metrics.select(f"{name}_bucket", **labels):
         bound = float(sample.labels["le"])
@@ -19,22 +19,25 @@ def buckets(metrics: MetricsSnapshot, name: str, **labels: str) -> Buckets:
 
 
 def increase(before: float, after: float) -> float:
-    """What a counter gained. One that went down has begun anew at 0, as that of a model that was loaded again."""
+    """Return the increase of a counter.
+
+    A counter that went down started again from 0, for example because its model was loaded again.
+    """
     return after - before if after >= before else after
 
 
 def gained(before: Buckets, after: Buckets) -> Buckets:
-    """What a histogram gained, in its buckets; all of `after` where it has begun anew."""
+    """Return the increase of each bucket of a histogram, or all of `after` if the histogram started again from 0."""
     if any(count < before.get(bound, 0.0) for bound, count in after.items()):
         return after
     return {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
 
 
 def quantile(share: float, counts: Buckets) -> float | None:
-    """The value that a `share` (from 0 to 1) of the observations does not exceed; None where there are none.
+    """Return the quantile `share` (from 0 to 1) of the observations, or None if there are none.
 
-    As Prometheus's `histogram_quantile`: values are taken as spread evenly over their bucket, of which the first begins
-    at 0, and what lies beyond the last finite bound counts as that bound.
+    Computed like Prometheus's `histogram_quantile`. Values are assumed to be spread evenly over their bucket. The first
+    bucket begins at 0. Values above the last finite bound count as that bound.
     """
     bounds = sorted(counts)
     if not bounds or counts[bounds[-1]] == 0:

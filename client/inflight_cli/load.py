@@ -1,4 +1,4 @@
-"""What a server is doing, worked out from two readings of its metrics."""
+"""The load of a server, computed from two readings of its metrics."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,21 @@ from inflight_client import MetricsSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A model's metrics at a moment."""
+    """A model's metrics at one time."""
 
     seconds: float
-    """Of a clock that never goes back."""
+    """Time of a monotonic clock."""
     metrics: MetricsSnapshot
     model: str
 
     def value(self, name: str, **labels: str) -> float:
-        """A number of the model's own. Raises KeyError where there is none."""
+        """Return the value of one of the model's metrics. Raises KeyError if there is none."""
         return self.metrics.value(name, model=self.model, **labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Quantiles in seconds; None where nothing was measured."""
+    """Quantiles in seconds; None if nothing was measured."""
 
     p50: float | None
     p95: float | None
@@ -37,17 +37,17 @@ class Load:
     waiting: int
     blocks_used: int
     blocks: int
-    """Of the KV cache."""
+    """Number of blocks of the KV cache."""
     preemptions: int
-    """Since the model was loaded."""
+    """Preemptions since the model was loaded."""
     prompt_tokens_per_second: float
     generated_tokens_per_second: float
     finished_per_second: float
     refused_per_second: float
     prefix_hit_rate: float | None
-    """Share of the prompt tokens that were in the prefix cache; None where there were none."""
+    """Fraction of the prompt tokens that were in the prefix cache; None if there were no prompt tokens."""
     step_fill: float | None
-    """Share of the steps' token budget that was used; None where there were no steps."""
+    """Fraction of the steps' token budget that was used; None if there were no steps."""
     first_token: Latency
     inter_token: Latency
     queue: Latency
@@ -55,16 +55,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Turnover:
-    """How the running batch changed from one reading to the next; numbers of requests."""
+    """How the running batch changed from one reading to the next, in numbers of requests."""
 
     running: int
     joined: int
     left: int
-    """Ended or preempted."""
+    """Requests that ended or were preempted."""
 
 
 def load(before: Reading, after: Reading) -> Load:
-    """What happened from one reading to a later one. Raises KeyError where a metric is missing."""
+    """Compute the load between two readings. Raises KeyError if a metric is missing."""
     seconds = after.seconds - before.seconds
 
     def gain(name: str) -> float:
@@ -98,9 +98,9 @@ def load(before: Reading, after: Reading) -> Load:
 
 
 def turnover(before: Reading, after: Reading) -> Turnover:
-    """Who joined and left the batch between two readings. Raises KeyError where a metric is missing.
+    """Count the requests that joined and left the batch between two readings. Raises KeyError if a metric is missing.
 
-    Whoever came and went between them is in both numbers.
+    A request that joined and left between them is in both numbers.
     """
     counters = ("inflight:request_success_total", "inflight:num_preemptions_total")
     left = sum(increase(before.value(name), after.value(name)) for name in counters)

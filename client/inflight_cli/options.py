@@ -12,7 +12,7 @@ DEFAULT_URL = "127.0.0.1:8001"
 
 
 class ConnectionSettings(TypedDict):
-    """What `Client` and `AsyncClient` want to know of a server."""
+    """Keyword arguments of `Client` and `AsyncClient`."""
 
     url: str
     model: str
@@ -21,13 +21,13 @@ class ConnectionSettings(TypedDict):
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Where the server is, and how to talk to it."""
+    """Add the options of the connection to the server."""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--url",
         default=os.environ.get("INFLIGHT_URL") or DEFAULT_URL,
-        help="host and port, after grpc:// (or nothing), grpcs://, http:// or https:// "
-        f"(the variable INFLIGHT_URL, or {DEFAULT_URL})",
+        help="host and port, with the prefix grpc://, grpcs://, http:// or https://; without a prefix: gRPC "
+        f"(default: the environment variable INFLIGHT_URL, or {DEFAULT_URL})",
     )
     group.add_argument("--model", default="llm", help="name of the model (%(default)s)")
     group.add_argument(
@@ -36,35 +36,42 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="sent with every call; may be given again",
+        help="header of every call; can be repeated",
     )
     group.add_argument(
-        "--ca", type=readable_file, metavar="FILE", help="certificates (PEM) to trust instead of the system's"
+        "--ca",
+        type=readable_file,
+        metavar="FILE",
+        help="PEM file of certificates to trust instead of the system's",
     )
 
 
 def add_metrics_option(parser: argparse.ArgumentParser) -> None:
-    """Where the metrics are."""
-    parser.add_argument("--metrics-url", metavar="URL", help="where the metrics are (port 8002 of the server's host)")
+    """Add the option for the address of the metrics."""
+    parser.add_argument(
+        "--metrics-url", metavar="URL", help="address of the metrics (default: port 8002 of the server's host)"
+    )
 
 
 def add_sampling_options(parser: argparse.ArgumentParser, *, max_tokens: int | None = None) -> None:
-    """How the text is to be made; what nobody gives is the model's own default, but for `max_tokens`."""
-    group = parser.add_argument_group("sampling (the model's own defaults otherwise)")
-    most = "most tokens to generate" if max_tokens is None else f"most tokens to generate ({max_tokens})"
-    group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=most)
-    group.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest token")
-    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens of this probability")
-    group.add_argument("--top-k", type=int, metavar="K", help="draw from so many likeliest tokens")
+    """Add the sampling options. The model's own defaults apply to all options but `max_tokens`."""
+    group = parser.add_argument_group("sampling (default: the model's own settings)")
+    limit = "maximum number of tokens to generate" + ("" if max_tokens is None else f" ({max_tokens})")
+    group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=limit)
+    group.add_argument("--temperature", type=float, metavar="T", help="0 always chooses the likeliest token")
+    group.add_argument(
+        "--top-p", type=float, metavar="P", help="sample from the likeliest tokens that add up to probability P"
+    )
+    group.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
-    group.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given again")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; can be repeated")
 
 
 def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
-    """What the options of `add_connection_options` say.
+    """Read the options of `add_connection_options`.
 
     Raises:
-        ValueError: the URL is none, or not encrypted although `--ca` is given.
+        ValueError: the URL is invalid, or it is not encrypted although `--ca` is given.
     """
     tls = None if options.ca is None else TLS(root_certificates=options.ca)
     parse_url(options.url, tls)
@@ -72,14 +79,14 @@ def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
 
 
 def sampling_parameters(options: argparse.Namespace) -> Sampling:
-    """Those options of `add_sampling_options` that were given."""
+    """Read the options of `add_sampling_options` that were given."""
     names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
     given = {name: getattr(options, name) for name in names}
     return cast(Sampling, {name: value for name, value in given.items() if value is not None})
 
 
 def readable_file(text: str) -> Path:
-    """A file that is there; for argparse."""
+    """Read the path of an existing file; for argparse."""
     path = Path(text)
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text!r}")
@@ -87,9 +94,9 @@ def readable_file(text: str) -> Path:
 
 
 def positive(text: str) -> int:
-    """A whole number over 0; for argparse."""
+    """Read a whole number greater than 0; for argparse."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number over 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number over 0")
     return int(text)
 
 

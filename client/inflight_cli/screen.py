@@ -1,4 +1,4 @@
-"""How `inflight top` looks: the figures in frames, and the batch over time."""
+"""The layout of `inflight top`: figures in frames, and a chart of the batch over time."""
 
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -13,14 +13,14 @@ from rich.text import Text
 from inflight_cli.load import Latency, Load, Turnover
 from inflight_client import UnfinishedRequest
 
-# Two beside each other in 80 columns, four in 160.
+# Two frames fit next to each other in 80 columns, four in 160.
 _FRAME_WIDTH = 39
-# What is not chart on a terminal of 80 columns.
+# Rows around the chart on a terminal with 80 columns.
 _OTHER_ROWS = 18
 _MIN_ROWS, _MAX_ROWS = 4, 16
-# Frame and heading of the list of requests.
+# Rows of the frame and the heading of the list of requests.
 _LIST_SIDES = 3
-# A bar of the chart and the space before the next; numbers up to 9999 fit below it.
+# A bar of the chart and the space after it. Numbers up to 9999 fit below a bar.
 _COLUMN_WIDTH = 5
 _LABEL_WIDTH = 8
 _FRAME_SIDES = 4
@@ -34,9 +34,9 @@ def screen(
     max_num_seqs: int,
     size: ConsoleDimensions,
 ) -> RenderableType:
-    """All of it, for a terminal of that size; `turnovers` and `requests` begin with the oldest.
+    """Draw the whole screen for a terminal of this size. `turnovers` and `requests` begin with the oldest.
 
-    Chart and requests share the rows below the figures. A terminal that is too low shows the chart alone.
+    The chart and the requests share the rows below the figures. A terminal with too few rows shows only the chart.
     """
     spare = size.height - _OTHER_ROWS
     listed = requests[: max(0, spare - max(spare // 2, _MIN_ROWS) - _LIST_SIDES)]
@@ -58,16 +58,16 @@ def _list(requests: Sequence[UnfinishedRequest]) -> Table:
         table.add_column(justify="right")
     table.add_row("request", "tenant", "age", "tokens", style="dim")
     for request in requests:
-        # As text: a client chose the names, and rich would read what looks like markup.
+        # `Text` instead of str: clients choose the names, and rich would interpret markup in a str.
         names = Text(_printable(request.request_id)), Text(_printable(request.tenant))
         table.add_row(*names, _duration(request.seconds), str(request.output_tokens))
     return table
 
 
 def plain(load: Load, requests: Sequence[UnfinishedRequest], max_num_seqs: int) -> str:
-    """The same as text: lines of a name and a value, then a table of the requests with tabs between its columns.
+    """Return the same as text: one line per value with its name, then a tab-separated table of the requests.
 
-    Times are in seconds, shares between 0 and 1; `-` where nothing was measured.
+    Times are in seconds and fractions between 0 and 1. `-` means that nothing was measured.
     """
     latencies = {"first_token": load.first_token, "inter_token": load.inter_token, "queue": load.queue}
     figures: dict[str, float | None] = {
@@ -93,7 +93,7 @@ def plain(load: Load, requests: Sequence[UnfinishedRequest], max_num_seqs: int) 
 
 
 def _printable(name: str) -> str:
-    """A name that cannot end a line or move a terminal's cursor."""
+    """Replace the characters of a name that could end the line or move the terminal's cursor."""
     return "".join(character if character.isprintable() else "?" for character in name) or "-"
 
 
@@ -123,7 +123,7 @@ def _requests(load: Load) -> Panel:
 def _tokens(load: Load) -> Panel:
     rows = (
         ("generated/s", f"{load.generated_tokens_per_second:.0f}"),
-        ("of prompts/s", f"{load.prompt_tokens_per_second:.0f}"),
+        ("prompt/s", f"{load.prompt_tokens_per_second:.0f}"),
         ("prefix hits", _share(load.prefix_hit_rate)),
         ("steps filled", _share(load.step_fill)),
     )
@@ -169,7 +169,10 @@ def _cache(load: Load) -> Panel:
 
 
 def _chart(turnovers: Sequence[Turnover], max_num_seqs: int, width: int, rows: int) -> Text:
-    """A bar for each refresh, as high as the batch is full, over the numbers of who runs, joined and left."""
+    """Draw one bar per refresh, which shows how full the batch is.
+
+    Below the bars are the numbers of requests that run, joined and left.
+    """
     room = max(1, (width - _FRAME_SIDES - _LABEL_WIDTH) // _COLUMN_WIDTH)
     shown = turnovers[-room:]
     lines = [
@@ -195,6 +198,6 @@ def _line(label: str, cells: Sequence[str], style: str) -> Text:
 
 
 def _cell(height: float, row: int) -> str:
-    """What a bar that is so many rows high shows in one of them, counted from 1 at the bottom."""
+    """Return the part of a bar that is visible in one row. `height` is in rows; `row` counts from 1 at the bottom."""
     eighths = round(8 * height) - 8 * (row - 1)
     return _EIGHTHS[min(8, max(0, eighths))] * (_COLUMN_WIDTH - 1)

@@ -1,6 +1,6 @@
-"""Watch a server: requests, tokens, latencies, and who joins and leaves the running batch.
+"""Watch a server: requests, tokens, latencies, and how many requests join and leave the running batch.
 
-Rates and latencies are those of the last 10 seconds; Ctrl-C leaves.
+Rates and latencies cover the last 10 seconds. Ctrl-C quits.
 """
 
 import argparse
@@ -23,26 +23,26 @@ REFRESH_SECONDS = 1.0
 WINDOW_SECONDS = 10.0
 # More than fit on any screen.
 MAX_TURNOVERS = 500
-# The engine's own, for a config.pbtxt that does not say.
+# The engine's default, used if config.pbtxt does not set max_num_seqs.
 DEFAULT_MAX_NUM_SEQS = 64
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--once", action="store_true", help="print the figures of one second as text and leave")
+    """Add the command's options."""
+    parser.add_argument("--once", action="store_true", help="print the figures of one second as text and exit")
     add_metrics_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the load until interrupted, or once and return 0.
+    """Show the load until interrupted. With `--once`, print it once and return 0.
 
     Raises:
-        CommandError: the model has no such metrics, or the view has no terminal.
+        CommandError: the model lacks a metric, or standard output is not a terminal.
         InflightError: the server does not answer.
     """
     console = Console()
     if not options.once and not console.is_terminal:
-        raise CommandError("standard output is no terminal; --once prints the figures as text")
+        raise CommandError("standard output is not a terminal; --once prints the figures as text")
     with Client(**options.connection, metrics_url=options.metrics_url) as client:
         max_num_seqs = int(client.model_info().parameters.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS))
         try:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
             else:
                 _watch(client, options.model, max_num_seqs, console)
         except KeyError as error:
-            raise CommandError(f"{error.args[0]}; is it a model of Inflight?") from None
+            raise CommandError(f"{error.args[0]}; check that it is a model of Inflight") from None
     return 0
 
 
@@ -78,7 +78,7 @@ def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> N
                 live.update(Text(f"{error}; trying again", style="red"), refresh=True)
                 continue
             turnovers.append(turnover(readings[-2], readings[-1]))
-            # Two stay, however long the server was away.
+            # Keep at least two readings, even if the server did not answer for a long time.
             while len(readings) > 2 and readings[-1].seconds - readings[0].seconds > WINDOW_SECONDS:
                 readings.popleft()
             shown = screen(load(readings[0], readings[-1]), list(turnovers), requests, max_num_seqs, console.size)

@@ -27,7 +27,7 @@ _TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
 
 
 class AsyncClient:
-    """Client of one model on one server, for the tasks of one event loop; mirrors `Client`.
+    """Client of one model on one server, for the tasks of one event loop. It has the same methods as `Client`.
 
     >>> async def ask(prompt):
     ...     async with AsyncClient("127.0.0.1:8001") as client:
@@ -47,7 +47,7 @@ class AsyncClient:
         tls: TLS | None = None,
         metrics_url: str | None = None,
     ) -> None:
-        """As `Client`, with an event loop running."""
+        """Takes the same arguments as `Client`. An event loop must be running."""
         self._model = model
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
@@ -63,9 +63,9 @@ class AsyncClient:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> Completion:
-        """Send a prompt (text or token ids), or the messages of a chat, and return the finished answer.
+        """Send a prompt (text or token ids) or the messages of a chat, and return the finished answer.
 
-        As `Client.generate`. A task that is cancelled meanwhile cancels the request.
+        Works like `Client.generate`. If the calling task is cancelled, the request is cancelled too.
         """
         async with self._start(prompt, messages, timeout, sampling, stream=False) as stream:
             return await stream.completion()
@@ -78,9 +78,9 @@ class AsyncClient:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> AsyncTextStream:
-        """As `generate`, but return the answer while it is written. Errors are raised while iterating.
+        """Like `generate`, but return the answer while the server generates it. Errors are raised while iterating.
 
-        Use it as a context manager, so that leaving early cancels:
+        Use it as a context manager, so that leaving the block early cancels the request:
 
         >>> async def write(prompt):
         ...     async with AsyncClient("127.0.0.1:8001") as client:
@@ -95,7 +95,7 @@ class AsyncClient:
     async def chat(
         self, messages: Sequence[Message], *, timeout: float | None = None, **sampling: Unpack[Sampling]
     ) -> Completion:
-        """`generate` for the messages of a chat, which the model's chat template turns into a prompt."""
+        """Call `generate` with the messages of a chat. The model's chat template turns them into a prompt."""
         return await self.generate(messages=messages, timeout=timeout, **sampling)
 
     async def generate_many(
@@ -107,7 +107,9 @@ class AsyncClient:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> list[Completion]:
-        """Answers to many prompts in their order, at most `concurrency` of them at once; as `Client.generate_many`.
+        """Return the answers to many prompts in the order of the prompts, like `Client.generate_many`.
+
+        At most `concurrency` requests run at once.
 
         >>> async def ask(prompts):
         ...     async with AsyncClient("127.0.0.1:8001") as client:
@@ -136,7 +138,7 @@ class AsyncClient:
         return [answers[index] for index in range(len(prompts))]
 
     async def is_ready(self) -> bool:
-        """Whether the model takes requests now; False too if no server answers in time."""
+        """Whether the model takes requests now. Also False if no server answers in time."""
         try:
             return await self._connection.is_ready(self._model, self._timeouts.connect)
         except InflightError:
@@ -151,14 +153,14 @@ class AsyncClient:
         return await self._connection.model_info(self._model, self._timeouts.connect)
 
     async def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that wait or run, at most 100, the oldest first."""
+        """The requests that are waiting or running on the server: the oldest first, at most 100."""
         bound = self._timeouts.connect
         call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
         texts = [text async for reply in call.replies() for text in reply.texts]
         return read_unfinished_requests("".join(texts))
 
     async def metrics(self) -> MetricsSnapshot:
-        """The server's metrics now. Raises TransportError where there are none."""
+        """The server's current metrics. Raises TransportError if they cannot be read."""
         try:
             async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
                 response = await client.get(self._metrics_url)
@@ -168,7 +170,7 @@ class AsyncClient:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
 
     async def close(self) -> None:
-        """Close the connection; requests still running are cancelled."""
+        """Close the connection and cancel the requests that are still running."""
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""One request's answer, while it is being written, for asyncio."""
+"""The answer to one request, while the server generates it, for asyncio."""
 
 import asyncio
 from collections import deque
@@ -15,9 +15,9 @@ from inflight_client.transport.connection import AsyncConnection
 
 
 class AsyncTextStream:
-    """Asynchronous iterator over the chunks of one request; mirrors `TextStream`.
+    """Asynchronous iterator over the chunks of one request. It has the same methods as `TextStream`.
 
-    A task that is cancelled while it waits for a chunk cancels the request, too.
+    If a task is cancelled while it waits for a chunk, the request is cancelled too.
     """
 
     def __init__(self, connection: AsyncConnection, request: Request, timeouts: Timeouts, retry: RetryPolicy) -> None:
@@ -45,7 +45,7 @@ class AsyncTextStream:
                 raise StopAsyncIteration
             self._ready.extend(self._transcript.add(reply))
             if self._transcript.finished:
-                # Triton 24.10 wants its streams read to the end, or may never unload the model.
+                # Read to the end: otherwise Triton 24.10 may never unload the model.
                 async for _ in self._replies:
                     pass
         return self._ready.popleft()
@@ -68,22 +68,22 @@ class AsyncTextStream:
         raise RequestCancelled("the request was cancelled")
 
     async def cancel(self) -> None:
-        """Tell the server to stop; from any task, and after the end."""
+        """Tell the server to stop. Any task may call this, even after the end of the request."""
         self._cancelled.set()
         await self._call.cancel()
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far."""
+        """The number of tokens so far."""
         return self._transcript.usage()
 
     @property
     def timings(self) -> Timings:
-        """The times so far."""
+        """The times measured so far."""
         return self._transcript.timings()
 
     async def completion(self) -> Completion:
-        """Read what is left and return all of it."""
+        """Read the rest of the answer and return the whole of it."""
         async for _ in self:
             pass
         return self._transcript.completion()

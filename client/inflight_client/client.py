@@ -27,9 +27,11 @@ _TRANSPORTS: dict[str, Callable[[Options], Connection]] = {"grpc": GrpcConnectio
 class Client:
     """Client of one model on one server.
 
-    Any number of threads may use one client at once; their requests share its connection and each can be cancelled
-    alone. Nothing is sent before the first call. A program that goes on after Ctrl-C is better off with `AsyncClient`:
-    a KeyboardInterrupt in the thread that reads from gRPC can leave a lock of gRPC's held, for which later calls wait.
+    Any number of threads can use one client at once. Their requests share its connection, and each request can be
+    cancelled separately. The client sends nothing before the first call.
+
+    A program that continues after Ctrl-C should use `AsyncClient`. A KeyboardInterrupt in the thread that reads from
+    gRPC can leave a lock inside gRPC held, and later calls then wait for it.
 
     >>> with Client("127.0.0.1:8001") as client:
     ...     client.generate("The capital of France is", max_tokens=2, temperature=0).text
@@ -47,20 +49,20 @@ class Client:
         tls: TLS | None = None,
         metrics_url: str | None = None,
     ) -> None:
-        """Say where the server is.
+        """Create a client. This does not connect to the server yet.
 
         Args:
-            url: host and port, after `grpc://` (or nothing), `grpcs://`, `http://` or `https://`.
-            model: the model's name; `llm` unless the server calls it otherwise.
+            url: host and port, with the prefix `grpc://`, `grpcs://`, `http://` or `https://`. Without a prefix: gRPC.
+            model: the model's name on the server.
             timeouts: how long to wait.
-            retry: what to send again after which waits.
-            headers: sent with every call, such as {"authorization": "Bearer ..."}.
-            tls: certificates; without, those of the system are trusted where the URL is encrypted.
-            metrics_url: where `metrics` looks; port 8002 of the same host if not given.
+            retry: when to send a failed request again. Default: `RetryPolicy()`.
+            headers: headers of every call, such as {"authorization": "Bearer ..."}.
+            tls: certificates for an encrypted URL. Default: trust the system's certificates.
+            metrics_url: the address that `metrics` reads. Default: port 8002 of the same host.
 
         Raises:
-            ValueError: the URL is none of these.
-            OSError: a certificate can't be read.
+            ValueError: the URL is invalid, or `tls` is given and the URL is not encrypted.
+            OSError: a certificate cannot be read.
         """
         self._model = model
         self._timeouts = timeouts or Timeouts()
@@ -77,10 +79,10 @@ class Client:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> Completion:
-        """Send a prompt (text or token ids), or the messages of a chat, and return the finished answer.
+        """Send a prompt (text or token ids) or the messages of a chat, and return the finished answer.
 
-        `timeout` is in seconds and takes the place of `Timeouts.total`. Raises an `InflightError` where the request
-        fails, and TypeError for a sampling parameter that does not exist.
+        `timeout` is in seconds and replaces `Timeouts.total`. Raises an `InflightError` if the request fails, and
+        TypeError for an unknown sampling parameter.
 
         >>> answer = client.generate("A, B, C,", max_tokens=4, temperature=0)
         >>> answer.text, answer.finish_reason, answer.usage
@@ -97,9 +99,9 @@ class Client:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> TextStream:
-        """As `generate`, but return the answer while it is written. Errors are raised while iterating.
+        """Like `generate`, but return the answer while the server generates it. Errors are raised while iterating.
 
-        Use it as a context manager, so that leaving early cancels:
+        Use it as a context manager, so that leaving the block early cancels the request:
 
         >>> with client.stream("A, B, C,", max_tokens=4, temperature=0) as stream:
         ...     for chunk in stream:
@@ -111,7 +113,7 @@ class Client:
     def chat(
         self, messages: Sequence[Message], *, timeout: float | None = None, **sampling: Unpack[Sampling]
     ) -> Completion:
-        """`generate` for the messages of a chat, which the model's chat template turns into a prompt.
+        """Call `generate` with the messages of a chat. The model's chat template turns them into a prompt.
 
         >>> client.chat([{"role": "user", "content": "Say hello."}], max_tokens=64, temperature=0).finish_reason
         'stop'
@@ -127,10 +129,10 @@ class Client:
         timeout: float | None = None,
         **sampling: Unpack[Sampling],
     ) -> list[Completion]:
-        """Answers to many prompts in their order, at most `concurrency` of them at once.
+        """Return the answers to many prompts in the order of the prompts. At most `concurrency` requests run at once.
 
-        `progress` shows a bar on standard error. Raises the error of the first request that fails for good, after
-        cancelling the others.
+        `progress` shows a progress bar on standard error. If a request fails after its last attempt, the other requests
+        are cancelled and its error is raised.
 
         >>> answers = client.generate_many(["Monday, Tuesday,", "A, B, C,"], max_tokens=2, temperature=0)
         >>> [answer.text for answer in answers]
@@ -142,7 +144,8 @@ class Client:
         def answer(prompt: Prompt) -> Completion:
             with self._start(prompt, None, timeout, sampling, stream=False) as stream:
                 streams.add(stream)
-                if stopping.is_set():  # After `add`: whoever sets it cancels those that it finds there.
+                # Check after `add`: the thread that sets `stopping` only cancels the streams that it finds in the set.
+                if stopping.is_set():
                     stream.cancel()
                 try:
                     return stream.completion()
@@ -164,7 +167,7 @@ class Client:
         return [future.result() for future in futures]
 
     def is_ready(self) -> bool:
-        """Whether the model takes requests now; False too if no server answers in time."""
+        """Whether the model takes requests now. Also False if no server answers in time."""
         try:
             return self._connection.is_ready(self._model, self._timeouts.connect)
         except InflightError:
@@ -179,14 +182,14 @@ class Client:
         return self._connection.model_info(self._model, self._timeouts.connect)
 
     def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that wait or run, at most 100, the oldest first."""
+        """The requests that are waiting or running on the server: the oldest first, at most 100."""
         bound = self._timeouts.connect
         call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
         texts = [text for reply in call.replies() for text in reply.texts]
         return read_unfinished_requests("".join(texts))
 
     def metrics(self) -> MetricsSnapshot:
-        """The server's metrics now. Raises TransportError where there are none.
+        """The server's current metrics. Raises TransportError if they cannot be read.
 
         >>> client.metrics().value("inflight:num_requests_running", model="llm") >= 0
         True
@@ -199,7 +202,7 @@ class Client:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
 
     def close(self) -> None:
-        """Close the connection; requests still running are cancelled."""
+        """Close the connection and cancel the requests that are still running."""
         self._connection.close()
 
     def __enter__(self) -> Self:

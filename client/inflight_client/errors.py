@@ -1,50 +1,50 @@
-"""What can go wrong with a request.
+"""The errors of a request.
 
 InflightError
-├── InvalidRequest      the server understood the request and will never serve it as it is
-├── AccessDenied        the server wants other credentials
+├── InvalidRequest      the server understood the request and will never accept it in this form
+├── AccessDenied        the credentials are missing or wrong
 ├── ServerOverloaded    refused for now; the same request may succeed later
-├── ModelNotReady       no such model, or it is loading or unloading, or its process does not answer
+├── ModelNotReady       the model does not exist, is loading or unloading, or its process does not answer
 ├── DeadlineExceeded    not finished within the request's timeout
-├── RequestCancelled    cancelled, by this client or by the server
-├── TransportError      no connection, or it broke
-└── ServerFault         the server failed while serving the request
+├── RequestCancelled    cancelled by this client or by the server
+├── TransportError      there is no connection to the server, or it broke
+└── ServerFault         the server failed while it served the request
 """
 
 import re
 
 
 class InflightError(Exception):
-    """Base of all errors that a request can end with."""
+    """Base class of all errors of a request."""
 
 
 class InvalidRequest(InflightError):
-    """The server understood the request and will never serve it as it is."""
+    """The server understood the request and will never accept it in this form."""
 
 
 class AccessDenied(InflightError):
-    """The server wants credentials, or others."""
+    """The credentials are missing or wrong."""
 
 
 class ServerOverloaded(InflightError):
-    """Refused for now; the same request may succeed later."""
+    """The server refused the request for now. The same request may succeed later."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which the server expects to have room, where it says."""
+        """Seconds after which the server asks to be tried again. None if it does not say."""
 
 
 class ModelNotReady(InflightError):
-    """There is no such model, or it is loading or unloading, or its process does not answer."""
+    """The model does not exist, is loading or unloading, or its process does not answer."""
 
 
 class DeadlineExceeded(InflightError):
-    """The request was not finished within its timeout; the server was told to stop."""
+    """The request was not finished within its timeout. The client has told the server to stop."""
 
 
 class RequestCancelled(InflightError):
-    """The request was cancelled, by this client or by the server."""
+    """The request was cancelled by this client or by the server."""
 
 
 class TransportError(InflightError):
@@ -52,13 +52,13 @@ class TransportError(InflightError):
 
 
 class ServerFault(InflightError):
-    """The server failed while serving the request."""
+    """The server failed while it served the request."""
 
 
-# What Triton says, without a code, for a Python model whose process died or got no processor for a second.
+# Triton's message, without a code, if the process of a Python model died or got no CPU time for a second.
 _SILENT_MODEL = re.compile(r"Stub process '.*' is not healthy")
 
-# The names by which the model spells Triton's codes.
+# The model puts the name of Triton's error code before its message.
 _ERROR_OF_CODE: dict[str, type[InflightError]] = {
     "INVALID_ARG": InvalidRequest,
     "UNSUPPORTED": InvalidRequest,
@@ -71,8 +71,11 @@ _ERROR_OF_CODE: dict[str, type[InflightError]] = {
 
 
 def error_of_model(text: str) -> InflightError | None:
-    """The error that a failed response stands for: by Triton's code before a model's message, or as Triton says that
-    the model does not answer. None for all else."""
+    """Return the error that the message of a failed response means, or None if the message alone does not decide.
+
+    It decides if it begins with the name of a Triton error code, or if it is Triton's message for a model that does not
+    answer.
+    """
     code, _, message = text.partition(": ")
     if (kind := _ERROR_OF_CODE.get(code)) is not None:
         return kind(message)

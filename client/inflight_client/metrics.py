@@ -1,4 +1,4 @@
-"""A look at a server's metrics."""
+"""A snapshot of a server's metrics."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of the metrics."""
+    """One line of the metrics: a name with its labels, and a value."""
 
     name: str
     labels: Mapping[str, str]
@@ -22,14 +22,16 @@ class MetricsSnapshot:
     samples: tuple[Sample, ...]
 
     def select(self, name: str, **labels: str) -> Iterator[Sample]:
-        """The samples of that name whose labels include these."""
+        """Return the samples with this name whose labels include the given ones."""
         return (s for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of the samples of that name whose labels include these, such as those of all versions of a model.
+        """Return the sum of the samples with this name whose labels include the given ones.
+
+        For example, the sum over all versions of a model.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such sample.
         """
         values = [sample.value for sample in self.select(name, **labels)]
         if not values:
@@ -38,12 +40,12 @@ class MetricsSnapshot:
 
 
 def parse_metrics(text: str) -> MetricsSnapshot:
-    """Read Prometheus's text format.
+    """Read metrics in Prometheus's text format.
 
     Raises:
         ValueError: a line is not in that format.
     """
-    # Where the parser knows from a comment that a metric is a counter, it appends `_total` to the name.
+    # Without the comments. If a comment says that a metric is a counter, the parser appends `_total` to its name.
     lines = "\n".join(line for line in text.split("\n") if not line.startswith("#"))
     families = text_string_to_metric_families(lines)
     return MetricsSnapshot(tuple(Sample(s.name, s.labels, float(s.value)) for f in families for s in f.samples))

@@ -1,4 +1,4 @@
-"""How a client connects, and how long it waits."""
+"""Settings of a client: how it connects and how long it waits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,19 +7,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Bounds in seconds.
+    """Maximum waiting times in seconds.
 
     Raises:
-        ValueError: one is not over 0.
+        ValueError: a timeout is not greater than 0.
     """
 
     connect: float = 5.0
-    """To reach the server."""
+    """Time to connect to the server."""
     first_token: float = 120.0
-    """From sending, of each attempt, to the first response. For `generate` that is the whole answer, so only `total`
-    holds there."""
+    """Time from sending to the first response, for each attempt. `generate` has only one response, the whole answer, so
+    only `total` applies to it."""
     total: float = 600.0
-    """For the whole request, attempts and waits between them included; also sent to the server as its deadline."""
+    """Time for the whole request, including all attempts and the waits between them. The client also sends it to the
+    server as the deadline."""
 
     def __post_init__(self) -> None:
         for name in ("connect", "first_token", "total"):
@@ -29,10 +30,10 @@ class Timeouts:
 
 @dataclass(frozen=True, kw_only=True)
 class TLS:
-    """Encryption and, with a certificate of its own, the client's identity; files in PEM."""
+    """Encryption and, with a certificate chain, the identity of the client. All files are in PEM format."""
 
     root_certificates: Path | None = None
-    """Whom to trust instead of the system's."""
+    """Certificates to trust instead of the system's."""
     private_key: Path | None = None
     certificate_chain: Path | None = None
 
@@ -43,21 +44,23 @@ class TLS:
 
 @dataclass(frozen=True)
 class Options:
-    """All that a connection needs to know."""
+    """The settings of a connection."""
 
     address: str
     """Host and port."""
     tls: TLS | None
     headers: Mapping[str, str]
-    """Sent with every call: authentication, or the keys of Triton's restricted protocols."""
+    """Headers of every call, such as authentication or the keys of Triton's restricted protocols."""
     connect_timeout: float
 
 
 def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
-    """Transport, host and port, and encryption that a URL stands for: [grpc:// | grpcs:// | http:// | https://]host:port.
+    """Split a URL of the form [grpc:// | grpcs:// | http:// | https://]host:port.
+
+    Returns the transport, the host and port, and the encryption.
 
     Raises:
-        ValueError: another scheme, a path, or TLS settings for an address without.
+        ValueError: the URL has another scheme or a path, or `tls` is given and the URL is not encrypted.
     """
     scheme, separator, address = url.rpartition("://")
     scheme = scheme if separator else "grpc" if tls is None else "grpcs"
@@ -74,16 +77,16 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
 def connection_options(
     url: str, tls: TLS | None, headers: Mapping[str, str] | None, timeouts: Timeouts
 ) -> tuple[str, Options]:
-    """Transport, and all else that a client's arguments say of its connection; raises what `parse_url` raises."""
+    """Return the transport and the options that a client's arguments give. Raises what `parse_url` raises."""
     transport, address, tls = parse_url(url, tls)
     return transport, Options(address, tls, dict(headers or {}), timeouts.connect)
 
 
 def metrics_url_of(address: str) -> str:
-    """Where Triton has its metrics unless told otherwise."""
+    """Triton's default address for metrics."""
     return f"http://{address.rpartition(':')[0] or address}:8002/metrics"
 
 
 def within(timeouts: Timeouts, total: float | None) -> Timeouts:
-    """The timeouts with another total, if one is given."""
+    """Return the timeouts with `total` replaced, if it is given."""
     return timeouts if total is None else replace(timeouts, total=total)

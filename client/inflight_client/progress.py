@@ -1,4 +1,4 @@
-"""A progress bar, where one is wanted."""
+"""An optional progress bar."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(total: int, shown: bool) -> Iterator[Callable[[], object]]:
-    """A function to be called after each of `total` requests.
+    """Show a progress bar if `shown`. Yields a function that the caller calls after each of `total` requests.
 
     Raises:
-        ImportError: it is to be shown and tqdm is not installed.
+        ImportError: `shown` is true and tqdm is not installed.
     """
     if not shown:
         yield lambda: None
         return
-    # Only here: the client does without it unless somebody wants to see a bar.
+    # Imported here because tqdm is an optional dependency.
     try:
         from tqdm import tqdm
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a caller asks for."""
+"""Requests to a model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ class Message(TypedDict):
 
 
 class Sampling(TypedDict, total=False):
-    """How the text is to be made; what is left out is the model's own default."""
+    """The sampling parameters of a request. The model's own default applies to each parameter that is not given."""
 
-    # -1: as many as there is room for.
+    # -1: as many as the context has room for.
     max_tokens: int
     min_tokens: int
     temperature: float
@@ -38,68 +38,72 @@ class Sampling(TypedDict, total=False):
     bad_words: Sequence[str]
     logit_bias: Mapping[int, float]
     ignore_eos: bool
-    # How many likeliest tokens to tell of beside each chosen one.
+    # Return the log-probability of each chosen token, and of this many likeliest tokens.
     logprobs: int
-    # Whether a stream's chunks have their tokens, which costs some time for each; whole answers always do.
+    # Return the token ids in the chunks of a stream. This costs some time per chunk. Whole answers always have them.
     return_token_ids: bool
-    # Place in the queue (1 is the highest), and whose share of the server is used.
+    # Priority in the waiting queue; 1 is the highest.
     priority: int
+    # The name of the user or group on whose behalf the request runs. Fair scheduling divides the server among tenants.
     tenant: str
     target_ttft_ms: int
-    # After so long the server ends the answer, with what there is of it and the finish reason "deadline".
+    # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
     deadline_ms: int
-    # Sent as it is; the keys above win over it.
+    # Further parameters, sent unchanged. The keys above take precedence.
     sampling_parameters: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked request, in no transport's form yet."""
+    """A checked request, independent of the transport."""
 
     model: str
     prompt_field: str
-    """The input that holds the prompt: `text_input`, `input_ids` or `messages`."""
+    """Name of the input that holds the prompt: `text_input`, `input_ids` or `messages`."""
     prompt: Prompt
-    """For `messages` their JSON."""
+    """Text, token ids, or the messages as JSON."""
     parameters: Mapping[str, object]
     stream: bool
     asks_for_requests: bool = False
-    """It has no prompt and asks which requests wait or run."""
+    """Whether it has no prompt and asks for the list of waiting and running requests."""
 
     @property
     def num_samples(self) -> int:
-        """How many answers are wanted."""
+        """The number of answers that the request asks for."""
         count = self.parameters.get("n", 1)
         return count if isinstance(count, int) else 1
 
     @property
     def has_deadline(self) -> bool:
-        """Whether the caller asked for an end in time, to be answered with what there is by then."""
+        """Whether the caller set `deadline_ms`, and so accepts an answer that ends early."""
         return "deadline_ms" in self.parameters
 
     def sampling_json(self, seconds: float) -> str:
-        """All parameters as JSON, with the `seconds` that are left for the answer as its deadline unless it has one."""
+        """Return all parameters as JSON.
+
+        `seconds` is the time that is left for the answer. It becomes the deadline unless the caller set one.
+        """
         given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
         logprobs = "logprobs" in given
         token_ids = bool(given.get("return_token_ids")) or logprobs or not self.stream
-        # Every output of every response costs time: a reason comes with the response that ends a sample.
+        # Each output of each response costs time, so only a response that ends a sample has a finish reason.
         outputs = {"return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs}
         return json.dumps({**given, **outputs, "return_finish_reason": "last"})
 
 
 def request_for_requests(model: str) -> Request:
-    """A request that asks which requests wait or run; its answer is a text, for `read_unfinished_requests`."""
+    """Make a request for the list of waiting and running requests. `read_unfinished_requests` reads its answer."""
     return Request(model, "text_input", "", {}, stream=False, asks_for_requests=True)
 
 
 def make_request(
     model: str, prompt: Prompt | None, messages: Sequence[Message] | None, sampling: Sampling, *, stream: bool
 ) -> Request:
-    """Check what a caller gave.
+    """Check the caller's arguments and make a request.
 
     Raises:
-        TypeError: a sampling key that does not exist, or not exactly one of `prompt` and `messages`.
-        InvalidRequest: a value that JSON cannot hold, or half a character in the prompt.
+        TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given.
+        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
     """
     if (prompt is None) == (messages is None):
         raise TypeError("give either a prompt or messages")

@@ -1,4 +1,4 @@
-"""What comes back: pieces of text, or all of it."""
+"""Answers of a model: chunks of a stream, or the whole completion."""
 
 import json
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that the model might have chosen, and how likely it was."""
+    """A candidate token and its log-probability."""
 
     id: int
     text: str
     logprob: float
     rank: int
-    """1 is the likeliest."""
+    """1 for the likeliest token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """A token that was chosen, and the likeliest ones there, best first."""
+    """A chosen token, and the likeliest tokens at its position, the likeliest first."""
 
     chosen: Token
     likeliest: tuple[Token, ...]
@@ -26,42 +26,43 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer as it came: often one token, more when the server sent several at once."""
+    """A piece of an answer: often one token, more if the server sent several at once."""
 
     text: str
     finish_reason: str | None
     """None until the last chunk, then "stop", "length" or "deadline"."""
     token_ids: tuple[int, ...]
-    """New ones, in a stream where they or logprobs were asked for. Text may lag behind, as whole characters and stop
-    strings are waited for."""
+    """The new tokens. In a stream, empty unless `return_token_ids` or `logprobs` asked for them. The text can lag
+    behind the tokens, because the server waits for whole characters and possible stop strings."""
     logprobs: tuple[TokenLogprobs, ...]
-    """One for each new token, where they were asked for."""
+    """One element per new token, if `logprobs` asked for them."""
     index: int
-    """Which of `n` answers it belongs to."""
+    """The index of the answer that the chunk belongs to, from 0 to `n` - 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many tokens a request took."""
+    """The number of tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int
-    """Of all `n` answers together. Before the end of a stream those that the server has told of: all that have come if
-    `return_token_ids` asked for them."""
+    """Tokens of all `n` answers together. Before the end of a stream, the number that the client knows. With
+    `return_token_ids` that is every token received so far."""
 
     @property
     def total_tokens(self) -> int:
-        """Both together."""
+        """The sum of both."""
         return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """What the client's clock says, in seconds since the request was sent, retries and waits for them included."""
+    """Times on the client's clock, in seconds since the request was first sent. They include retries."""
 
     first_token: float
-    """When the first response came; with `generate` it is the only one."""
+    """Time to the first response. With `generate` that is the only response."""
     total: float
+    """Time to the last response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class Choice:
     finish_reason: str
     """"stop", "length", or "deadline" where the request had a `deadline_ms`."""
     token_ids: tuple[int, ...]
-    """As in `Chunk`; always there from `generate` and `chat`."""
+    """As in `Chunk`; `generate` and `chat` always return them."""
     logprobs: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request: `n` answers, the first of which also stands in fields of its own."""
+    """A finished request with its `n` answers. The properties below read the first answer."""
 
     choices: tuple[Choice, ...]
     usage: Usage
@@ -101,27 +102,27 @@ class Completion:
 
     @property
     def logprobs(self) -> tuple[TokenLogprobs, ...]:
-        """One for each token of the first answer, where they were asked for."""
+        """One element per token of the first answer, if `logprobs` asked for them."""
         return self.choices[0].logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One response of the model, in no transport's form any more; lists have an element for each sample."""
+    """One response of the model, independent of the transport. Its lists have one element per sample."""
 
     texts: Sequence[str]
     finish_reasons: Sequence[str]
-    """Empty while no sample has ended; the model has no null on the wire and says "None"."""
+    """Empty while no sample has ended. A sample that continues has "None", because tensors cannot hold null."""
     token_ids: Sequence[Sequence[int]]
-    """Padded with -1; empty where none were asked for."""
+    """Padded with -1; empty unless the request asked for them."""
     logprobs: Sequence[str]
-    """JSON, as vllm_backend has it; empty where none were asked for."""
+    """JSON in vllm_backend's format; empty unless the request asked for them."""
     usage: Usage | None
-    """So far; the first response says so, and the last."""
+    """The tokens so far; only in the first and the last response."""
 
 
 def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:
-    """Read the `logprobs` of a sample, a JSON list with an object for each token: {id: {logprob, rank, ...}}."""
+    """Read the `logprobs` of a sample: a JSON list with one object per token, {id: {logprob, rank, ...}}."""
     return tuple(
         _token_logprobs(ranked, chosen) for ranked, chosen in zip(json.loads(written) or (), token_ids, strict=False)
     )
@@ -132,6 +133,6 @@ def _token_logprobs(ranked: dict[str, dict[str, object]], chosen: int) -> TokenL
         entry = ranked[key]
         return Token(int(key), str(entry["decoded_token"]), float(str(entry["logprob"])), int(str(entry["rank"])))
 
-    # The chosen one is among the likeliest, or comes besides.
+    # The object holds the likeliest tokens, and the chosen token in any case.
     tokens = sorted(map(token, ranked), key=lambda one: one.rank)
     return TokenLogprobs(token(str(chosen)), tuple(tokens))

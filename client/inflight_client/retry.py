@@ -1,4 +1,4 @@
-"""What is sent again after it failed, and when."""
+"""When a failed request is sent again."""
 
 import random
 import time
@@ -10,20 +10,22 @@ from inflight_client.options import Timeouts
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """When a request that failed before its first token is sent again: the server was too busy, not ready, or away.
+    """Sends a request again if it failed before its first token because the server was busy, not ready or unreachable.
 
-    Waits double, each between half and all of its length by chance (AWS's "equal jitter"), so that the clients of a
-    server that comes back don't return all at once. `RetryPolicy(attempts=1)` never tries again.
+    The wait doubles after each attempt (exponential backoff). Each wait is random between half and all of its length
+    (AWS's "equal jitter"), so that clients do not all return at once when a server comes back.
+    `RetryPolicy(attempts=1)` never sends a request again.
 
     Raises:
-        ValueError: a bound makes no sense.
+        ValueError: a value is out of its bounds.
     """
 
     attempts: int = 4
-    """Most times that a request is sent."""
+    """Maximum number of times that a request is sent."""
     initial: float = 0.5
     """The first wait, in seconds."""
     longest: float = 10.0
+    """The maximum wait, in seconds."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -32,7 +34,7 @@ class RetryPolicy:
             raise ValueError(f"initial is {self.initial}; it must be over 0 and at most longest, {self.longest}")
 
     def wait_after(self, error: InflightError, attempt: int) -> float | None:
-        """Seconds to wait after the `attempt`-th attempt (from 1) failed; None to give up."""
+        """Seconds to wait after attempt number `attempt` (from 1) has failed. None: do not try again."""
         if attempt >= self.attempts or not isinstance(error, ServerOverloaded | ModelNotReady | TransportError):
             return None
         full = min(self.longest, self.initial * 2 ** min(attempt - 1, 30))
@@ -42,7 +44,7 @@ class RetryPolicy:
 
 
 class Attempts:
-    """The attempts at one request, from its first on."""
+    """The attempts of one request, and the time that is left for it."""
 
     def __init__(self, policy: RetryPolicy, timeouts: Timeouts, *, stream: bool) -> None:
         self._policy, self._timeouts, self._stream = policy, timeouts, stream
@@ -51,7 +53,7 @@ class Attempts:
         self._failed: InflightError | None = None
 
     def next_bounds(self) -> tuple[float, float]:
-        """Begin an attempt: seconds until its first response, and until its end."""
+        """Begin an attempt. Returns its two time limits in seconds: to the first response, and to the end."""
         self._count += 1
         left = max(0.001, self._ends - time.monotonic())
         return (min(self._timeouts.first_token, left) if self._stream else left), left
@@ -60,7 +62,7 @@ class Attempts:
         """Seconds to wait after an attempt has failed before its first token.
 
         Raises:
-            InflightError: `error`, where there is to be no other attempt, or DeadlineExceeded, where there is no time.
+            InflightError: `error` if there is no further attempt, DeadlineExceeded if there is no time for one.
         """
         if isinstance(error, DeadlineExceeded) and self._failed is not None:
             raise self._out_of_time(self._failed) from error

@@ -1,4 +1,4 @@
-"""What a server says of itself."""
+"""A server's description of itself, its models and its requests."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from inflight_client.errors import ServerFault
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The server that answers."""
+    """A server."""
 
     name: str
     version: str
@@ -27,12 +27,12 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model as the server knows it."""
+    """A model on a server."""
 
     name: str
     versions: tuple[str, ...]
     decoupled: bool
-    """Whether a request may have several responses, or none."""
+    """Whether a request can have several responses, or none."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     parameters: Mapping[str, str]
@@ -41,19 +41,19 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRequest:
-    """A request that waits or runs on the server."""
+    """A request that is waiting or running on the server."""
 
     request_id: str
-    """The client's name for it, or Triton's."""
+    """The id that the client gave it, or else the server's own."""
     tenant: str
     seconds: float
-    """Since its arrival."""
+    """Seconds since its arrival."""
     output_tokens: int
-    """Of all its samples so far."""
+    """Tokens of all its samples so far."""
 
 
 def read_unfinished_requests(text: str) -> list[UnfinishedRequest]:
-    """The requests that a server lists as JSON. Raises ServerFault where it is no such list."""
+    """Read a server's list of requests from JSON. Raises ServerFault if it is not such a list."""
     try:
         return [UnfinishedRequest(**entry) for entry in json.loads(text)]
     except (ValueError, TypeError) as error:

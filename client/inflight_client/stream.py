@@ -1,4 +1,4 @@
-"""One request's answer, while it is being written."""
+"""The answer to one request, while the server generates it."""
 
 import threading
 from collections import deque
@@ -17,9 +17,9 @@ from inflight_client.transport.connection import Connection
 class TextStream:
     """Iterator over the chunks of one request.
 
-    As a context manager it cancels the request on the server when left before the end. Until the first chunk a failed
-    request is sent again, as the client's `RetryPolicy` says. Iterating raises an `InflightError` when the request
-    fails for good, `RequestCancelled` after `cancel()`.
+    Use it as a context manager: leaving the block before the end cancels the request on the server. If the request
+    fails before its first chunk, it is sent again as the client's `RetryPolicy` allows. Iterating raises an
+    `InflightError` when the request has failed and is not sent again, and `RequestCancelled` after `cancel()`.
     """
 
     def __init__(self, connection: Connection, request: Request, timeouts: Timeouts, retry: RetryPolicy) -> None:
@@ -35,7 +35,7 @@ class TextStream:
         first, total = self._attempts.next_bounds()
         self._call = self._connection.start(self._request, first=first, total=total)
         self._replies = self._call.replies()
-        if self._cancelled.is_set():  # `cancel` may have met the call before.
+        if self._cancelled.is_set():  # `cancel` may have cancelled the previous call just before this one began.
             self._call.cancel()
 
     def __iter__(self) -> Self:
@@ -49,7 +49,7 @@ class TextStream:
                 raise StopIteration
             self._ready.extend(self._transcript.add(reply))
             if self._transcript.finished:
-                # Triton 24.10 wants its streams read to the end, or may never unload the model.
+                # Read to the end: otherwise Triton 24.10 may never unload the model.
                 for _ in self._replies:
                     pass
         return self._ready.popleft()
@@ -66,22 +66,22 @@ class TextStream:
                 self._send()
 
     def cancel(self) -> None:
-        """Tell the server to stop; safe from any thread, and after the end."""
+        """Tell the server to stop. Any thread may call this, even after the end of the request."""
         self._cancelled.set()
         self._call.cancel()
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far."""
+        """The number of tokens so far."""
         return self._transcript.usage()
 
     @property
     def timings(self) -> Timings:
-        """The times so far."""
+        """The times measured so far."""
         return self._transcript.timings()
 
     def completion(self) -> Completion:
-        """Read what is left and return all of it."""
+        """Read the rest of the answer and return the whole of it."""
         for _ in self:
             pass
         return self._transcript.completion()

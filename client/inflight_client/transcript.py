@@ -1,4 +1,4 @@
-"""What one request has brought so far."""
+"""The answers to one request so far."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from inflight_client.response import Choice, Chunk, Completion, Reply, Timings, 
 
 
 class Transcript:
-    """Turns the replies of one request into chunks, and in the end into a completion."""
+    """Turns the replies to one request into chunks, and at the end into a completion."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -21,23 +21,23 @@ class Transcript:
 
     @property
     def begun(self) -> bool:
-        """Whether anything has come."""
+        """Whether there has been a reply."""
         return self._first > 0.0
 
     @property
     def finished(self) -> bool:
-        """Whether all answers are whole."""
+        """Whether all answers are complete."""
         return len(self._finished) == len(self._chunks)
 
     def add(self, reply: Reply) -> Iterator[Chunk]:
-        """Take in a reply and return what is new in it.
+        """Add a reply and return its new chunks.
 
         Raises:
             DeadlineExceeded: the server ended the request because the client's own timeout has passed.
-            ServerFault: the reply is not of as many answers as were asked for, or of no model of this project's.
+            ServerFault: the reply has the wrong number of answers, or is not from a model of Inflight.
         """
         if len(reply.texts) != len(self._chunks):
-            raise ServerFault(f"the server sent {len(reply.texts)} answers where {len(self._chunks)} were asked for")
+            raise ServerFault(f"the server sent {len(reply.texts)} answers to a request for {len(self._chunks)}")
         if reply.usage is None and not self.begun:
             raise ServerFault("the model's first response lacks 'usage'; it is no model of Inflight")
         self._last = time.perf_counter()
@@ -64,21 +64,21 @@ class Transcript:
         )
 
     def check_finished(self) -> None:
-        """Raise ServerFault unless all answers are whole."""
+        """Raise ServerFault unless all answers are complete."""
         if not self.finished:
             raise ServerFault("the stream ended before the text did")
 
     def usage(self) -> Usage:
-        """The tokens so far."""
+        """The number of tokens so far."""
         tokens = sum(len(chunk.token_ids) for chunks in self._chunks for chunk in chunks)
         return Usage(self._usage.prompt_tokens, max(tokens, self._usage.completion_tokens))
 
     def timings(self) -> Timings:
-        """The times so far."""
+        """The times measured so far."""
         return Timings(self._first - self._sent, self._last - self._sent)
 
     def completion(self) -> Completion:
-        """All of it. Raises ServerFault unless it is finished."""
+        """Return the whole answer. Raises ServerFault unless it is finished."""
         self.check_finished()
         return Completion(tuple(map(_choice, self._chunks)), self.usage(), self.timings())
 

@@ -1,4 +1,4 @@
-"""Bounds in time for calls that block a thread and know none themselves."""
+"""Timeouts for blocking calls that have no timeout of their own."""
 
 import heapq
 import itertools
@@ -8,27 +8,27 @@ from collections.abc import Callable
 
 
 class Watch:
-    """What happens unless `done` is called in time."""
+    """A time and an action. The action runs at that time unless `done` is called before."""
 
     def __init__(self, at: float, action: Callable[[], object]) -> None:
         self.at = at
         self._action: Callable[[], object] | None = action
         self._lock = threading.Lock()
         self.expired = False
-        """Whether it happened."""
+        """Whether the action has run."""
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing will happen any more."""
+        """Whether the action will not run any more."""
         return self._action is None
 
     def done(self) -> None:
-        """It is not needed any more."""
+        """Drop the action."""
         with self._lock:
             self._action = None
 
     def expire(self) -> None:
-        """Act, unless `done` came first."""
+        """Run the action, unless `done` was called before."""
         with self._lock:
             action, self._action = self._action, None
             self.expired = action is not None
@@ -37,7 +37,7 @@ class Watch:
 
 
 class Watchdog:
-    """Watches any number of calls with one thread, which it starts when there is something to watch."""
+    """Watches any number of calls with one thread. The thread starts with the first watch."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[float, int, Watch]] = []
@@ -47,7 +47,7 @@ class Watchdog:
         self._closed = False
 
     def watch(self, seconds: float, action: Callable[[], object]) -> Watch:
-        """Call `action`, from another thread, after `seconds` unless the watch is done by then."""
+        """Call `action` from another thread after `seconds`, unless the watch is done by then."""
         watch = Watch(time.monotonic() + seconds, action)
         with self._changed:
             self._drop_done()
@@ -60,7 +60,7 @@ class Watchdog:
         return watch
 
     def close(self) -> None:
-        """End the thread; what it watched is left alone."""
+        """End the thread. The remaining actions do not run."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -76,7 +76,7 @@ class Watchdog:
             watch.expire()
 
     def _next_due(self) -> Watch | None:
-        """Wait for the next that is due; None when closed."""
+        """Wait until the next watch is due and return it. None when closed."""
         with self._changed:
             while not self._closed:
                 self._drop_done()

@@ -1,1 +1,1 @@
-"""A gateway that speaks OpenAI's HTTP API in front of an Inflight server."""
+"""A gateway that offers OpenAI's HTTP API in front of an Inflight server."""

@@ -14,12 +14,12 @@ from inflight_gateway.app import create_app
 from inflight_gateway.keys import KeyRing
 from inflight_gateway.settings import Settings
 
-# How long streams may go on after SIGTERM.
+# How long running streams may continue after SIGTERM.
 _DRAIN_SECONDS = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or Ctrl-C, and return the exit status; where it is 1 a line says why."""
+    """Serve until SIGTERM or Ctrl-C, and return the exit status. If it is 1, a line on standard error says why."""
     options = _parser().parse_args(arguments)
     try:
         settings = _settings(options)
@@ -43,41 +43,43 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--server", default="127.0.0.1:8001", help="the Triton server's gRPC endpoint")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; beyond loopback only with --api-keys"
+        "--host", default="127.0.0.1", help="address to listen on; a non-loopback address needs --api-keys"
     )
     parser.add_argument("--port", type=_number(int, 1, 65535), default=9000, help="port to listen on")
     parser.add_argument("--model", default="llm", help="the model's name in Triton")
-    parser.add_argument("--served-model-name", metavar="NAME", help="its name for clients; the one in Triton otherwise")
-    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="TOML file of the keys that may ask")
+    parser.add_argument(
+        "--served-model-name", metavar="NAME", help="the model's name for clients; if not given, its name in Triton"
+    )
+    parser.add_argument("--api-keys", type=Path, metavar="FILE", help="TOML file of the accepted API keys")
     parser.add_argument(
         "--max-concurrent-requests",
         type=_number(int, 1, 65536),
         default=512,
         metavar="N",
-        help="more are answered with 429",
+        help="limit on requests at once; the gateway answers further ones with 429",
     )
     parser.add_argument(
         "--max-body-bytes",
         type=_number(int, 1, 2**30),
         default=4 * 2**20,
         metavar="N",
-        help="more are answered with 413",
+        help="limit on the size of a body; the gateway answers larger ones with 413",
     )
     parser.add_argument(
         "--request-timeout",
         type=_number(float, 0.001, 86400),
         default=600.0,
         metavar="SECONDS",
-        help="for a whole answer",
+        help="time limit for a whole answer",
     )
     return parser
 
 
 def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], float]:
-    """A reader of numbers within bounds."""
+    """Return a function that reads a number and checks its bounds; for argparse."""
 
     def read(text: str) -> float:
-        value = kind(text)  # argparse explains a ValueError.
+        value = kind(text)  # argparse turns a ValueError into a message.
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(f"it is {text}; it must be at least {low} and at most {high}")
         return value
@@ -87,10 +89,10 @@ def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """Raises ValueError, or OSError where a file can't be read."""
+    """Raises ValueError if an option is invalid, and OSError if a file cannot be read."""
     parse_url(options.server, None)
     if options.api_keys is None and not _is_loopback(options.host):
-        raise ValueError(f"--host is {options.host}; without --api-keys it must be an address of loopback")
+        raise ValueError(f"--host is {options.host}; without --api-keys it must be a loopback address")
     return Settings(
         server=options.server,
         model=options.model,
@@ -107,7 +109,7 @@ def _is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # Another name, which may stand for any address.
+    except ValueError:  # Another host name, which may resolve to any address.
         return False
 
 

@@ -1,4 +1,4 @@
-"""The application: its endpoints, and what every request passes on its way to them."""
+"""The application: its endpoints, its middleware and its error handlers."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -21,17 +21,17 @@ from inflight_gateway.service import Service
 from inflight_gateway.settings import Settings
 
 _REASONS: dict[int | str, str] = {
-    400: "A field of the request is wrong or not supported; `param` names it",
+    400: "A field of the request is invalid or not supported; `param` names it",
     401: "The API key is missing or wrong",
     404: "There is no such model",
     408: "The body took too long to arrive",
     413: "The body is too large",
-    429: "Too many requests; come again after the seconds of Retry-After",
+    429: "Too many requests; try again after the number of seconds in Retry-After",
     500: "The gateway or the server failed",
-    503: "The model is not ready, or the server is not reached",
+    503: "The model is not ready, or the server is unreachable",
     504: "The answer took too long",
-    # Also keeps the framework from describing its own form of errors.
-    "4XX": "Anything else that is wrong with the request",
+    # This entry also keeps FastAPI from documenting its own error format.
+    "4XX": "Any other error in the request",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error, "description": reason} for status, reason in _REASONS.items()
@@ -39,7 +39,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Make the gateway of one model; it connects when the application starts."""
+    """Create the gateway of one model. It connects when the application starts."""
     metrics = Metrics()
 
     @asynccontextmanager
@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
             settings.server,
             model=settings.model,
             timeouts=Timeouts(first_token=seconds, total=seconds),
-            # The gateway's clients know how urgent they are, and when they want to try again.
+            # No retries here: the gateway's clients decide whether and when to try again.
             retry=RetryPolicy(attempts=1),
         ) as client:
             app.state.service = Service(
@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         responses=_ERRORS,
     )
-    # For the OpenAPI page alone; `RequireKey` checks keys before a body is read.
+    # Only for the OpenAPI page. `RequireKey` checks the keys, before a body is read.
     key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]
     app.include_router(completions.router, dependencies=key)
     app.include_router(chat.router, dependencies=key)
@@ -79,7 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
-    """The last one added is the first that a request passes."""
+    """A request passes through the middleware in reverse order: the last one added comes first."""
     app.add_middleware(CancelOnDisconnect, request_timeout=settings.request_timeout)
     app.add_middleware(BodyLimit, limit=settings.max_body_bytes, request_timeout=settings.request_timeout)
     app.add_middleware(ConcurrencyLimit, limit=settings.max_concurrent_requests)

@@ -26,7 +26,7 @@ router = APIRouter()
     responses={200: {"model": ChatCompletion, "description": "The answers", "content": sse.DOCUMENTATION}},
 )
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
-    """Answer the last message of a chat."""
+    """Answer a chat."""
     service.describe(body.model)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
@@ -95,5 +95,5 @@ def _messages(body: ChatRequest) -> list[Message]:
 
 
 def _role(message: ChatMessage) -> str:
-    # OpenAI's newer name; the templates of models know the older one.
+    # OpenAI's newer name for the same role. The chat templates of models know only "system".
     return "system" if message.role == "developer" else message.role

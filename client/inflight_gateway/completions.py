@@ -27,7 +27,7 @@ router = APIRouter()
     responses={200: {"model": Completion, "description": "The answers", "content": sse.DOCUMENTATION}},
 )
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
-    """Continue a text."""
+    """Continue one or several prompts."""
     service.describe(body.model)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
@@ -73,7 +73,7 @@ async def _events(
 
 
 def _choice(index: int, answer: Choice | Chunk, body: CompletionRequest, offset: int) -> CompletionChoice:
-    """An answer, or what is new of it after `offset` characters."""
+    """Return an answer, or the new piece of it that begins after `offset` characters."""
     return {
         "index": index,
         "text": answer.text,

@@ -1,4 +1,4 @@
-"""Ends the work for clients that have left, so that the engine computes nothing for them."""
+"""Cancels the requests of clients that have disconnected, so that the engine computes nothing for them."""
 
 import asyncio
 import logging
@@ -10,16 +10,16 @@ from inflight_gateway.metrics import OUTCOME
 
 logger = logging.getLogger(__name__)
 
-# What nginx calls a client that left before the answer.
+# nginx's status for a client that disconnected before the end of the answer.
 _LEFT = 499
-# Beyond the time for the answer itself, for a client that reads slowly.
+# Additional time, after the time limit of the answer, for a client that reads slowly.
 _READING_SECONDS = 5.0
 
 
 class CancelOnDisconnect:
-    """Cancels the handling of a request when its client leaves or does not read, and with it the model's work.
+    """Cancels a request, here and on the server, if its client disconnects or does not read the answer.
 
-    Streaming or not: the framework itself notices only when it writes.
+    This applies to streams and to whole answers. The framework itself notices a disconnect only when it writes.
     """
 
     def __init__(self, app: ASGIApp, request_timeout: float) -> None:
@@ -38,7 +38,7 @@ class CancelOnDisconnect:
             await asyncio.wait({handling, leaving}, timeout=self._longest, return_when=asyncio.FIRST_COMPLETED)
             if not handling.done() and not connection.answered:
                 scope[OUTCOME] = _LEFT
-                logger.info("%s: the client left before the end, or does not read", scope["path"])
+                logger.info("%s: the client disconnected before the end, or does not read", scope["path"])
                 handling.cancel()
                 await asyncio.wait({handling})
                 return
@@ -57,7 +57,7 @@ class _Connection:
         self.answered = False
 
     async def receive(self) -> Message:
-        """The next part of the body; the application asks for nothing after it."""
+        """Return the next part of the body. The application does not read beyond the body."""
         message = await self._receive()
         if not message.get("more_body", False):
             self._body_read.set()
@@ -69,6 +69,6 @@ class _Connection:
         await self._send(message)
 
     async def left(self) -> None:
-        """Return when the client has left, or has all that it asked for."""
+        """Return when the client has disconnected, or has received the whole answer."""
         await self._body_read.wait()
         await self._receive()

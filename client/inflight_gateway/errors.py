@@ -1,4 +1,4 @@
-"""Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 import json
 import logging
@@ -25,21 +25,21 @@ from inflight_gateway.schemas import ChatRequest, CompletionRequest
 
 logger = logging.getLogger(__name__)
 
-# When to come again where the server says nothing of it.
+# Value of Retry-After if the server gives none.
 _RETRY_AFTER_SECONDS = 1
 _LONGEST_VALUE = 100
 _FIELDS = CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys()
 
 
 class ApiError(HTTPException):
-    """An error as a client of the gateway sees it.
+    """An error that the gateway sends to its client.
 
     Args:
-        status: HTTP's status code.
-        code: what programs tell errors apart by.
-        message: what people read.
-        param: the field of the request that is wrong, such as `messages[0].role`.
-        headers: of the response.
+        status: HTTP status code.
+        code: identifies the kind of error for programs.
+        message: explains the error to people.
+        param: the invalid field of the request, such as `messages[0].role`.
+        headers: headers of the response.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ApiError(HTTPException):
         self.param = param
 
     def document(self) -> dict[str, object]:
-        """The body of the response, or an event in a stream that has begun."""
+        """Return the body of the response, or the event for a stream that has begun."""
         return {
             "error": {
                 "message": self.detail,
@@ -67,8 +67,8 @@ class ApiError(HTTPException):
         }
 
     def response(self) -> Response:
-        """The whole response."""
-        # ASCII, as a message may quote text that has no UTF-8.
+        """Return the whole response."""
+        # `json.dumps` writes ASCII. A message can quote text that UTF-8 cannot encode.
         body = json.dumps(self.document())
         return Response(body, self.status_code, headers=self.headers, media_type="application/json")
 
@@ -83,17 +83,17 @@ def _type_of(status: int) -> str:
 
 
 def overloaded(message: str, retry_after: float | None = None) -> ApiError:
-    """429, with the seconds after which to come again."""
+    """Return a 429 error with the seconds to wait before the next try."""
     seconds = math.ceil(retry_after or _RETRY_AFTER_SECONDS)
     return ApiError(429, "server_overloaded", message, headers={"Retry-After": str(seconds)})
 
 
 def api_error(error: InflightError) -> ApiError:
-    """What a failed request to the server means for the gateway's client."""
+    """Return the error for the gateway's client when a request to the server failed."""
     message = str(error)
     match error:
         case InvalidRequest():
-            # The server's messages begin with the field's name, if they are about one.
+            # If a message of the server is about a field, it begins with the field's name.
             field = message.partition(" ")[0]
             return ApiError(400, "invalid_value", message, param=field if field.partition("[")[0] in _FIELDS else None)
         case ServerOverloaded():
@@ -101,22 +101,22 @@ def api_error(error: InflightError) -> ApiError:
         case ModelNotReady() | RequestCancelled():
             return ApiError(503, "server_not_ready", f"the model is not ready: {message}")
         case TransportError():
-            logger.warning("the server is not reached: %s", message)
-            return ApiError(503, "server_not_ready", "the model's server is not reached")
+            logger.warning("the server is unreachable: %s", message)
+            return ApiError(503, "server_not_ready", "the model's server is unreachable")
         case DeadlineExceeded():
             return ApiError(504, "deadline_exceeded", message)
     logger.error("the server failed: %s: %s", type(error).__name__, message)
-    return ApiError(500, "server_fault", "the model's server failed; its operator finds the reason in the log")
+    return ApiError(500, "server_fault", "the model's server failed; its log says why")
 
 
 async def answer_inflight_error(_: Request, error: Exception) -> Response:
-    """Handler of `InflightError`."""
+    """Handle `InflightError`."""
     assert isinstance(error, InflightError)
     return api_error(error).response()
 
 
 async def answer_http_error(_: Request, error: Exception) -> Response:
-    """Handler of `ApiError` and of what the framework itself refuses: unknown paths, other methods, broken bodies."""
+    """Handle `ApiError` and the framework's own errors: unknown paths, wrong methods, malformed bodies."""
     assert isinstance(error, HTTPException)
     if not isinstance(error, ApiError):
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
@@ -125,12 +125,12 @@ async def answer_http_error(_: Request, error: Exception) -> Response:
 
 
 async def answer_fault(_: Request, error: Exception) -> Response:
-    """Handler of everything that nobody expected; the framework logs it."""
-    return ApiError(500, "internal_error", "the gateway failed; its operator finds the reason in the log").response()
+    """Handle every unexpected exception. The framework logs it."""
+    return ApiError(500, "internal_error", "the gateway failed; its log says why").response()
 
 
 async def answer_invalid_body(_: Request, error: Exception) -> Response:
-    """Handler of requests that do not fit their schema: 400, and the first thing that is wrong."""
+    """Handle a body that does not match its schema: 400 with the first error."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = _field_name(first, error.body)
@@ -155,9 +155,9 @@ def _explain(error: dict[str, Any], field: str) -> tuple[str, str]:
 
 
 def _field_name(error: Mapping[str, Any], body: Any) -> str:
-    """The path of the field in the body that an error of pydantic's is about, such as `messages[0].role`.
+    """Return the path in the body of the field that a pydantic error is about, such as `messages[0].role`.
 
-    pydantic's own also has the names of union members in it; those lead nowhere in the body.
+    pydantic's own path also contains the names of union members, which do not exist in the body.
     """
     path, name, value = error["loc"][1:], "", body
     for number, step in enumerate(path, start=1):

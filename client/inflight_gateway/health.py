@@ -1,4 +1,4 @@
-"""For those who operate the gateway: GET /health and GET /metrics."""
+"""Endpoints for operators: GET /health and GET /metrics."""
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -15,11 +15,11 @@ router = APIRouter()
 async def check_health(service: TheService) -> Health:
     """Whether the model takes requests."""
     if not await service.client.is_ready():
-        raise ApiError(503, "server_not_ready", "the model is not ready, or the server is not reached")
+        raise ApiError(503, "server_not_ready", "the model is not ready, or the server is unreachable")
     return {"status": "ready"}
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE_LATEST: {}}}})
 async def read_metrics(service: TheService) -> Response:
-    """The gateway's own metrics, in Prometheus's form."""
+    """The gateway's own metrics in Prometheus's text format."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

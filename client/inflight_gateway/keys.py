@@ -1,4 +1,4 @@
-"""API keys: who may ask, whose share of the server that uses, and how urgent it is at most."""
+"""API keys: which clients may send requests, under which tenant, and with which highest priority."""
 
 import hashlib
 import hmac
@@ -14,21 +14,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from inflight_gateway.errors import ApiError
 
 KEY = "inflight_key"
-"""Where a request's scope has its `ApiKey`."""
+"""The entry of a request's scope that holds its `ApiKey`."""
 
 
 class ApiKey(BaseModel):
-    """An entry of the file, a table `[[keys]]`."""
+    """One table `[[keys]]` of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Of the key, which the file itself does not hold: `printf %s KEY | sha256sum`."""
+    """Digest of the key, made with `printf %s KEY | sha256sum`. The file does not hold the key itself."""
     tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The key's name if not given."""
+    """Tenant of the key's requests. Default: the key's name."""
     priority: Annotated[int, Field(ge=1)] | None = None
-    """The highest that a request may have, and its own unless it asks for less. Without, it may have any."""
+    """Highest priority of the key's requests (1 is the highest), and their default. Without it, a request can have any
+    priority."""
 
 
 class _File(BaseModel):
@@ -45,13 +46,13 @@ class KeyRing:
 
     @classmethod
     def read(cls, path: Path) -> "KeyRing":
-        """Read a file. Raises OSError, or ValueError which names the entry that is wrong."""
+        """Read a file. Raises OSError, or a ValueError that names the invalid entry."""
         try:
             keys = _File.model_validate(tomllib.loads(path.read_text())).keys
         except ValidationError as error:
             first = error.errors()[0]
             raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        except ValueError as error:  # Of TOML's, or no UTF-8.
+        except ValueError as error:  # The file is not TOML, or not UTF-8.
             raise ValueError(f"{path}: {error}") from None
         for field in ("name", "sha256"):
             values = [getattr(key, field) for key in keys]
@@ -60,7 +61,7 @@ class KeyRing:
         return cls(keys)
 
     def find(self, secret: str) -> ApiKey | None:
-        """The entry of a key. All are compared, so that time tells nothing about them."""
+        """Return the entry of a key. Compares all entries, so that the response time reveals nothing about them."""
         digest = hashlib.sha256(secret.encode()).hexdigest()
         found = None
         for key in self._keys:
@@ -70,7 +71,7 @@ class KeyRing:
 
 
 class RequireKey:
-    """Lets requests to `/v1/` pass that have a key of the ring; answers 401 to others."""
+    """Answers 401 to requests to `/v1/` without a key of the ring."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
         self._app = app

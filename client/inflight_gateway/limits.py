@@ -1,4 +1,4 @@
-"""Bounds on what one gateway takes in: requests at once, bytes of a body, and time for them."""
+"""Limits of a gateway: requests at once, bytes of a body, and the time in which a body must arrive."""
 
 import asyncio
 
@@ -6,17 +6,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight_gateway.errors import ApiError, overloaded
 
-# Enough for the largest body on a slow line; meanwhile it takes the place of another request.
+# Long enough for the largest body on a slow line. The request counts as running during this time.
 _BODY_SECONDS = 30.0
 
 
 def is_generation(scope: Scope) -> bool:
-    """Whether a request may ask the model for something; all that do are POST."""
+    """Whether a request can reach the model: all such requests are POST."""
     return bool(scope["type"] == "http" and scope["method"] == "POST")
 
 
 class ConcurrencyLimit:
-    """Answers 429 to requests for generation beyond the limit; the others have no cost worth a bound."""
+    """Answers 429 to generation requests beyond the limit. Other requests cost too little to need one."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -39,7 +39,7 @@ class ConcurrencyLimit:
 
 
 class BodyLimit:
-    """Answers 413 to bodies over the limit, and 408 to those that take too long to arrive."""
+    """Answers 413 to bodies over the limit, and 408 to bodies that take too long to arrive."""
 
     def __init__(self, app: ASGIApp, limit: int, request_timeout: float) -> None:
         self._app = app
@@ -57,7 +57,7 @@ class BodyLimit:
 
         async def bounded() -> Message:
             nonlocal taken, complete
-            if complete:  # What comes now is the client's leaving, at any time.
+            if complete:  # The next message says that the client has disconnected. It has no time limit.
                 return await receive()
             try:
                 async with asyncio.timeout_at(ends):

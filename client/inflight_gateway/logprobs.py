@@ -1,18 +1,18 @@
-"""The server's log-probabilities in OpenAI's two forms."""
+"""Converts the server's log-probabilities into OpenAI's two formats."""
 
 from collections.abc import Sequence
 
 from inflight_client import Token, TokenLogprobs
 from inflight_gateway.responses import ChatLogprobs, ChosenToken, CompletionLogprobs, LikelyToken
 
-# A token that is no whole character is told of as this.
+# The text of a token that is not a whole character.
 _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-# OpenAI's word for "impossible"; JSON has no infinity.
+# OpenAI's value for an impossible token; JSON has no infinity.
 _LOWEST = -9999.0
 
 
 def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> CompletionLogprobs:
-    """The form of completions, for tokens before which `offset` characters came."""
+    """Return log-probabilities in the format of completions. The first token begins after `offset` characters."""
     offsets = []
     for entry in entries:
         offsets.append(offset)
@@ -20,24 +20,24 @@ def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> Comple
     return {
         "tokens": [entry.chosen.text for entry in entries],
         "token_logprobs": [_logprob(entry.chosen) for entry in entries],
-        # Of tokens with the same text the likeliest stays.
+        # If several tokens have the same text, the likeliest one stays.
         "top_logprobs": [{token.text: _logprob(token) for token in reversed(entry.likeliest)} for entry in entries],
         "text_offset": offsets,
     }
 
 
 def length_of(entries: Sequence[TokenLogprobs]) -> int:
-    """The characters of the chosen tokens, by which `text_offset` counts."""
+    """Return the number of characters of the chosen tokens, as `text_offset` counts them."""
     return sum(len(entry.chosen.text) for entry in entries)
 
 
 def chat_logprobs(entries: Sequence[TokenLogprobs], count: int) -> ChatLogprobs:
-    """The form of chats, with the `count` likeliest tokens in each place."""
+    """Return the log-probabilities in the format of chats, with the `count` likeliest tokens at each position."""
     return {"content": [_chosen(entry, count) for entry in entries]}
 
 
 def _chosen(entry: TokenLogprobs, count: int) -> ChosenToken:
-    # The chosen one may come last, besides the likeliest.
+    # Cut the list: if the chosen token is not among the `count` likeliest, it follows them.
     return {**_likely(entry.chosen), "top_logprobs": [_likely(token) for token in entry.likeliest[:count]]}
 
 

@@ -1,4 +1,4 @@
-"""The gateway's own metrics; those of the model are Triton's."""
+"""The gateway's own metrics. Triton has those of the model."""
 
 import time
 
@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inflight_client import Usage
 
 OUTCOME = "inflight_outcome"
-"""Where a request's scope has the status that it ended with, if not the one that was sent."""
+"""The entry of a request's scope that holds its final status, if it differs from the one that was sent."""
 
 _FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _DURATION_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
@@ -23,7 +23,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "inflight_gateway_requests",
-            "Requests that ended; the status of a stream is that of its end, and 499 where the client left before it.",
+            "Requests that ended. The status of a stream is that of its end; 499 if the client disconnected before.",
             ["endpoint", "status"],
             registry=self.registry,
         )
@@ -32,14 +32,14 @@ class Metrics:
         )
         self.duration = Histogram(
             "inflight_gateway_request_duration_seconds",
-            "From the request's head to the end of its answer.",
+            "Time from a request's headers to the end of its answer.",
             ["endpoint"],
             buckets=_DURATION_BUCKETS,
             registry=self.registry,
         )
         self.first_token = Histogram(
             "inflight_gateway_time_to_first_token_seconds",
-            "From sending a streamed request to the model to its first token.",
+            "Time from sending a streamed request to the model to its first token.",
             buckets=_FIRST_TOKEN_BUCKETS,
             registry=self.registry,
         )
@@ -48,13 +48,13 @@ class Metrics:
         )
 
     def count_tokens(self, usage: Usage) -> None:
-        """Add those of a finished answer."""
+        """Add the tokens of a finished answer."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
 
 
 def endpoint_of(path: str) -> str:
-    """The label of a path; few, whatever clients ask for."""
+    """Return the label of a path. The number of labels is bounded, for any paths that clients request."""
     if path in _PATHS:
         return path
     return "/v1/models/{model}" if path.startswith(_ONE_MODEL) else "other"
@@ -73,7 +73,7 @@ class Measure:
             await self._app(scope, receive, send)
             return
         endpoint = endpoint_of(scope["path"])
-        status = 500  # Where an exception goes past.
+        status = 500  # In case of an exception.
         begun = time.perf_counter()
 
         async def noted(message: Message) -> None:

@@ -10,12 +10,12 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(service: TheService) -> ModelList:
-    """The one model that is served."""
+    """List the model that the gateway serves."""
     return {"object": "list", "data": [service.describe(service.model_name)]}
 
 
-# A path, as names of models have slashes.
+# A path, because model names can contain slashes.
 @router.get("/v1/models/{model:path}")
 async def retrieve_model(model: str, service: TheService) -> Model:
-    """A model by its name."""
+    """Describe a model by its name."""
     return service.describe(model)

@@ -1,13 +1,13 @@
-"""What the gateway answers, as OpenAI defines it."""
+"""The gateway's responses, as OpenAI defines them."""
 
 from typing import Literal
 
-# pydantic reads those of the standard library from Python 3.12 on.
+# pydantic supports the standard library's TypedDict only from Python 3.12 on.
 from typing_extensions import TypedDict
 
 
 class Model(TypedDict):
-    """A model that can be asked."""
+    """A model that the gateway serves."""
 
     id: str
     object: Literal["model"]
@@ -16,14 +16,14 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """All of them."""
+    """The list of models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 class UsageCount(TypedDict):
-    """Tokens that a request took."""
+    """The number of tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -31,7 +31,7 @@ class UsageCount(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """Log-probabilities of an answer's tokens, a list element for each."""
+    """Log-probabilities of an answer, one list element per token."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -40,7 +40,7 @@ class CompletionLogprobs(TypedDict):
 
 
 class CompletionChoice(TypedDict):
-    """One answer, or what is new of it."""
+    """One answer, or the new piece of it."""
 
     index: int
     text: str
@@ -60,7 +60,7 @@ class Completion(TypedDict):
 
 
 class LikelyToken(TypedDict):
-    """A token and how likely it was."""
+    """A token and its log-probability."""
 
     token: str
     logprob: float
@@ -68,13 +68,13 @@ class LikelyToken(TypedDict):
 
 
 class ChosenToken(LikelyToken):
-    """A token of the answer, and the likeliest in its place."""
+    """A token of the answer, and the likeliest tokens at its position."""
 
     top_logprobs: list[LikelyToken]
 
 
 class ChatLogprobs(TypedDict):
-    """Log-probabilities of an answer's tokens."""
+    """Log-probabilities of the tokens of an answer."""
 
     content: list[ChosenToken]
 
@@ -108,7 +108,7 @@ class ChatCompletion(TypedDict):
 
 
 class ErrorDetail(TypedDict):
-    """What went wrong."""
+    """The details of an error."""
 
     message: str
     type: str
@@ -117,12 +117,12 @@ class ErrorDetail(TypedDict):
 
 
 class Error(TypedDict):
-    """The body of every response that is no success."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
 class Health(TypedDict):
-    """That the model takes requests."""
+    """The model takes requests."""
 
     status: Literal["ready"]

@@ -1,4 +1,4 @@
-"""Requests, as OpenAI defines them, with some fields of ours; what is not supported is refused by name."""
+"""Requests as OpenAI defines them, with additional fields of this server. Errors name unsupported fields."""
 
 from typing import Annotated, Any, Literal, cast
 
@@ -19,16 +19,18 @@ from inflight_client import Prompt
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
 DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's own."""
+"""OpenAI's default."""
 ALL_TOKENS = -1
-"""The server's word for as many as the context has room for, which is OpenAI's default for a chat."""
+"""The server's value for as many tokens as the context has room for. This is OpenAI's default for a chat."""
 
 _INT32_MAX = 2**31 - 1
 
 
 def _prompt_form(value: Any) -> str:
-    """Which of its forms a prompt has; of lists the first element decides. Without this, a wrong prompt is told of as
-    four errors, one for each form."""
+    """Return which of the four forms a prompt has. The first element of a list decides.
+
+    Without this discriminator, pydantic reports an invalid prompt with four errors, one per form.
+    """
     if not isinstance(value, list):
         return "a text"
     first = value[0] if value else None
@@ -47,7 +49,7 @@ def _refuse_true(value: bool) -> bool:
     return value
 
 
-# Not `Literal[False]`, which takes 0 as well.
+# Not `Literal[False]`, which also accepts 0.
 _False = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
 _Text = Annotated[str, Field(min_length=1)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
@@ -73,21 +75,21 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """What a stream holds besides the answer."""
+    """What a stream contains in addition to the answer."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = Field(None, description="vLLM's: every piece has the count so far.")
+    continuous_usage_stats: bool | None = Field(None, description="As in vLLM: every chunk holds the usage so far.")
 
 
 class Generation(_Strict):
-    """What both ways to ask have in common."""
+    """The common fields of completions and chats."""
 
     model: _Text
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     stop: _Stop | None = None
-    # OpenAI's is signed, the server's is not.
+    # OpenAI's seed is signed, the server's is not.
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
@@ -97,10 +99,10 @@ class Generation(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="Whose share of the server is used, where the gateway has no API keys."
+        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
     )
 
-    # The server's own.
+    # Fields of this server that OpenAI does not have.
     top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
@@ -109,7 +111,7 @@ class Generation(_Strict):
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
     priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
 
-    # Clients send these, and with these values they change nothing.
+    # Clients send these fields. With the accepted values they change nothing.
     store: _False | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -123,24 +125,24 @@ class Generation(_Strict):
 
     @property
     def wants_running_usage(self) -> bool:
-        """Whether each piece of the stream comes with the count of tokens so far."""
+        """Whether each chunk of the stream holds the usage so far."""
         return self.wants_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the stream ends with the count of tokens."""
+        """Whether the stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class CompletionRequest(Generation):
-    """A body of POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     prompt: _Prompt
-    max_tokens: _Count | None = Field(None, description=f"{DEFAULT_COMPLETION_TOKENS} if not given.")
+    max_tokens: _Count | None = Field(None, description=f"Default: {DEFAULT_COMPLETION_TOKENS}.")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: _False | None = None
     suffix: None = None
-    best_of: int | None = Field(None, description="The same as n.")
+    best_of: int | None = Field(None, description="Must be equal to n.")
 
     @field_validator("best_of")
     @classmethod
@@ -152,7 +154,7 @@ class CompletionRequest(Generation):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """A list of them in any case."""
+        """The prompts as a list, even if there is only one."""
         several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
         return cast(list[Prompt], self.prompt if several else [self.prompt])
 
@@ -176,7 +178,7 @@ class ChatMessage(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: _Content
 
-    # What the gateway's own answers have, and what OpenAI's have besides; none of it can hold anything.
+    # Fields of the gateway's and of OpenAI's answers, which clients send back. They must be null.
     refusal: None = None
     annotations: None = None
     audio: None = None
@@ -185,22 +187,22 @@ class ChatMessage(_Strict):
 
     @property
     def text(self) -> str:
-        """The content, its parts put together."""
+        """The content, with its parts joined."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ResponseFormat(_Strict):
-    """The form of the answer: plain text, there is no other."""
+    """The format of the answer. Only plain text is supported."""
 
     type: Literal["text"]
 
 
 class ChatRequest(Generation):
-    """A body of POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    max_tokens: _Count | None = Field(None, description="As many as the context has room for if not given.")
-    max_completion_tokens: _Count | None = Field(None, description="The same as max_tokens.")
+    max_tokens: _Count | None = Field(None, description="Default: as many as the context has room for.")
+    max_completion_tokens: _Count | None = Field(None, description="Another name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None

@@ -1,4 +1,4 @@
-"""The model that the gateway serves, and how requests are put to it."""
+"""The model that the gateway serves, and the parameters of requests to it."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -13,7 +13,7 @@ from inflight_gateway.metrics import Metrics
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Generation
 
-# Fields that have the same name and meaning for the server.
+# Fields with the same name and meaning in the gateway and in the server.
 _SAME = (
     "n",
     "top_p",
@@ -31,17 +31,17 @@ _DEFAULT_TEMPERATURE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """One model behind one client."""
+    """The served model, and the client that reaches it."""
 
     client: AsyncClient
     model_name: str
-    """For clients of the gateway."""
+    """The model's name for clients of the gateway."""
     created: int
-    """When the gateway started, in seconds since 1970: the server does not say when the model was made."""
+    """Start time of the gateway as Unix time. The server does not know when the model was created."""
     metrics: Metrics
 
     def describe(self, name: str) -> Model:
-        """The model of that name. Raises ApiError, 404, for any but the one that is served."""
+        """Describe the model with this name. Raises ApiError (404) if the gateway does not serve it."""
         if name != self.model_name:
             message = f"model is {name!a}; it must be {self.model_name}"
             raise ApiError(404, "model_not_found", message, param="model")
@@ -57,7 +57,7 @@ TheService = Annotated[Service, Depends(_service)]
 
 
 def sampling(body: Generation, scope: Scope) -> Sampling:
-    """What a request asks of the server, but for the fields that its endpoint alone has."""
+    """Return the sampling parameters for the server, except those from fields of only one endpoint."""
     fields: dict[str, Any] = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
     fields["temperature"] = _DEFAULT_TEMPERATURE if body.temperature is None else body.temperature
     if body.stop is not None:
@@ -66,21 +66,21 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
         fields["seed"] = body.seed % 2**64
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return cast(Sampling, fields | _place(body, scope.get(KEY)))
+    return cast(Sampling, fields | _queue_parameters(body, scope.get(KEY)))
 
 
-def _place(body: Generation, key: ApiKey | None) -> dict[str, Any]:
-    """Priority and tenant: the key's where there is one, and less urgent where the request says so."""
+def _queue_parameters(body: Generation, key: ApiKey | None) -> dict[str, Any]:
+    """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority."""
     tenant = body.user if key is None else key.tenant or key.name
     highest = None if key is None else key.priority
-    # 1 is the highest, so the larger number is the lower priority.
+    # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)
-    place = {"tenant": tenant, "priority": priority}
-    return {name: value for name, value in place.items() if value is not None}
+    parameters = {"tenant": tenant, "priority": priority}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def usage_count(usage: Usage) -> UsageCount:
-    """Tokens in OpenAI's form."""
+    """Return the usage in OpenAI's format."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -89,5 +89,5 @@ def usage_count(usage: Usage) -> UsageCount:
 
 
 def total(usages: list[Usage]) -> Usage:
-    """The tokens of several prompts together."""
+    """Return the sum of the usage of several prompts."""
     return Usage(sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))

@@ -1,4 +1,4 @@
-"""What the gateway is told when it starts."""
+"""Settings of the gateway."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,17 @@ from inflight_gateway.keys import KeyRing
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of one gateway; the command line checks their bounds."""
+    """Settings of one gateway. The command line checks their bounds."""
 
     server: str
-    """URL of the Triton server, as `inflight_client` takes it."""
+    """URL of the Triton server, in the format of `inflight_client`."""
     model: str
     """The model's name in Triton."""
     served_model_name: str
     """The model's name for clients."""
     keys: KeyRing | None
-    """None: everybody may ask."""
+    """The accepted API keys. None: no key is needed."""
     max_concurrent_requests: int
     max_body_bytes: int
     request_timeout: float
-    """Seconds for a whole answer."""
+    """Time limit for a whole answer, in seconds."""

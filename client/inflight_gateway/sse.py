@@ -12,30 +12,30 @@ from inflight_gateway.errors import api_error
 from inflight_gateway.metrics import OUTCOME
 
 DONE = b"data: [DONE]\n\n"
-"""How OpenAI's streams end, unless they fail."""
+"""The last event of OpenAI's streams. A stream that fails does not have it."""
 
 _EVENT = {
     "type": "object",
-    "properties": {"data": {"type": "string", "description": "A chunk of the answer in JSON, an error, or [DONE]."}},
+    "properties": {"data": {"type": "string", "description": "A chunk of the answer as JSON, an error, or [DONE]."}},
     "required": ["data"],
 }
 DOCUMENTATION = {"text/event-stream": {"schema": _EVENT}}
-"""A stream in the OpenAPI page's words: its events."""
+"""Description of a stream's events for the OpenAPI page."""
 
-# Proxies would collect events otherwise; nginx wants the second.
+# Without these headers proxies buffer events. The second one is for nginx.
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def event(document: Mapping[str, object]) -> bytes:
-    """A document as an event."""
+    """Encode a JSON document as an event."""
     return b"data: %b\n\n" % json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class EventStream(StreamingResponse):
-    """A response of events as they come; an error of the server becomes the last of them.
+    """A response that sends events as they arrive. An error of the server becomes the last event.
 
-    Unlike the framework's it closes the source of events however it ends; `CancelOnDisconnect` looks after clients
-    that leave.
+    Unlike the framework's class, it always closes the source of events. It does not watch for disconnected clients,
+    because `CancelOnDisconnect` does.
     """
 
     def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:

@@ -1,4 +1,4 @@
-"""Answers while they are written."""
+"""Streams answers while the server generates them."""
 
 import asyncio
 import time
@@ -15,12 +15,14 @@ class Answers:
     """The answers to the prompts of one request."""
 
     def __init__(self, streams: Iterable[AsyncTextStream]) -> None:
-        """`streams`: one for each prompt. A generator of them starts them in `chunks`, which ends what has started."""
+        """`streams`: one per prompt. If it is a generator, `chunks` starts the streams, and ends those it started."""
         self._starting = streams
         self._streams: list[AsyncTextStream] = []
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """Pieces as they come, each with its prompt's index. Closing it, or a failure of one, cancels all.
+        """Yield chunks as they arrive, each with the index of its prompt.
+
+        If the generator is closed or one request fails, all requests are cancelled.
 
         Raises:
             InflightError: a request failed.
@@ -38,13 +40,13 @@ class Answers:
                         if (chunk := task.result()) is not None:
                             yield index, chunk
                             waiting[asyncio.create_task(_next(self._streams[index]))] = index
-            else:  # The usual case, without a task for each token.
+            else:  # The usual case does not need a task per token.
                 async for chunk in self._streams[0]:
                     yield 0, chunk
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far."""
+        """The number of tokens so far."""
         return total([stream.usage for stream in self._streams])
 
 
@@ -59,10 +61,12 @@ async def _cancel(tasks: Iterable[asyncio.Task[Chunk | None]]) -> None:
 
 
 async def begin(events: AsyncGenerator[bytes, None], metrics: Metrics) -> EventStream:
-    """The response of these events, once there is one: what fails until then is answered with a status of its own.
+    """Wait for the first event, and return the response.
+
+    An error before the first event can still become a response with its own status.
 
     Raises:
-        InflightError: a request failed at once.
+        InflightError: a request failed before its first event.
     """
     begun = time.perf_counter()
     first = await anext(events)

@@ -1,4 +1,4 @@
-"""The program, and the real tritonserver of the client's tests for it to talk to."""
+"""The program `inflight`, and the real tritonserver of the client's tests that it connects to."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program
-from tests.client.conftest import server  # noqa: F401  # Here it is a fixture of these tests, too.
+from tests.client.conftest import server  # noqa: F401  # The import makes it a fixture of these tests too.
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def client(server: TritonServer) -> Iterator[Client]:  # noqa: F811
 
 @pytest.fixture
 def arrived(client: Client) -> Callable[[], int]:
-    """How many requests have reached the model since the test began."""
+    """Returns the number of requests that have reached the model since the test began."""
 
     def count() -> int:
         return int(client.metrics().value("nv_inference_exec_count", model="llm"))

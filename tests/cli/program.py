@@ -1,4 +1,4 @@
-"""The program `inflight`, run as its users run it."""
+"""Runs the program `inflight` as its users do."""
 
 import os
 import pty
@@ -15,13 +15,13 @@ SECONDS = 60
 
 
 class Program:
-    """`inflight` as a program of its own, that asks one server unless told otherwise."""
+    """Runs `inflight` as a separate process, with one server as the default URL."""
 
     def __init__(self, url: str) -> None:
         self._environment = {**os.environ, "PYTHONPATH": str(CLIENT), "INFLIGHT_URL": url}
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start it, with pipes for its standard streams unless `options` say otherwise."""
+        """Start the process, with pipes for its standard streams unless `options` change that."""
         pipes: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
@@ -32,7 +32,7 @@ class Program:
         return subprocess.Popen(command, env=self._environment, text=True, **pipes)
 
     def run(self, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
-        """Run it to its end with `text` as its standard input."""
+        """Run the process to its end with `text` as its standard input."""
         with self.start(*arguments) as process:
             try:
                 output, errors = process.communicate(text, timeout=SECONDS)
@@ -42,13 +42,13 @@ class Program:
 
 
 def interrupt(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """Press Ctrl-C and return what the process still writes."""
+    """Press Ctrl-C, and return the remaining output of the process."""
     process.send_signal(signal.SIGINT)
     return process.communicate(timeout=SECONDS)
 
 
 class Terminal:
-    """The program in a terminal of its own; as a context manager it leaves no process behind."""
+    """Runs the program in a terminal. The context manager kills the process at the end."""
 
     def __init__(self, program: Program, *arguments: str) -> None:
         self._fd, inner = pty.openpty()
@@ -63,7 +63,7 @@ class Terminal:
         self.process.send_signal(signal.SIGINT)
 
     def read_until(self, text: str) -> str:
-        """What the program writes up to and with `text`, within `SECONDS`."""
+        """Return the output up to and including `text`. Waits at most `SECONDS`."""
         ends = time.monotonic() + SECONDS
         while text.encode() not in self._unread:
             readable, _, _ = select.select([self._fd], [], [], max(0.0, ends - time.monotonic()))

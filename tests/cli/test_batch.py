@@ -1,4 +1,4 @@
-"""`inflight batch`: order, failures, bounds, and going on after any end."""
+"""`inflight batch`: order, failures, bounds, and resuming after any interruption."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ from tests.eventually import eventually
 
 
 class Files:
-    """Input and output of a batch."""
+    """The input and output files of a batch."""
 
     def __init__(self, folder: Path) -> None:
         self.input, self.output = folder / "in.jsonl", folder / "out.jsonl"
@@ -38,7 +38,7 @@ class Files:
         return [json.loads(line) for line in self.output.read_text().splitlines()]
 
     def check_words(self, count: int) -> None:
-        """The output answers `write_words`."""
+        """Check that the output has the answers to the input of `write_words`."""
         found = [(answer["index"], answer["id"], answer["text"]) for answer in self.answers()]
         assert found == [(number, number, f"a b{number} ") for number in range(count)]
 
@@ -53,7 +53,7 @@ def wait_for_lines(path: Path, count: int) -> None:
 
 
 def test_answers_are_in_the_order_of_the_input(program: Program, files: Files) -> None:
-    # The first lines take longest.
+    # The first lines take the longest.
     files.write(*({"id": f"n{n}", "prompt": f"!gap {90 - 10 * n} a b{n}"} for n in range(10)))
     done = program.run(*files.arguments, "--concurrency", "4")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -76,7 +76,7 @@ def test_forms_of_a_line(program: Program, files: Files) -> None:
     answers = files.answers()
     assert [answer["text"] for answer in answers[:3]] == ["a b ", "from a chat ", "[7, 8] "]
     assert [answer["id"] for answer in answers] == [None] * 4
-    # A line's own parameters win over those of the command line.
+    # A line's own parameters take precedence over those of the command line.
     sampling = json.loads(json.loads(answers[3]["text"])["sampling_parameters"])
     assert (sampling["max_tokens"], sampling["temperature"]) == (9, 0.5)
 
@@ -86,7 +86,7 @@ BAD_LINES = {
     "": "the line is not JSON",
     "[" * 100_000: "the line is not JSON",
     "[1]": "not a JSON object, but list",
-    '{"prompt": "a", "temperature": NaN}': "NaN is no number",
+    '{"prompt": "a", "temperature": NaN}': "NaN is not a JSON number",
     '{"prompt": "a", "id": 1.5}': "id must be text or a whole number",
     '{"max_tokens": 3}': "must have either prompt or messages",
     '{"prompt": "a", "messages": []}': "must have either prompt or messages",
@@ -114,7 +114,7 @@ def test_lines_that_fail_are_told_and_the_others_answered(program: Program, file
     told = done.stderr.splitlines()
     assert len(told) == len(BAD_LINES) + 2
     assert told[-2] == f"line {len(BAD_LINES) + 2}: ServerFault: failed with INTERNAL"
-    assert told[-1] == f"error: {len(BAD_LINES) + 1} of the lines failed; --retry-failed asks for them again"
+    assert told[-1] == f"error: {len(BAD_LINES) + 1} of the lines failed; --retry-failed sends them again"
 
 
 def test_killed_batch_loses_and_repeats_nothing(
@@ -129,10 +129,10 @@ def test_killed_batch_loses_and_repeats_nothing(
     kept = files.output.read_bytes()
     lines = kept.count(b"\n")
     assert 30 <= lines < count
-    # As torn as a kill can leave a line.
+    # A partial line, as a killed process can leave it.
     files.output.write_bytes(kept + b'{"index": %d, "dig' % lines)
 
-    # Those that ran when it was killed end, so that all that arrives from now on is the second run's.
+    # Wait until the requests of the killed process have ended, so that later requests belong to the second run.
     assert eventually(lambda: client.metrics().value("nv_inference_pending_request_count", model="llm") == 0)
     before = arrived()
     assert program.run(*files.arguments).returncode == 0
@@ -140,7 +140,7 @@ def test_killed_batch_loses_and_repeats_nothing(
     assert files.output.read_bytes().startswith(kept)
     assert arrived() - before == count - lines
 
-    # And a third run has nothing to do.
+    # A third run has nothing to do.
     before, whole = arrived(), files.output.read_bytes()
     assert program.run(*files.arguments).returncode == 0
     assert files.output.read_bytes() == whole
@@ -191,7 +191,7 @@ def test_input_may_grow(program: Program, files: Files) -> None:
 
 
 def spoil(files: Files, *indices: int) -> None:
-    """Put errors into the output, as a server that failed for a while leaves them."""
+    """Replace answers with errors, as after a temporary failure of the server."""
     answers = files.answers()
     for index in indices:
         head = {key: answers[index][key] for key in ("index", "digest", "id")}
@@ -228,7 +228,7 @@ def test_killed_retry_goes_on(program: Program, files: Files) -> None:
     wait_for_lines(files.retried, 20)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=SECONDS)
-    # Until all is done, the old one stays.
+    # The old output stays until the new one is complete.
     assert files.output.read_bytes() == spoiled
     assert program.run(*files.arguments, "--retry-failed").returncode == 0
     files.check_words(count)
@@ -246,7 +246,7 @@ def test_answers_that_wait_for_an_earlier_one_are_bounded(
     while not written and process.poll() is None:
         count = arrived()
         written = files.output.exists() and bool(files.output.read_bytes())
-        # If nothing is written yet, this is how many there were while the first was not answered.
+        # As long as nothing has been written, these requests all arrived before the first one was answered.
         started = started if written else count
     process.communicate(timeout=SECONDS)
     assert process.returncode == 0
@@ -284,6 +284,6 @@ def test_server_that_dies_ends_the_batch_and_no_line(program: Program, files: Fi
     assert 10 <= len(answers) < count
     assert not any("error" in answer for answer in answers)
 
-    # It goes on, on another server.
+    # The batch continues on another server.
     assert program.run(*files.arguments).returncode == 0
     files.check_words(count)

@@ -1,4 +1,4 @@
-"""What is left of an output file, wherever a kill has torn it."""
+"""Reading an output file after the process was killed at any byte."""
 
 from pathlib import Path
 

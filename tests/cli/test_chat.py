@@ -1,4 +1,4 @@
-"""`inflight chat` keeps the conversation, on a pipe as in a terminal."""
+"""`inflight chat` keeps the conversation, both on a pipe and in a terminal."""
 
 import json
 
@@ -11,7 +11,7 @@ ASK = "!request"
 
 
 def said(line: str) -> list[tuple[str, str]]:
-    """Who said what in the conversation that arrived with `ASK`."""
+    """Return the role and content of each message in the conversation that arrived with `ASK`."""
     messages = json.loads(json.loads(line)["messages"])
     return [(message["role"], message["content"]) for message in messages]
 
@@ -56,13 +56,13 @@ def test_ctrl_c_ends_an_answer_and_at_the_prompt_the_chat(program: Program, clie
         terminal.read_until("(cancelled)")
         terminal.read_until("> ")
         assert eventually(lambda: cancelled(client) == before + 1)
-        # What was seen of the answer is part of the conversation.
+        # The part of the answer that was printed belongs to the conversation.
         terminal.type(f"{ASK}\n")
         terminal.read_until('{"messages"')
         assert "tick tick" in terminal.read_until("tokens/s")
         terminal.read_until("> ")
         terminal.press_ctrl_c()
-        # In the moment between the prompt and the wait for a key CPython takes note of a signal only with the next key.
+        # If the signal arrives between the prompt and the wait for a key, CPython handles it only at the next key.
         terminal.type("\n")
         assert terminal.process.wait(SECONDS) == 130
 

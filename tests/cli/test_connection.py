@@ -1,4 +1,4 @@
-"""Certificates and headers of the command line reach a server that insists on them."""
+"""Certificates and headers from the command line reach a server that requires them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[TritonServer]:
-    """A server whose gRPC is encrypted and answers requests only with a header."""
+    """A server with encrypted gRPC that requires a header."""
     folder = tmp_path_factory.mktemp("guarded")
     certificate = authority.issue_cert("127.0.0.1")
     certificate.private_key_pem.write_to_path(folder / "key.pem")

@@ -1,4 +1,4 @@
-"""`inflight doctor` tells what is well, what is not, and what to do."""
+"""`inflight doctor` reports what works, what does not, and how to fix it."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.cli.program import Program
 
 
 def findings(output: str) -> dict[str, tuple[str, str]]:
-    """Level and text by subject; of two with one subject the last."""
+    """Return level and text by subject. If a subject occurs twice, the last finding counts."""
     parts = [line.split(maxsplit=1) for line in output.splitlines()]
     return {rest.partition(": ")[0]: (level, rest.partition(": ")[2]) for level, rest in parts}
 
@@ -23,7 +23,7 @@ def test_good_server(program: Program, server: TritonServer) -> None:
     assert found.keys() == {"client", "shared memory", "server", "version", "model", "contract", "answer", "metrics"}
     assert found["version"] == ("ok", "Triton 2.51.0")
     assert {found[subject][0] for subject in ("client", "server", "model", "contract", "answer")} == {"ok"}
-    # The stand-in has no metrics of its own, with which one can live.
+    # The stand-in model has no metrics, which is only a warning.
     assert found["metrics"][0] == "warning"
 
 
@@ -34,7 +34,7 @@ def test_no_server(program: Program) -> None:
     assert found["server"][0] == "problem"
     assert "127.0.0.1:1 does not answer" in found["server"][1]
     assert "--url" in found["server"][1]
-    # What depends on it is left out.
+    # The checks that need the server are skipped.
     assert found.keys() == {"client", "shared memory", "server"}
 
 

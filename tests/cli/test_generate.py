@@ -1,4 +1,4 @@
-"""`inflight generate` streams to standard output, and what goes wrong ends with one line and a status."""
+"""`inflight generate` streams to standard output. After an error it prints one line and returns an exit status."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def test_sampling_options_reach_the_model(program: Program) -> None:
     sampling = json.loads(request["sampling_parameters"])
     wanted = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "seed": 3, "stop": ["a", "b c"]}
     assert wanted.items() <= sampling.items()
-    # What was not given is left to the model.
+    # Parameters that were not given are not sent.
     request = json.loads(program.run("generate", "!request").stdout)
     assert not wanted.keys() & json.loads(request["sampling_parameters"]).keys()
 

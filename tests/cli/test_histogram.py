@@ -1,4 +1,4 @@
-"""Quantiles of buckets, beside those of the numbers that are in them."""
+"""Quantiles computed from buckets, compared with the quantiles of the original numbers."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_what_is_gained_is_what_came_later(before: list[float], later: list[floa
 
 @pytest.mark.parametrize(
     ("share", "expected"),
-    # Four in the first bucket, four in the second, two beyond the last bound.
+    # Four values in the first bucket, four in the second, and two above the last bound.
     [(0.0, 0.0), (0.2, 0.5), (0.4, 1.0), (0.6, 1.5), (0.8, 2.0), (0.9, 2.0), (1.0, 2.0)],
 )
 def test_values_are_spread_evenly_over_a_bucket(share: float, expected: float) -> None:

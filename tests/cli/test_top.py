@@ -1,4 +1,4 @@
-"""`inflight top` where it can show nothing; tests/triton/test_top.py has the rest, on a server that has something."""
+"""`inflight top` without anything to show. tests/triton/test_top.py tests it with a server under load."""
 
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import Program

@@ -1,4 +1,4 @@
-"""`AsyncClient` with the methods of `Client`, so that one test holds both to the same."""
+"""`AsyncClient` behind the blocking methods of `Client`, so that the same tests can run on both."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """An event loop in a thread of its own, and a client on it."""
+    """An `AsyncClient` on an event loop in a separate thread, with blocking methods."""
 
     def __init__(self, url: str = "127.0.0.1:8001", **options: Any) -> None:
         self.loop = asyncio.new_event_loop()

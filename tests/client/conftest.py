@@ -1,4 +1,4 @@
-"""A real tritonserver over a model that echoes, and over `completion` in front of it."""
+"""A real tritonserver with a model that echoes prompts, and with `completion` in front of it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 
 
 def add_narrow_completion(folder: Path) -> None:
-    """`completion` with places for two requests, one of them waiting."""
+    """Add a `completion` for two requests: one that runs and one that waits."""
     folder.mkdir()
     (folder / "1").symlink_to(COMPLETION / "1")
     config = text_format.Parse((COMPLETION / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
@@ -48,12 +48,12 @@ CONNECT: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture(params=CONNECT)
 def connect(request: pytest.FixtureRequest, server: TritonServer) -> Callable[..., Any]:
-    """Makes a client of the server, with options, in each of the four ways."""
+    """Creates a client with options, for each of the four combinations of protocol and client class."""
     return lambda **options: CONNECT[request.param](server, **options)
 
 
 @pytest.fixture
 def client(connect: Callable[..., Any]) -> Iterator[Any]:
-    """One that sends nothing twice."""
+    """A client without retries."""
     with connect(retry=RetryPolicy(attempts=1)) as client:
         yield client

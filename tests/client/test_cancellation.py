@@ -1,4 +1,4 @@
-"""A stream that nobody reads any more ends on the server, alone, and leaves nothing behind."""
+"""A stream that nobody reads any more ends on the server. It leaves nothing behind and affects no other request."""
 
 import threading
 from typing import Any
@@ -10,12 +10,12 @@ from tests.eventually import eventually
 
 
 def our_threads() -> set[threading.Thread]:
-    """All but the one with which grpc.aio polls for all channels of the process, to its end."""
+    """All threads except grpc.aio's polling thread, which serves all channels until the process ends."""
     return {thread for thread in threading.enumerate() if "_poll_wrapper" not in thread.name}
 
 
 def cancelled(client: Client) -> int:
-    """How many requests the server has seen cancelled so far."""
+    """The number of cancelled requests that the server has seen so far."""
     return int(client.generate("!cancelled").text)
 
 

@@ -1,4 +1,4 @@
-"""What a caller of inflight_client sees of a healthy server."""
+"""The clients of inflight_client with a healthy server."""
 
 import json
 import time
@@ -124,7 +124,7 @@ def test_streams_share_one_client_without_waiting_for_each_other(client: Client)
     with ThreadPoolExecutor(64) as pool:
         texts, begun, ended = zip(*pool.map(read, range(64)), strict=True)
     assert list(texts) == [f"{number} " * 20 for number in range(64)]
-    # One after the other never two would be under way.
+    # If the streams ran one after the other, no two of them would overlap.
     under_way = [sum(begin <= moment < end for begin, end in zip(begun, ended, strict=True)) for moment in begun]
     assert max(under_way) >= 16
 

@@ -1,4 +1,4 @@
-"""The model `completion`: a whole answer to a plain `infer` over HTTP and gRPC."""
+"""The model `completion`: a plain `infer` over HTTP or gRPC returns the whole answer."""
 
 import json
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def grpc_client(server) -> Iterator[tuple[ModuleType, Any]]:
 
 
 def test_requests_do_not_wait_for_each_other(grpc_client) -> None:
-    """A short one that comes after 63 slow ones, which all take as long, is answered before any of them."""
+    """A short request that arrives after 63 slow ones, which all take equally long, is answered before any of them."""
     finished: list[str] = []
 
     def ask(prompt: str) -> str:

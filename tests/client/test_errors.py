@@ -1,4 +1,4 @@
-"""Each way in which a request can fail has one exception."""
+"""Each kind of failure of a request has its own exception."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def test_failing_in_the_middle_keeps_what_came_before(client: Client) -> None:
 
 
 def test_input_that_the_model_does_not_take(server: TritonServer) -> None:
-    # `completion` has no input named `stream`, which Triton refuses without a status code.
+    # `completion` has no input named `stream`, so Triton refuses it. Such an error has no status code.
     with Client(server.grpc_url, model="completion") as client, pytest.raises(InvalidRequest, match="stream"):
         client.generate("one")
 
@@ -77,7 +77,7 @@ def test_model_whose_process_does_not_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["127.0.0.1:1", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("kind", [Client, Blocking])
 def test_no_server(url: str, kind: Any) -> None:
-    # Port 1 is reserved and listened on by nobody.
+    # Port 1 is reserved, and no process listens on it.
     with kind(url, retry=RetryPolicy(attempts=1)) as client:
         assert not client.is_ready()
         for ask in (lambda: client.generate("one"), client.server_info, client.model_info):

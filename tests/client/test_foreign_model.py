@@ -1,4 +1,4 @@
-"""Another project's model that speaks a similar contract is told apart by its first response."""
+"""The client recognizes another project's model with a similar contract by its first response."""
 
 import pytest
 

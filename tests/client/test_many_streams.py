@@ -1,4 +1,4 @@
-"""Hundreds of streams at once on one connection, each of which can be left alone."""
+"""Hundreds of streams at once on one connection. Each can be cancelled without affecting the others."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ def test_threads(server: TritonServer) -> None:
             with client.stream(PROMPT) as stream:
                 next(stream)
                 everybody.wait(60)
-                # One after the other gives up, and the others go on.
+                # The streams are cancelled at different times while the others continue.
                 return sum(1 for _, _ in zip(stream, range(number % 5), strict=False))
 
         assert list(pool.map(run, range(STREAMS))) == [number % 5 for number in range(STREAMS)]
@@ -44,7 +44,7 @@ def test_tasks(server: TritonServer) -> None:
                 await stream.cancel()
             ends = await asyncio.gather(*readers, return_exceptions=True)
             assert [type(end) for end in ends] == [RequestCancelled] * len(leaving)
-            # Those that were not cancelled still write; a task that is cancelled while it reads ends its own.
+            # The streams that were not cancelled continue. Then cancelling a task that reads cancels its stream.
             assert {chunk.text for chunk in await asyncio.gather(*(anext(s) for s in staying))} == {"tick "}
             readers = [asyncio.create_task(stream.completion()) for stream in staying]
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What only servers or proxies before Triton say."""
+"""Responses that come only from other servers, or from proxies in front of Triton."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize("kind", [Client, Blocking])
 
 @pytest.fixture
 def grpc_url() -> Iterator[str]:
-    """A gRPC server that is too busy, and says for how long."""
+    """A gRPC server that is overloaded and says when to try again."""
 
     def refuse(requests: Any, context: grpc.ServicerContext) -> None:
         context.set_trailing_metadata([("grpc-retry-pushback-ms", "2500")])
@@ -68,7 +68,7 @@ data: "finish_reason": "stop", "usage": [1, 2]}
 
 @pytest.fixture
 def http_url() -> Iterator[str]:
-    """An HTTP server that answers the prompt "events" with EVENTS, and others with the status that they are."""
+    """An HTTP server that answers the prompt "events" with EVENTS. Any other prompt is the status to answer with."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -119,7 +119,7 @@ def test_statuses_of_http(http_url: str, kind: Any, status: int, error: type[Inf
 
 @KINDS
 def test_events_as_the_standard_has_them(http_url: str, kind: Any) -> None:
-    """JSON need not escape what Unicode calls ends of lines, and those do not end a line of the stream."""
+    """JSON can contain Unicode's line separators unescaped, and these do not end a line of the stream."""
     with kind(http_url, retry=ONCE) as client:
         assert client.generate("events").text == "a\u2028b\u0085cd"
 

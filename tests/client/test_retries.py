@@ -1,4 +1,4 @@
-"""What is sent again, and what is not."""
+"""Which requests the client sends again, and which it does not."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ QUICK = RetryPolicy(attempts=4, initial=0.01, longest=0.05)
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
-    """A word for `!refuse`, one for each test and client."""
+    """A key for `!refuse`, different for each test and client."""
     return str(request.node.name).replace(" ", "-")
 
 
@@ -95,7 +95,7 @@ def test_server_that_dies_and_comes_back(tmp_path: Path) -> None:
             with pytest.raises(TransportError):
                 stream.completion()
         server = start()
-        # It is still starting, and refuses connections.
+        # The server is still starting, and refuses connections.
         assert [client.generate("one").text for client in clients] == ["one "] * len(clients)
         for client in clients:
             client.close()

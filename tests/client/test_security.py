@@ -1,4 +1,4 @@
-"""Encryption, and calls that a server answers only with the right header."""
+"""Encryption, and servers that require a header."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ KEY = "0123456789"
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An authority, and what it signed for the server and for a client."""
+    """A certificate authority, and the certificates that it signed for the server and for a client."""
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client@example.org")
@@ -36,7 +36,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: dict[str, Path]) -> Iterator[TritonServer]:
-    """A server whose gRPC wants to see a certificate and a header, and whose HTTP wants the header."""
+    """A server that requires a client certificate and a header over gRPC, and the header over HTTP."""
     repository = tmp_path_factory.mktemp("models")
     (repository / "llm").symlink_to(ECHO)
     arguments = [
@@ -54,7 +54,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, certificates: dict[str, Pa
 
 @pytest.fixture(scope="module")
 def https_url(guarded: TritonServer, certificates: dict[str, Path]) -> Iterator[str]:
-    """Triton has no HTTPS; this takes the encryption off before it, as a proxy does."""
+    """Triton has no HTTPS. This proxy terminates TLS in front of it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates["server"], certificates["server_key"])
 

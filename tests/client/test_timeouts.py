@@ -1,4 +1,4 @@
-"""Each of the three bounds in time holds."""
+"""Each of the three timeouts works."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ ONCE = RetryPolicy(attempts=1)
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server that takes connections and never says anything."""
+    """The address of a server that accepts connections and never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
@@ -24,7 +24,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.parametrize("kind", [Client, Blocking])
 @pytest.mark.parametrize(
     ("scheme", "error"),
-    # A connection of HTTP/2 stands when both sides have said so, one of HTTP/1.1 when the kernel has.
+    # An HTTP/2 connection exists after both sides have sent their settings. For HTTP/1.1 the TCP connection suffices.
     [("", TransportError), ("http://", DeadlineExceeded)],
 )
 def test_server_that_says_nothing(silent: str, kind: Any, scheme: str, error: type[InflightError]) -> None:
@@ -43,7 +43,7 @@ def test_first_token(connect: Any) -> None:
             assert stream.completion().text == "one two "
         with client.stream("!gap 600 one") as stream, pytest.raises(DeadlineExceeded, match=r"^nothing came within"):
             next(stream)
-        # An answer that comes whole has no first token of its own.
+        # The timeout of the first token does not apply to a whole answer.
         assert client.generate("!gap 600 one").text == "one "
 
 

@@ -1,4 +1,4 @@
-"""A gateway in front of a real tritonserver over the model that echoes."""
+"""A gateway in front of a real tritonserver with the model that echoes prompts."""
 
 from collections.abc import Iterator
 

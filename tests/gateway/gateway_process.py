@@ -1,4 +1,4 @@
-"""The gateway as its operators run it: a process of its own."""
+"""Runs the gateway as its operators do: as a separate process."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ CLIENT = Path(__file__).parents[2] / "client"
 
 
 class GatewayProcess(ServerProcess):
-    """A gateway on a free port, with further arguments of its command line."""
+    """A gateway on a free port, with additional command-line arguments."""
 
     name = "inflight-gateway"
 

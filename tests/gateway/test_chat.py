@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, by OpenAI's own client."""
+"""POST /v1/chat/completions with OpenAI's own client."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.gateway.gateway_process import GatewayProcess
 
 
 def arrived(client: OpenAI, messages: list[Any], **fields: Any) -> tuple[Any, dict[str, Any]]:
-    """The messages and the sampling parameters that the server got."""
+    """Return the messages and the sampling parameters that the server received."""
     answer = client.chat.completions.create(model="llm", messages=messages, **fields)
     request = json.loads(answer.choices[0].message.content or "")
     return json.loads(request["messages"]), json.loads(request["sampling_parameters"])
@@ -78,7 +78,7 @@ def test_answer_can_be_sent_back(client: OpenAI) -> None:
     messages.append(client.chat.completions.create(model="llm", messages=messages).choices[0].message)
     echoed, _ = arrived(client, [*messages, {"role": "user", "content": "!request"}])
     assert echoed[1] == {"role": "assistant", "content": "one "}
-    # All fields, with their nulls, as some programs store them.
+    # All fields including nulls, as some programs store them.
     stored = messages[1].model_dump()
     assert arrived(client, [stored, {"role": "user", "content": "!request"}])[0][0]["content"] == "one "
 

@@ -1,4 +1,4 @@
-"""The command line: what it refuses, and how it ends."""
+"""The command line: the arguments that it refuses, and how the process ends."""
 
 import os
 import signal

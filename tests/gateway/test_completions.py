@@ -1,4 +1,4 @@
-"""POST /v1/completions, by OpenAI's own client."""
+"""POST /v1/completions with OpenAI's own client."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.gateway.gateway_process import GatewayProcess
 
 
 def arrived(client: OpenAI, **fields: Any) -> dict[str, Any]:
-    """The sampling parameters that the server got."""
+    """Return the sampling parameters that the server received."""
     request = json.loads(client.completions.create(model="llm", prompt="!request", **fields).choices[0].text)
     parameters: dict[str, Any] = json.loads(request["sampling_parameters"])
     return parameters
@@ -43,7 +43,7 @@ def test_prompts_are_answered_in_their_order(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("prompt", [[5, 6], [[5, 6], [7]]])
 def test_token_ids(client: OpenAI, prompt: Any) -> None:
-    # The model takes a list of them for a prompt's words.
+    # The echo model answers with the list of token ids as text.
     texts = [choice.text.replace(" ", "") for choice in client.completions.create(model="llm", prompt=prompt).choices]
     assert texts == (["[5,6]"] if prompt == [5, 6] else ["[5,6]", "[7]"])
 
@@ -75,7 +75,7 @@ def test_prompts_stream_side_by_side(client: OpenAI) -> None:
         chunks = [chunk.choices[0] for chunk in stream]
     texts = ["".join(chunk.text for chunk in chunks if chunk.index == index) for index in range(3)]
     assert texts == ["one two ", "three ", "four five "]
-    # The slow one does not hold up the others.
+    # The slow prompt does not delay the others.
     assert [chunk.index for chunk in chunks if chunk.finish_reason][-1] == 0
 
 

@@ -1,4 +1,4 @@
-"""docker/compose.yaml, as far as it can be checked without a container runtime."""
+"""Checks of docker/compose.yaml that need no container runtime."""
 
 import re
 from pathlib import Path
@@ -33,5 +33,5 @@ def test_images_can_be_built_from_what_is_there(services: Any) -> None:
 
 def test_gateway_takes_its_command(services: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(services["gateway"]["command"]) == 1
-    # All is well but for the file of the container.
+    # Everything is valid. Only the container's file is missing here.
     assert "No such file or directory: '/run/secrets/api_keys'" in capsys.readouterr().err

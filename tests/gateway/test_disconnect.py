@@ -1,4 +1,4 @@
-"""A request that nobody waits for any more ends in the engine, alone."""
+"""If a client disconnects, its request ends on the server, and no other request does."""
 
 import socket
 
@@ -15,7 +15,7 @@ FOREVER = "!gap 10 !forever"
 
 
 def cancelled(client: OpenAI) -> int:
-    """How many requests the server has seen cancelled so far."""
+    """The number of cancelled requests that the server has seen so far."""
     return int(client.completions.create(model="llm", prompt="!cancelled").choices[0].text)
 
 
@@ -52,7 +52,7 @@ def test_leaving_before_a_whole_answer_cancels_it(client: OpenAI, prompt: str | 
 def test_leaving_before_the_first_token_cancels(client: OpenAI) -> None:
     before = cancelled(client)
     with pytest.raises(openai.APITimeoutError):
-        # The model looks for cancellation when it has the next word.
+        # The model checks for cancellation only before the next word.
         client.chat.completions.create(
             model="llm", messages=[{"role": "user", "content": "!gap 600 one"}], stream=True, timeout=0.2
         )

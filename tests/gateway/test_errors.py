@@ -1,4 +1,4 @@
-"""Every error has OpenAI's form, and a status that says whose fault it is."""
+"""Every error has OpenAI's format, and a status that says which side caused it."""
 
 import re
 from typing import Any
@@ -179,7 +179,7 @@ def test_one_failing_prompt_fails_the_request(client: OpenAI) -> None:
 
 
 def test_server_that_is_away() -> None:
-    # Port 1 is reserved and listened on by nobody.
+    # Port 1 is reserved, and no process listens on it.
     with GatewayProcess("127.0.0.1:1") as gateway, gateway.openai() as client:
         gateway.wait_for(["/v1/models"], 30)
         response = httpx.get(f"{gateway.url}/health", timeout=10)

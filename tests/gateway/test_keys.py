@@ -1,4 +1,4 @@
-"""API keys: who may ask, as whom, and how urgently."""
+"""API keys: which clients may send requests, under which tenant and with which priority."""
 
 import hashlib
 import json
@@ -41,8 +41,8 @@ def guarded(server: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> I
         yield gateway
 
 
-def place(gateway: GatewayProcess, key: str, **fields: Any) -> tuple[str | None, int | None]:
-    """Tenant and priority as the server got them."""
+def tenant_and_priority(gateway: GatewayProcess, key: str, **fields: Any) -> tuple[str | None, int | None]:
+    """Return the tenant and the priority that the server received."""
     with gateway.openai(key) as client:
         answer = client.completions.create(model="llm", prompt="!request", extra_body=fields)
     parameters = json.loads(json.loads(answer.choices[0].text)["sampling_parameters"])
@@ -62,7 +62,7 @@ def place(gateway: GatewayProcess, key: str, **fields: Any) -> tuple[str | None,
 def test_key_decides_tenant_and_highest_priority(
     guarded: GatewayProcess, key: str, asked: dict[str, Any], expected: tuple[str, int | None]
 ) -> None:
-    assert place(guarded, key, **asked) == expected
+    assert tenant_and_priority(guarded, key, **asked) == expected
 
 
 @pytest.mark.parametrize("key", ["wrong", "secret-A", digest("secret-a"), "k\u00e9y"])
@@ -79,7 +79,7 @@ def test_wrong_key(guarded: GatewayProcess, key: str) -> None:
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Basic c2VjcmV0LWE="}, {"authorization": "secret-a"}])
 def test_no_key_at_all(guarded: GatewayProcess, headers: dict[str, str]) -> None:
     for method, path in (("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models")):
-        # A body that is wrong, too: nobody without a key learns that.
+        # The body is invalid too, but a client without a key must not learn that.
         response = httpx.request(method, guarded.url + path, headers=headers, content=b"{")
         assert response.status_code == 401
         assert response.json()["error"]["type"] == "authentication_error"

@@ -1,4 +1,4 @@
-"""What is too much is refused, and says when to come again."""
+"""Requests beyond a limit are refused, with the time after which to try again."""
 
 import json
 import socket
@@ -40,7 +40,8 @@ def test_more_requests_than_may_run_at_once(narrow: GatewayProcess, client: Open
         assert caught.value.response.headers["retry-after"] == "1"
         assert httpx.get(f"{narrow.url}/health").status_code == 200
         assert client.models.list().data
-    # Their places are free as soon as the gateway knows that they have left; until then a client tries again.
+    # The slots become free when the gateway notices that the clients have disconnected. Until then OpenAI's client
+    # retries.
     assert client.with_options(max_retries=5).completions.create(model="llm", prompt="one").choices[0].text == "one "
 
 
@@ -88,7 +89,7 @@ def test_body_that_does_not_arrive(narrow: GatewayProcess) -> None:
 
 
 def test_client_that_does_not_read(narrow: GatewayProcess) -> None:
-    # More than the buffers of both ends hold.
+    # More than the buffers of both sides can hold.
     body = b'{"model": "llm", "prompt": "!gap 1 !forever", "max_tokens": 1000000, "stream": true}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     with socket.socket() as connection:

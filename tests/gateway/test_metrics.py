@@ -1,4 +1,4 @@
-"""The gateway's metrics count what was asked, by few labels."""
+"""The gateway's metrics count its requests, with a bounded number of labels."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from tests.gateway.gateway_process import GatewayProcess
 
 @pytest.fixture
 def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
-    """One that nobody else asks."""
+    """A gateway that no other test uses."""
     with GatewayProcess(server.grpc_url) as gateway:
         gateway.wait_for(["/v1/models"], 30)
         yield gateway

@@ -1,4 +1,4 @@
-"""The gateway does what its OpenAPI page says, whatever is sent."""
+"""The gateway answers generated requests as its OpenAPI page says."""
 
 import httpx
 import pytest
@@ -24,9 +24,9 @@ APP = create_app(
 PAGE = APP.openapi()
 for request in ("CompletionRequest", "ChatRequest"):
     fields = PAGE["components"]["schemas"][request]["properties"]
-    # Nearly all requests would end at the model's name otherwise.
+    # Otherwise nearly all requests would fail because of the model's name.
     fields["model"] = {"const": "llm"}
-    # The model that echoes has one answer, whatever it is asked for.
+    # The echo model always gives one answer.
     del fields["n"]
 schema = schemathesis.openapi.from_dict(PAGE)
 
@@ -40,7 +40,7 @@ schema = schemathesis.openapi.from_dict(PAGE)
     suppress_health_check=list(HealthCheck),
 )
 def test_answers_are_as_documented(case: schemathesis.Case, gateway: GatewayProcess) -> None:
-    # The page cannot say which fields go together, such as logprobs and top_logprobs.
+    # OpenAPI cannot express that a field requires another one, such as top_logprobs and logprobs.
     case.call_and_validate(base_url=gateway.url, excluded_checks=[positive_data_acceptance])
 
 

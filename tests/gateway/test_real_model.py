@@ -1,4 +1,4 @@
-"""What the model that echoes does not know, on the default model: samples, seeds, log-probabilities, stops, biases."""
+"""Features that the echo model lacks, with the default model: samples, seeds, log-probabilities, stops, biases."""
 
 import math
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_samples_of_several_prompts(client: OpenAI) -> None:
     texts = [choice.text for choice in answer.choices]
     assert len(set(texts)) > 2
     assert answer.usage.completion_tokens <= 6 * 8
-    # The prompt's samples stand together, streamed or not.
+    # The samples of one prompt have adjacent indices, streamed or not.
     assert streamed_texts(complete(client, **fields, stream=True), 6) == texts
     assert [choice.text for choice in complete(client, **{**fields, "prompt": "The sky is"}).choices] == texts[3:]
 
@@ -129,7 +129,7 @@ def test_logprobs_of_a_completion(client: OpenAI, stream: bool) -> None:
     for token, value, top, offset in zip(tokens, values, likeliest, offsets, strict=True):
         assert text[offset : offset + len(token)] == token
         assert len(top) == 2
-        # Greedy takes the likeliest.
+        # Greedy sampling chooses the likeliest token.
         assert top[token] == value == max(top.values())
         assert value <= 0
 
@@ -144,7 +144,7 @@ def test_logprobs_of_a_completion_without_others(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_of_a_chat(client: OpenAI, stream: bool) -> None:
-    # One more token would be the end of the text, which has a log-probability, too, but no characters.
+    # One more token would be the end-of-sequence token, which has a log-probability but no characters.
     answer = chat(client, logprobs=True, top_logprobs=3, max_tokens=7, stream=stream)
     choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
     content = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content]
@@ -165,7 +165,7 @@ def test_logprobs_of_a_chat_without_others(client: OpenAI) -> None:
 
 
 def test_tokens_that_are_no_whole_characters(client: OpenAI) -> None:
-    # A character of several tokens: its text comes when it is whole, its tokens have no bytes to tell.
+    # This character takes several tokens. Its text appears with the last one, and none of them has bytes of its own.
     messages = [{"role": "user", "content": "Repeat: \U0001f9ed\U0001f9ed\U0001f9ed\U0001f9ed"}]
     choice = chat(client, messages=messages, logprobs=True, max_tokens=24).choices[0]
     assert all((entry.bytes is None) == ("\ufffd" in entry.token) for entry in choice.logprobs.content)

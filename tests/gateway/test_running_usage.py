@@ -1,4 +1,4 @@
-"""vLLM's extension of `stream_options`, which load generators send."""
+"""vLLM's extension of `stream_options`, `continuous_usage_stats`, which load generators send."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A real server with the default model in float32, and transformers beside it for the right answers."""
+"""A real server with the default model in float32, and transformers for the expected answers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -19,7 +19,7 @@ from tests.running_server import running_server
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """The repository as it is, but in float32, with a cache so small that a burst has to share it."""
+    """A server with the unchanged repository, but in float32, and with a KV cache too small for a burst of requests."""
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
         parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
@@ -35,7 +35,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def greedy(tokenizer: Any) -> Callable[[str, int], str]:
-    """What transformers' `generate` answers to a prompt, greedy and in float32."""
+    """Returns the answer of transformers' `generate` to a prompt, greedy and in float32."""
     model = AutoModelForCausalLM.from_pretrained(default_model(), dtype=torch.float32).eval()
 
     @cache
@@ -54,7 +54,7 @@ def default_model_folder() -> Path:
 
 
 def add_llm(repository: Path, name: str, config: str, parameters: Mapping[str, str]) -> None:
-    """Add `llm` under another name, by one of its configuration files and with some parameters set otherwise."""
+    """Add `llm` to a repository under the given name, with one of its configuration files and changed parameters."""
     llm = MODEL_REPOSITORY / "llm"
     text = (llm / config).read_text()
     parsed = text_format.Parse(text, model_config_pb2.ModelConfig())

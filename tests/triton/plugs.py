@@ -1,4 +1,4 @@
-"""Requests that fill the engine, and what happens to others meanwhile."""
+"""Plugs: long requests that occupy all slots of the engine, so that other requests have to wait."""
 
 import asyncio
 import json
@@ -29,14 +29,14 @@ def start(folder: Path, parameters: dict[str, str], *arguments: str) -> Abstract
 
 
 class Plugs:
-    """Long requests that take every slot of the engine until they are pulled."""
+    """Long requests that occupy every slot of the engine until they are cancelled ("pulled")."""
 
     def __init__(self, client: aio.InferenceServerClient, *, batched: bool = False) -> None:
         self._client, self._batched = client, batched
         self._tasks: list[asyncio.Task[Answer]] = []
 
     async def insert(self) -> None:
-        """Return when all of them run."""
+        """Start the plugs, and return when all of them are running."""
         answers = [Answer() for _ in range(RUNNING)]
         for answer in answers:
             self._tasks.append(asyncio.create_task(ask(self._client, LONG, batched=self._batched, into=answer)))
@@ -45,18 +45,18 @@ class Plugs:
             await asyncio.sleep(0.02)
 
     def all_run(self) -> bool:
-        """Whether none has ended."""
+        """Whether no plug has ended."""
         return not any(task.done() for task in self._tasks)
 
     def pull(self, count: int = RUNNING) -> None:
-        """Cancel some."""
+        """Cancel `count` plugs."""
         for task in self._tasks[:count]:
             task.cancel()
         del self._tasks[:count]
 
 
 def plugged(server: TritonServer, make: Callable[[Ask, Plugs], Any], *, batched: bool = False) -> Any:
-    """Run what `make` gives while all places are taken, and pull the plugs afterwards."""
+    """Run the coroutine that `make` returns while all slots are occupied, and cancel the plugs afterwards."""
 
     def run(client: aio.InferenceServerClient) -> list[Any]:
         async def scenario() -> Any:
@@ -81,13 +81,13 @@ def refusals(answers: Sequence[Answer]) -> list[str]:
 
 
 async def wait_for(tasks: Sequence[asyncio.Task[Any]], count: int) -> None:
-    """Return when so many are done."""
+    """Return when at least `count` tasks are done."""
     while sum(task.done() for task in tasks) < count:
         await asyncio.sleep(0.02)
 
 
 async def listed_when(server: TritonServer, reached: Callable[[dict[str, float]], bool]) -> None:
-    """Return when the ages in seconds of the unfinished requests, by their ids, are as wanted."""
+    """Return when `reached` is true for the unfinished requests: a mapping from request id to age in seconds."""
     url = f"http://{server.http_url}/v2/models/llm/generate"
     async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(20):
         listed: dict[str, float] = {}

@@ -12,24 +12,24 @@ from scripts.launch.triton_server import TritonServer
 
 @dataclass(frozen=True)
 class Scrape:
-    """All values of a moment, by name and labels."""
+    """All metrics at one time, by name and labels."""
 
     values: dict[tuple[str, frozenset[tuple[str, str]]], float]
 
     def get(self, name: str, **labels: str) -> float:
-        """The value of the only series of `inflight:name`, or of another full name, that has these labels."""
+        """Return the value of the only series with these labels. `name` is a full name, or lacks `inflight:`."""
         full = name if ":" in name or name.startswith("nv_") else f"inflight:{name}"
         found = [v for (n, have), v in self.values.items() if n == full and labels.items() <= set(have)]
         assert len(found) == 1, f"{len(found)} series of {full} with {labels}"
         return found[0]
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The values of a family by one of its labels."""
+        """Return the values of a family, by the value of one of its labels."""
         return {dict(have)[label]: v for (n, have), v in self.values.items() if n == f"inflight:{name}"}
 
 
 def scrape(server: TritonServer) -> Scrape:
-    """What /metrics shows now of ours."""
+    """Read Inflight's metrics from /metrics now."""
     samples = parse_metrics(httpx.get(server.metrics_url).text).samples
     ours = (sample for sample in samples if sample.name.startswith(("inflight:", "nv_trt_llm_")))
     return Scrape({(sample.name, frozenset(sample.labels.items())): sample.value for sample in ours})
@@ -48,5 +48,5 @@ def scrape_when(server: TritonServer, reached: Callable[[Scrape], bool], seconds
 
 
 def at_rest(found: Scrape) -> bool:
-    """Nothing waits or runs."""
+    """Whether no request is waiting or running."""
     return found.get("num_requests_running") == found.get("num_requests_waiting") == 0

@@ -1,4 +1,4 @@
-"""Answers are those of transformers, over every public way in."""
+"""Answers are equal to those of transformers, over every public interface."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def test_generate_prepends_the_prompt_unless_told_not_to(server: TritonServer, g
 def test_generate_stream_sends_deltas(server: TritonServer, greedy: Greedy) -> None:
     prompt = "Once upon a time"
     body = {"text_input": prompt, "stream": True, "max_tokens": 24, "temperature": 0}
-    # What only our own client knows: the reason in the response that ends the answer, and no output in the others.
+    # Only our own client uses this value: the finish reason comes only in the response that ends the answer.
     body["sampling_parameters"] = json.dumps({"return_finish_reason": "last"})
     with httpx.stream(
         "POST", f"http://{server.http_url}/v2/models/llm/generate_stream", json=body, timeout=60
@@ -79,7 +79,7 @@ def test_sixty_four_at_once_each_as_if_alone(server: TritonServer, greedy: Greed
         if index % 4 == 3:
             fields |= {"temperature": 0.8, "top_k": 20, "seed": index}
         elif index % 4 == 2:
-            # The same settings by another way in.
+            # The same settings, sent in another form.
             del fields["max_tokens"]
             fields["sampling_parameters"] = json.dumps({"max_tokens": str(length), "temperature": 0})
         if not fields["stream"]:

@@ -1,4 +1,4 @@
-"""Cancelled requests leave the engine at once, running or waiting, and their blocks come back."""
+"""Cancelled requests leave the engine at once, whether they run or wait, and their blocks become free."""
 
 import asyncio
 import queue
@@ -15,19 +15,19 @@ LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, 
 
 
 def wait_until_idle(server: TritonServer, seconds: float) -> None:
-    """Return when nothing runs or waits and no block is held; fails after `seconds`."""
+    """Return when no request runs or waits and no block is in use. Fails after `seconds`."""
     scrape_when(server, lambda found: at_rest(found) and found.get("kv_cache_usage_perc") == 0, seconds)
 
 
 def test_running_requests_end_when_cancelled(server: TritonServer) -> None:
-    """Four requests of 1,500 tokens are given up early; they don't go on computing."""
+    """Four requests of 1,500 tokens are cancelled early, and the engine stops computing them."""
     answers = together(server.grpc_url, lambda client: [ask(client, LONG, cancel_after=3) for _ in range(4)])
     assert [answer.finish_reason for answer in answers] == ["given up"] * 4
     wait_until_idle(server, 25)
 
 
 def test_waiting_requests_end_when_cancelled(server: TritonServer) -> None:
-    """The cache has room for four such requests; the others are cancelled while they wait."""
+    """The cache has room for four such requests. The others are cancelled while they wait."""
 
     def make(client):  # type: ignore[no-untyped-def]
         async def given_up_while_waiting() -> Answer:
@@ -58,7 +58,10 @@ def num_cancelled(found: Scrape) -> float:
 
 
 def leave_completion(server: TritonServer, inputs: list[Any], count: int) -> list[str]:
-    """Ask `completion` `count` times, leave when all run, and return the errors, once the engine is empty."""
+    """Send `count` requests to `completion` and cancel them when all are running.
+
+    Returns their errors after the engine has become empty.
+    """
     outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
     before = num_cancelled(scrape(server))
     with grpcclient.InferenceServerClient(server.grpc_url) as client:

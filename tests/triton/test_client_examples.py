@@ -1,4 +1,4 @@
-"""What the docstrings of the client show is what a server answers."""
+"""The examples in the client's docstrings match the answers of a real server."""
 
 import asyncio
 import doctest

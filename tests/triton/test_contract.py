@@ -1,4 +1,4 @@
-"""Clients of vllm_backend and TensorRT-LLM find all that they send and read."""
+"""Clients of vllm_backend and TensorRT-LLM find all inputs that they send and all outputs that they read."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ PROMPT = "The capital of France is"
 
 
 def generate(server: TritonServer, **body: Any) -> dict[str, Any]:
-    """A request to the generate endpoint, which must succeed."""
+    """Send a request to the generate endpoint and return its outputs. It must succeed."""
     reply = httpx.post(f"http://{server.http_url}/v2/models/llm/generate", json=body, timeout=60)
     assert reply.status_code == 200, reply.text
     return dict(reply.json())
@@ -34,7 +34,7 @@ def stream(server: TritonServer, **body: Any) -> list[dict[str, Any]]:
 
 
 def test_seven_inputs_of_vllm_backend_and_its_outputs(server: TritonServer, greedy: Greedy) -> None:
-    """As Triton's OpenAI frontend sends them: values in sampling_parameters, numbers as numbers."""
+    """The inputs as Triton's OpenAI frontend sends them: with numbers as JSON numbers in sampling_parameters."""
     flags = ["finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens"]
     events = stream(
         server,
@@ -73,7 +73,7 @@ def test_usage_comes_with_the_first_and_the_last_response(server: TritonServer, 
 
 
 def as_list(value: Any) -> list[Any]:
-    """Triton writes one element as it is."""
+    """Triton writes a list with one element as a single value."""
     return value if isinstance(value, list) else [value]
 
 
@@ -85,7 +85,7 @@ def test_optional_outputs_come_only_when_asked_for(server: TritonServer) -> None
 
 
 def test_logprobs_are_null_where_the_request_gives_no_number_of_them(server: TritonServer) -> None:
-    """As in vllm_backend, and whatever other outputs need log-probabilities."""
+    """As in vllm_backend, also if other outputs need log-probabilities."""
     asked = {"return_logprobs": True, "return_cumulative_logprob": True}
     answer = generate(server, text_input=PROMPT, max_tokens=2, **asked)
     assert answer["logprobs"] == "null"
@@ -148,7 +148,7 @@ def test_tokens_as_input(server: TritonServer, tokenizer: Any, greedy: Greedy) -
 
 
 def test_other_spellings(server: TritonServer) -> None:
-    """TensorRT-LLM's names of both generations, and OpenAI's."""
+    """The names of both generations of TensorRT-LLM's models, and OpenAI's."""
     seeded = {"text_input": PROMPT, "temperature": 1.0, "max_tokens": 8}
     assert generate(server, **seeded, seed=5) == generate(server, **seeded, random_seed=5)
     parameters = json.dumps({"max_completion_tokens": 3})
@@ -174,7 +174,7 @@ def test_end_id_ends_the_text(server: TritonServer, tokenizer: Any, greedy: Gree
         server, text_input=PROMPT, max_tokens=8, end_id=ids[6], exclude_input_in_output=True, return_finish_reason=True
     )
     assert answer["finish_reason"] == "stop"
-    # TensorRT-LLM's clients send a token that no vocabulary has to ignore the end.
+    # TensorRT-LLM's clients send a token outside any vocabulary to ignore the end token.
     for none in (-1, 49152, 1_048_576):
         assert generate(server, text_input=PROMPT, max_tokens=8, end_id=none, exclude_input_in_output=True)[
             "text_output"
@@ -191,7 +191,7 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
             {},
         ):
             results: list[Any] = []
-            client.start_stream(lambda result, error: results.append(result))  # noqa: B023 - the stream ends in this turn
+            client.start_stream(lambda result, error: results.append(result))  # noqa: B023 - the stream ends in this iteration
             client.async_stream_infer(
                 "llm",
                 tensors({"text_input": PROMPT, "exclude_input_in_output": True, **fields}),

@@ -15,11 +15,11 @@ def gaps(answer: Answer) -> list[float]:
 
 
 def test_newcomer_gets_its_first_token_while_others_run(server: TritonServer) -> None:
-    """32 long requests run; the newcomer is done before any of them, within a few of their steps."""
+    """While 32 long requests run, a new request ends before all of them, within a few steps."""
 
     def make(client):  # type: ignore[no-untyped-def]
         async def newcomer() -> Answer:
-            # One short request first: when it is done the long ones, sent before it, are running.
+            # A short request first. When it is done, the long ones, which were sent before it, are running.
             await ask(client, {"text_input": "One two", "stream": True, "max_tokens": 2})
             return await ask(client, {"text_input": "Red and", "stream": True, "max_tokens": 4})
 
@@ -29,13 +29,13 @@ def test_newcomer_gets_its_first_token_while_others_run(server: TritonServer) ->
     *running, newcomer = together(server.grpc_url, make)
     assert all(answer.error is None for answer in running)
     assert newcomer.times[-1] < min(answer.times[-1] for answer in running)
-    # Steps while the newcomer was served: what one of the others received meanwhile.
+    # The tokens that one of the others received in the meantime are the steps that the new request took.
     during = [t for t in running[0].times if newcomer.times[0] <= t <= newcomer.times[-1]]
     assert len(during) <= 8
 
 
 def test_long_prompt_does_not_stop_the_others(server: TritonServer) -> None:
-    """While 1,500 tokens of prompt are computed, those who run get tokens between its chunks."""
+    """While the engine computes a prompt of 1,500 tokens, running requests get tokens between its chunks."""
 
     def make(client):  # type: ignore[no-untyped-def]
         async def long_prompt() -> Answer:
@@ -53,7 +53,7 @@ def test_long_prompt_does_not_stop_the_others(server: TritonServer) -> None:
     for answer in running:
         assert answer.error is None
         meanwhile = [t for t in answer.times if sent < t < first_token]
-        # The default budget cuts such a prompt into three chunks or more; each step gives everybody a token.
+        # The default budget splits such a prompt into at least three chunks. Each step gives every request a token.
         assert len(meanwhile) >= 2
         assert max(gaps(answer)) < first_token - sent
 

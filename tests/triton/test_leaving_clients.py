@@ -1,4 +1,4 @@
-"""Clients that don't read, or go: the engine goes on for the others and comes to rest."""
+"""Clients that do not read, or disconnect: the engine continues for the others and becomes idle at the end."""
 
 import asyncio
 import http.client
@@ -16,7 +16,8 @@ from tests.triton.test_cancellation import LONG, wait_until_idle
 from tests.triton.wire import Answer, Fields, ask, tensors, together
 
 GOOD = {"text_input": "Once upon a time", "stream": True, "max_tokens": 40}
-# Log-probabilities of so many samples are 20 KB and more a step: within a few steps a connection takes no more.
+# The log-probabilities of this many samples take at least 20 KB per step, so the buffers of a connection are full after
+# a few steps.
 SAMPLES = 16
 MANY = {"n": SAMPLES, "temperature": 1.0, "seed": 1, "logprobs": 20, "ignore_eos": True}
 RECEIVE_BUFFER = 4096
@@ -28,11 +29,10 @@ def chatty(max_tokens: int) -> Fields:
 
 
 def unread_over_http(server: TritonServer, fields: Fields) -> socket.socket:
-    """A connection to generate_stream that has sent its request and reads nothing."""
+    """Open a connection to generate_stream that sends a request and reads nothing."""
     connection = socket.socket()
-    connection.setsockopt(
-        socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER
-    )  # Before connecting: it fixes the window.
+    # Before `connect`, which fixes the TCP window.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
     connection.connect((ADDRESS, server.http_port))
     body = json.dumps(fields)
     head = f"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -41,7 +41,7 @@ def unread_over_http(server: TritonServer, fields: Fields) -> socket.socket:
 
 
 def unread_over_grpc(client: aio.InferenceServerClient, fields: Fields) -> Any:
-    """A stream that has sent its request; gRPC takes no more of its responses than its window until it is iterated."""
+    """Open a stream that sends a request. Until it is iterated, gRPC receives no more than one flow-control window."""
 
     async def requests() -> Any:
         yield {"model_name": "llm", "inputs": tensors(fields)}
@@ -54,7 +54,7 @@ def num_unread(connection: socket.socket) -> int:
 
 
 def read_http(connection: socket.socket) -> tuple[int, int]:
-    """Tokens and bytes of a whole stream."""
+    """Return the numbers of tokens and bytes of a whole stream."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     body = response.read()
@@ -63,7 +63,7 @@ def read_http(connection: socket.socket) -> tuple[int, int]:
 
 
 async def read_grpc(responses: Any) -> int:
-    """Tokens of a whole stream."""
+    """Return the number of tokens of a whole stream."""
     tokens = 0
     async for result, error in responses:
         assert error is None
@@ -82,7 +82,7 @@ async def wait_for(server: TritonServer, reached: Callable[[Scrape], bool]) -> N
 
 
 def test_clients_that_do_not_read_hold_up_nobody(server: TritonServer, greedy: Callable[[str, int], str]) -> None:
-    """Their requests run to the end; what they have not read is there when they do."""
+    """Their requests run to the end, and they can read the whole answer later."""
     steps = 20
     before = num_ended(scrape_when(server, at_rest), "length")
 
@@ -93,7 +93,7 @@ def test_clients_that_do_not_read_hold_up_nobody(server: TritonServer, greedy: C
             await wait_for(server, lambda found: num_ended(found, "length") == before + 2 * SAMPLES + 1)
             unread = num_unread(connection)
             tokens, size = await asyncio.to_thread(read_http, connection)
-            assert unread < size / 10  # So most of it had to wait in the server.
+            assert unread < size / 10  # Most of the answer had to wait in the server.
             assert tokens == await read_grpc(responses) == SAMPLES * steps
         return good
 
@@ -121,7 +121,7 @@ def test_clients_that_go_without_having_read_free_the_engine(server: TritonServe
 
 
 def test_a_cancelled_request_takes_part_in_few_more_steps(server: TritonServer) -> None:
-    """Counted in its tokens, one a step: those that it made, and those that had arrived when the client cancelled."""
+    """Counts steps by tokens, one per step: those generated, less those that the client had when it cancelled."""
     received = 3
     before = scrape_when(server, at_rest)
     together(server.grpc_url, lambda client: [ask(client, LONG, cancel_after=received)])

@@ -1,4 +1,4 @@
-"""Models come and go under explicit model control, and the server is left as it was."""
+"""Loading and unloading models under explicit model control leaves nothing behind in the server."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import check_trace, read_trace
 
-# Each brings torch into new processes, which is what takes the time; two of them take hardly more than one.
+# Each round starts new processes that import torch, which takes most of the time. So it loads both models in parallel.
 ROUNDS = 2
 MODELS = ["llm", "twin"]
 
@@ -29,7 +29,7 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterator[TritonServer]:
-    """A server without models; those that it may load are tiny and have no tokenizer."""
+    """A server that has loaded no models. Those in its repository are tiny and have no tokenizer."""
     folder = tmp_path_factory.mktemp("llama")
     save_model(SERVED["llama"].config, folder)
     repository = tmp_path_factory.mktemp("repository")
@@ -50,13 +50,13 @@ def load_use_and_unload(server: TritonServer, model: str) -> None:
     post(server, f"/v2/repository/models/{model}/load")
     for _ in range(3):
         post(server, f"/v2/models/{model}/generate", {"input_ids": [5, 6, 7], "max_tokens": 4, "ignore_eos": True})
-    # It begins at 0 every time.
+    # The counter starts again from 0 after each load.
     scrape_when(server, lambda found: found.get("generation_tokens_total", model=model) == 12)
     post(server, f"/v2/repository/models/{model}/unload")
 
 
 def wait_until_gone(server: TritonServer) -> None:
-    """Return when of models that were unloaded neither process nor metrics are left."""
+    """Return when the processes and the metrics of unloaded models are gone."""
     end = time.monotonic() + 30
     while scrape(server).values or processes(server) != [server.pid]:
         assert time.monotonic() < end, "they do not go"
@@ -64,18 +64,18 @@ def wait_until_gone(server: TritonServer) -> None:
 
 
 def regions() -> set[str]:
-    """Shared memory of the servers of this test run."""
+    """The shared-memory regions of the servers of this test run."""
     return {region.name for region in SHARED_MEMORY.glob(f"inflight_{os.getpid()}_*")}
 
 
 def processes(server: TritonServer) -> list[int]:
-    """The server and what it has started, by their process group."""
+    """The ids of the server and its child processes, found by their process group."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
         except (FileNotFoundError, ProcessLookupError):
-            continue  # It ended meanwhile.
+            continue  # The process has ended.
         if int(group) == server.pid and state != "Z":
             found.append(int(stat.parent.name))
     return found
@@ -103,7 +103,7 @@ def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: Trito
         trace = read_trace(trace_file)
         check_trace(trace, computed_tokens=3 * (3 + 3))
         assert [span.args["output_tokens"] for span in trace.requests.values()] == [4] * 3
-    # gRPC's own pool has a thread or two more or less.
+    # The size of gRPC's own thread pool varies by one or two.
     assert threads[-1] - threads[0] < 3, threads
     assert memory[-1] - memory[0] < 8, memory
 

@@ -1,4 +1,4 @@
-"""Malformed requests get a message that names the field, the value and the bound, and hurt nobody."""
+"""Malformed requests get a message that names the field, the value and the bound, and affect no other request."""
 
 import asyncio
 import json
@@ -22,11 +22,11 @@ INT64 = "at most 9223372036854775807"
 
 
 def sampling(**fields: Any) -> Fields:
-    """A prompt, and fields by way of the JSON in sampling_parameters."""
+    """A prompt, and fields in the JSON of sampling_parameters."""
     return {**PROMPT, "sampling_parameters": json.dumps(fields)}
 
 
-# Fields of the request, and what the message must say.
+# Fields of the request, and a part of the expected message.
 BAD: list[tuple[Fields, str]] = [
     # The prompt.
     ({}, "exactly one of text_input, messages and input_ids must be given, not none"),
@@ -66,7 +66,7 @@ BAD: list[tuple[Fields, str]] = [
     (sampling(max_tokens=1.5), "max_tokens is 1.5; it must be a whole number"),
     (sampling(max_tokens=[4]), "max_tokens is [4]; it must be a whole number"),
     (sampling(max_tokens=3, max_completion_tokens=3), "max_tokens and max_completion_tokens are two names of one"),
-    # The choice of a token.
+    # Sampling.
     ({**PROMPT, "temperature": -1.0}, "temperature is -1.0; it must be at least 0"),
     ({**PROMPT, "temperature": float("nan")}, "temperature is nan; it must be finite"),
     ({**PROMPT, "temperature": float("inf")}, "temperature is inf; it must be finite"),
@@ -97,7 +97,7 @@ BAD: list[tuple[Fields, str]] = [
     ({**PROMPT, "bad_words": ["x"] * 129}, "bad_words has 129 texts; it must have at most 128"),
     ({**PROMPT, "bad_words": [b"\xfe"]}, "bad_words is not valid UTF-8: byte 0 is 0xfe"),
     (sampling(bad_words=[None]), "bad_words is None; it must be a text"),
-    # The end.
+    # Ends of the output.
     ({**PROMPT, "stop": ["a"], "stop_words": ["a"]}, "stop_words and stop are two names of one field"),
     ({**PROMPT, "stop_words": [""]}, "stop holds an empty text; each must have at least 1 character"),
     ({**PROMPT, "stop": ["a"] * 17}, "stop has 17 texts; it must have at most 16"),
@@ -144,7 +144,7 @@ BAD: list[tuple[Fields, str]] = [
 
 
 def mistyped(name: str) -> list[tuple[Fields, str]]:
-    """An input of the wrong type and one of the wrong shape; Triton itself refuses them."""
+    """An input with the wrong type, and one with the wrong shape. Triton itself refuses them."""
     prompt = {} if name == "text_input" else PROMPT
     (dim,) = INPUTS[name]["dims"]
     expected = np_to_triton_dtype(dtype(name))
@@ -162,7 +162,7 @@ def mistyped(name: str) -> list[tuple[Fields, str]]:
 
 CASES = BAD + [case for name in INPUTS for case in mistyped(name)]
 WAYS = ["grpc", "http"]
-# Long enough for all of the cases to be tried beside a few of these.
+# Long enough that all cases can be tried while a few of these run, one after the other.
 GOOD = {"text_input": "Once upon a time", "stream": True, "max_tokens": 40}
 
 
@@ -171,7 +171,7 @@ async def over_grpc(client: aio.InferenceServerClient, fields: Fields) -> str:
 
 
 async def over_http(http: httpx.AsyncClient, fields: Fields) -> str:
-    """Through the generate endpoint where JSON can say it; otherwise as tensors, which only `completion` takes."""
+    """Send to the generate endpoint if JSON can represent the fields, otherwise as tensors to `completion`."""
     try:
         reply = await http.post("/v2/models/llm/generate", content=json.dumps(fields))
     except TypeError:
@@ -184,14 +184,17 @@ async def over_http(http: httpx.AsyncClient, fields: Fields) -> str:
 
 @dataclass
 class Tried:
-    """What came of the bad requests, by way and number of the case, and of the good ones beside them."""
+    """The errors of the bad requests, by protocol and number of the case, and the answers of the good requests."""
 
     refusals: dict[tuple[str, int], str]
     good: list[Answer]
 
 
 async def try_all(client: aio.InferenceServerClient, send: dict[str, Callable[[Fields], Awaitable[str]]]) -> Tried:
-    """Try each case each way, while a good request streams: it had its first token before, and ends after."""
+    """Try each case over each protocol while a good request streams.
+
+    The good request has its first token before the case is sent, and ends after the case is refused.
+    """
     tried = Tried({}, [])
     left = [(way, index) for index in range(len(CASES)) for way in WAYS]
     while left:
@@ -203,7 +206,7 @@ async def try_all(client: aio.InferenceServerClient, send: dict[str, Callable[[F
             way, index = left[-1]
             refusal = await send[way](CASES[index][0])
             if good.done():
-                break  # It may have ended before: again, beside the next one.
+                break  # The good request may have ended before the refusal. Repeat the case with the next one.
             tried.refusals[left.pop()] = refusal
         await good
     return tried
@@ -231,7 +234,7 @@ def tried(server: TritonServer) -> Tried:
 def test_message_names_the_fault(tried: Tried, way: str, index: int) -> None:
     fields, says = CASES[index]
     if way == "http" and isinstance(fields.get("stream"), np.ndarray):
-        # `generate` makes the tensors itself, and `completion`, which does not stream, has no such input.
+        # These cases are sent as tensors, to `completion`, which has no input `stream`.
         says = "unexpected inference input 'stream' for model 'llm'"
     assert says in tried.refusals[way, index].replace("model 'completion'", "model 'llm'")
 
@@ -243,7 +246,7 @@ def test_good_requests_beside_them_are_unharmed(tried: Tried, greedy: Callable[[
 
 @pytest.mark.parametrize("value", ["[" + "1," * 50_000 + "1]", json.dumps(["京" * 20_000]), "[" * 900 + "]" * 900])
 def test_a_long_value_is_cut_so_that_the_message_arrives(server: TritonServer, value: str) -> None:
-    """gRPC carries the error of a plain infer in a header, whose length clients limit."""
+    """For a plain infer call, gRPC sends the error in a header. Clients limit the length of headers."""
     inputs = tensors({**PROMPT, "sampling_parameters": value})
     with (
         grpcclient.InferenceServerClient(server.grpc_url) as client,
@@ -268,7 +271,7 @@ def test_a_long_value_is_cut_so_that_the_message_arrives(server: TritonServer, v
     ],
 )
 def test_what_only_http_can_say(server: TritonServer, body: str, says: str) -> None:
-    """All but the last never reach the model: Triton's own messages, and not all of them name the field."""
+    """Only the last case reaches the model. The other messages are Triton's, and not all of them name the field."""
     reply = httpx.post(f"http://{server.http_url}/v2/models/llm/generate", content=body, timeout=60)
     assert reply.status_code in (400, 500)
     assert says in reply.json()["error"]

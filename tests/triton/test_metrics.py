@@ -14,7 +14,7 @@ PROMPTS = ["The sky is", "One two three four five six seven", "Tell me a story a
 
 
 class Load:
-    """What /metrics gains between two moments at which nothing runs."""
+    """The increase of the metrics between two times at which no request runs."""
 
     def __init__(self, server: TritonServer) -> None:
         self._server = server
@@ -22,7 +22,7 @@ class Load:
         self._after: Scrape | None = None
 
     def wait(self, ended: int) -> None:
-        """Wait until so many more requests have ended or were refused, and show."""
+        """Wait until the metrics show that `ended` more requests have ended or were refused."""
 
         def reached(found: Scrape) -> bool:
             return at_rest(found) and self._count(found) - self._count(self._before) >= ended
@@ -39,7 +39,7 @@ class Load:
         return self._after.get(name, **labels) - self._before.get(name, **labels)
 
     def gains(self, name: str, label: str) -> dict[str, float]:
-        """By a label's value, without those that gained nothing."""
+        """Return the increases by the value of a label, without those that are zero."""
         assert self._after is not None
         before = self._before.by(name, label)
         gains = {value: now - before[value] for value, now in self._after.by(name, label).items()}
@@ -81,7 +81,7 @@ def test_tokens_in_tokens_out_and_requests_by_reason(server: TritonServer, token
     assert load.gain("request_generation_tokens_sum") == tokens_out
 
     computed = load.gains("computed_tokens_total", "kind")
-    # The last token of a request is never computed, and what the prefix cache held isn't, either.
+    # The engine computes neither the last token of a request nor the tokens in the prefix cache.
     assert computed["decode"] == tokens_out - 9
     assert computed["prefill"] == tokens_in - load.gain("prefix_cache_hits_total")
     assert load.gain("iteration_tokens_total_sum") == sum(computed.values())
@@ -89,7 +89,7 @@ def test_tokens_in_tokens_out_and_requests_by_reason(server: TritonServer, token
     assert steps == load.gain("step_duration_seconds_count") == load.gain("iteration_requests_count")
     assert load.gain("step_budget_tokens_total") == 512 * steps
     assert load.gain("padding_tokens_avoided_total") >= 0
-    # Somebody was in flight beside somebody else.
+    # At least one step had more than one request.
     assert load.gain("iteration_requests_sum") > steps
 
     gaps = load.gains("inter_token_latency_seconds_bucket", "le")

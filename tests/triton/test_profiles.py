@@ -1,4 +1,4 @@
-"""The variants for a kind of load, on a real server: what each of them sets is what the engine does."""
+"""The configuration variants for a kind of load, on a real server: the engine follows the settings of each."""
 
 import asyncio
 from collections import Counter
@@ -20,14 +20,14 @@ from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import ReadTrace, check_trace, read_trace
 
 VARIANTS = ["latency", "throughput", "mixed"]
-# More than the middle one of the variants runs at once; the model is tiny and has no tokenizer.
+# More requests than `latency` and `mixed` run at once, but fewer than `throughput` does.
 BURST = 160
 BODY = {"input_ids": [5, 6, 7], "max_tokens": 100, "ignore_eos": True}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A model that one of the variants configures."""
+    """A model with the configuration of one variant."""
 
     server: TritonServer
     name: str
@@ -35,7 +35,7 @@ class Variant:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Those that are numbers."""
+        """The settings with a number as their value."""
         parameters = model_parameters("llm", f"configs/{self.name}.pbtxt")
         return {name: int(value) for name, value in parameters.items() if value.isdecimal()}
 
@@ -45,7 +45,10 @@ class Variant:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """All variants side by side, as models of one server, to bring torch up in all of them at the same time."""
+    """One server with a model per variant, so that they all import torch at the same time.
+
+    The model is tiny and has no tokenizer.
+    """
     folder = tmp_path_factory.mktemp("llama")
     save_model(SERVED["llama"].config, folder)
     for name in VARIANTS:
@@ -64,7 +67,7 @@ def variant(request: pytest.FixtureRequest, server: TritonServer) -> Variant:
 async def burst(
     variant: Variant, count: int = BURST
 ) -> AsyncIterator[tuple[httpx.AsyncClient, list[asyncio.Task[httpx.Response]]]]:
-    """Many requests of one tenant at once, on their way; all have been answered at the end."""
+    """Send many requests of one tenant at once. At the end of the block it waits for all answers."""
     url = f"http://{variant.server.http_url}/v2/models/{variant.name}/"
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits()) as client:
         tasks = [asyncio.create_task(generate(client, tenant="many", priority=3)) for _ in range(count)]
@@ -77,7 +80,7 @@ async def generate(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
 
 
 def finished_trace(variant: Variant) -> ReadTrace:
-    """The trace, once nothing runs."""
+    """Return the trace after all requests have ended."""
     scrape_when(variant.server, lambda found: found.get("num_requests_running", model=variant.name) == 0)
     return read_trace(variant.trace_file)
 
@@ -102,7 +105,7 @@ def test_a_burst_is_served_as_the_variant_says(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", ["mixed"], indirect=True)
 def test_an_urgent_request_overtakes_where_there_are_priorities(variant: Variant) -> None:
     async def run() -> None:
-        # Three rounds' worth: when the first of them are done, a round runs and another waits.
+        # Three batches of requests: when the first requests are done, one batch is running and another is waiting.
         async with burst(variant, 3 * variant.settings["max_num_seqs"]) as (client, tasks):
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             assert (await generate(client, tenant="one", priority=1)).status_code == 200
@@ -110,5 +113,5 @@ def test_an_urgent_request_overtakes_where_there_are_priorities(variant: Variant
     asyncio.run(run())
     requests = finished_trace(variant).requests.values()
     (urgent,) = [span for span in requests if span.args["tenant"] == "one"]
-    # It began before others that had come before it.
+    # It began before other requests that had arrived earlier.
     assert any(other.begin < urgent.begin and other.inner[0].end > urgent.inner[0].end for other in requests)

@@ -33,7 +33,7 @@ from tests.triton.wire import Answer, Fields, ask_all, dtype, one, tensors
 
 QUEUE = 100
 OVERLOAD = 1000
-# Level 3 delays where the others reject.
+# After a timeout, level 3 delays a request. The other levels reject it.
 PARAMETERS = {
     "max_num_seqs": f"{RUNNING}",
     "max_queue_size": f"{QUEUE}",
@@ -46,13 +46,13 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """A server that runs four requests and lets a hundred wait, with three priority levels."""
+    """A server with four slots, a waiting queue of 100 requests and three priority levels."""
     with start(tmp_path_factory.mktemp("queue"), PARAMETERS) as running:
         yield running
 
 
 async def seconds_of_refusals(server: TritonServer, count: int) -> float:
-    """How long the server took from the first of so many refusals to the last, as /metrics shows them."""
+    """Return the seconds between the first and the last of `count` refusals, as /metrics shows them."""
     before = num_refused(await asyncio.to_thread(scrape, server))
     began = None
     while (refused := num_refused(await asyncio.to_thread(scrape, server)) - before) < count:
@@ -67,7 +67,10 @@ def num_refused(found: Scrape) -> float:
 
 
 def overload_once(server: TritonServer) -> list[Answer]:
-    """Far more requests than have room, at once, while all places are taken; the answers when the plugs are pulled."""
+    """Send far more requests than the queue holds while all slots are occupied. Then pull the plugs.
+
+    Returns all answers.
+    """
 
     async def overload(send: Ask, plugs: Plugs) -> list[Answer]:
         refusals = asyncio.create_task(seconds_of_refusals(server, OVERLOAD - QUEUE))
@@ -75,7 +78,7 @@ def overload_once(server: TritonServer) -> list[Answer]:
         async with asyncio.timeout(60):
             await wait_for(tasks, OVERLOAD - QUEUE)
             print(f"{OVERLOAD - QUEUE} refusals in {await refusals:.2f} s")
-        # Whoever is done has been refused without waiting for a place: nobody who runs has ended.
+        # All plugs are still running, so each request that is done was refused at once.
         assert plugs.all_run()
         plugs.pull()
         return await asyncio.gather(*tasks)
@@ -111,7 +114,7 @@ def test_a_deadline_ends_a_request_that_runs_with_what_it_has(busy: TritonServer
 
 
 class Completion:
-    """Requests to `completion` over both protocols: text and finish reason, or status and message."""
+    """Sends requests to `completion` over both protocols. Returns text and finish reason, or status and message."""
 
     def __init__(self, server: TritonServer) -> None:
         self._server = server
@@ -163,13 +166,13 @@ def test_requests_that_wait_too_long_end_with_the_reason(busy: TritonServer) -> 
     late, timed_out, reply = plugged(busy, wait)
     assert late.error == "deadline_ms is 50; it passed while the request waited"
     assert timed_out.error == "Request timeout expired: it waited longer than its timeout, 50000 us"
-    assert reply.status_code in (400, 503)  # Release 24.10 answers 400 to whatever error a model sends to `generate`.
+    assert reply.status_code in (400, 503)  # For `generate`, release 24.10 turns every error of a model into 400.
     assert "Request timeout expired" in reply.json()["error"]
 
 
 def test_the_code_of_a_full_queue_is_unavailable(busy: TritonServer) -> None:
-    """Asked of `completion`: streams tell codes by the header triton_grpc_error, which crashes Triton 24.10 about once
-    in some thousand errors."""
+    """Tested with `completion`: a stream needs the header triton_grpc_error to pass on the code of an error, and with
+    this header Triton 24.10 crashes about once in a few thousand errors."""
 
     async def refused(send: Ask, plugs: Plugs) -> list[tuple[str, str]]:
         tasks = [asyncio.create_task(send(SHORT)) for _ in range(QUEUE + 1)]
@@ -208,7 +211,7 @@ def test_a_malformed_limit_is_named(busy: TritonServer, field: str) -> None:
 
 
 def test_a_burst_on_an_idle_server_has_its_first_tokens_within_a_few_steps(server: TritonServer) -> None:
-    """Measured in steps: what the first of them has received when the last gets its first token."""
+    """Measured in steps: the most tokens that any request has when the last one gets its first token."""
     short = {"text_input": "One two", "stream": True, "max_tokens": 24, "sampling_parameters": '{"ignore_eos": true}'}
     answers = ask_all(server.grpc_url, [short] * 64)
     assert refusals(answers) == []

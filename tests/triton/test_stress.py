@@ -1,4 +1,4 @@
-"""500 random requests, a third given up, some malformed: every answer is right to the token or a clear error."""
+"""500 random requests, some cancelled and some malformed: every token of every answer is right, or the error is."""
 
 import asyncio
 import random
@@ -18,21 +18,21 @@ from tests.triton.wire import Answer, Fields, ask, together
 
 REQUESTS = 500
 LONGEST = 20
-# Few enough different prompts that transformers can answer each once.
+# Few prompts, so that transformers has to answer only a few.
 PROMPTS = [made_up_prompt(1000 + i, 4 + 8 * i) for i in range(7)]
-# Whose answer ends by itself.
+# The answer to this chat ends with an end-of-sequence token.
 CHAT = [{"role": "user", "content": "Reply with one word: yes or no. Is water wet?"}]
 
 
 @dataclass
 class Right:
-    """The longest greedy answer to a prompt, from which every shorter one follows."""
+    """The longest greedy answer to a prompt. Each shorter answer is a prefix of it."""
 
     token_ids: list[int]
     eos: int
 
     def answer(self, max_tokens: int, tokenizer: Any) -> tuple[str, int, str]:
-        """Text, number of tokens and finish reason."""
+        """Return the text, the number of tokens and the finish reason."""
         tokens = self.token_ids[:max_tokens]
         ended = self.eos in tokens
         return tokenizer.decode(tokens, skip_special_tokens=True), len(tokens), "stop" if ended else "length"
@@ -40,7 +40,8 @@ class Right:
 
 @pytest.fixture(scope="module")
 def right(default_model_folder: Path, tokenizer: Any) -> dict[str, Right]:
-    """By prompt, from transformers' `generate`, which ends at the end-of-sequence token as the engine does."""
+    """The expected answers by prompt, from transformers' `generate`. Like the engine, it ends at an end-of-sequence
+    token."""
     model = AutoModelForCausalLM.from_pretrained(default_model_folder, dtype=torch.float32).eval()
     chat = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
     answers = {}
@@ -92,6 +93,6 @@ def test_random_load(server: TritonServer, right: dict[str, Right], tokenizer: A
             assert expected[0].startswith(answer.text)
         else:
             assert (answer.text, answer.num_output_tokens, answer.finish_reason) == expected
-    # Whoever had fewer pieces to come than it would wait for has its whole answer.
+    # Not a full third: a request with fewer responses than its cancellation waits for ends normally.
     assert sum(answer.finish_reason == "given up" for answer in answers) > REQUESTS / 5
     wait_until_idle(server, 40)

@@ -1,4 +1,4 @@
-"""`inflight top` beside a server that works."""
+"""`inflight top` with a server under load."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ def client(server: TritonServer) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def running(client: Client, count: int) -> Iterator[list[TextStream]]:
-    """Requests that have begun and go on until left."""
+    """Start requests that run until the end of the block."""
     with contextlib.ExitStack() as stack:
         streams = [
             stack.enter_context(client.stream("One two three", max_tokens=1500, ignore_eos=True)) for _ in range(count)
@@ -98,7 +98,7 @@ def test_screen_fills_the_terminal_and_no_more(client: Client, width: int, heigh
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
     assert any("[bold]0" in line for line in lines) == (height == 50)
-    # The newest are shown, on the right.
+    # The chart shows the newest values, on the right.
     *_, numbers = (line for line in lines if line.startswith("│ running"))
     assert [int(text) for text in re.findall(r"\d+", numbers)] == [turn.running for turn in history[-columns:]]
 
@@ -107,6 +107,6 @@ def test_view_in_a_terminal_until_ctrl_c(server: TritonServer) -> None:
     with Terminal(Program(server.grpc_url), "top", "--metrics-url", server.metrics_url) as terminal:
         terminal.read_until("joined")
         terminal.press_ctrl_c()
-        # It leaves the alternate screen, and the terminal as it was.
+        # The program leaves the alternate screen, which restores the terminal.
         terminal.read_until("\x1b[?1049l")
         assert terminal.process.wait(SECONDS) == 130

@@ -36,7 +36,7 @@ def test_the_policies_of_tritons_queue_bite(behind_tritons_queue: TritonServer) 
         tasks = [asyncio.create_task(send(short)) for _ in range(TRITONS_QUEUE + 30)]
         await wait_for(tasks, 30)
         depth = await pending(behind_tritons_queue)
-        # The queue of the default level is full; that of the highest has room.
+        # The queue of the default level is full. The queue of the highest level has room.
         high = asyncio.create_task(send(short, priority=1))
         timed_out = await send(short, priority=1, timeout=50_000)
         plugs.pull()
@@ -51,8 +51,8 @@ def test_the_policies_of_tritons_queue_bite(behind_tritons_queue: TritonServer) 
     assert overtaken >= TRITONS_QUEUE - TRITONS_BATCH
 
 
-def test_requests_cancelled_in_tritons_queue_cost_no_place(behind_tritons_queue: TritonServer) -> None:
-    """More are cancelled than the engine has places; afterwards all of its places can be taken."""
+def test_requests_cancelled_in_tritons_queue_cost_no_slot(behind_tritons_queue: TritonServer) -> None:
+    """More requests are cancelled than the engine has slots. Afterwards all slots are still usable."""
     count = 6 * RUNNING
 
     async def cancel_half(send: Ask, plugs: Plugs) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""The variants of the configuration load, and the one for TensorRT-LLM's clients takes and gives batch dimensions."""
+"""The configuration variants load. The one for TensorRT-LLM's clients has batch dimensions in inputs and outputs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +35,7 @@ def batch(name: str, rows: list[list[Any]], dtype: Any) -> httpclient.InferInput
 
 
 def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
-    """The fields of its ensemble, through generate_stream, where the batch dimension is implied."""
+    """The fields of TensorRT-LLM's ensemble over generate_stream, which adds the batch dimension itself."""
     events = stream(
         trtllm,
         text_input="The sky is",
@@ -55,7 +55,7 @@ def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
 
 
 def test_tokens_of_a_stream_go_out_together(trtllm: TritonServer) -> None:
-    """Three at a time, as `stream_interval` says, but the first and the last at once."""
+    """Three tokens per response, as `stream_interval` says. The first and the last token do not wait."""
     events = stream(trtllm, text_input="One, two,", max_tokens=9, top_k=1, end_id=2, return_log_probs=True)
     counts = [len(np.atleast_1d(event["output_log_probs"])) for event in events]
     assert sum(counts) == 9

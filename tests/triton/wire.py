@@ -1,4 +1,4 @@
-"""Requests through tritonclient's asynchronous gRPC client, many at once."""
+"""Sends requests with tritonclient's asynchronous gRPC client, many at once."""
 
 import asyncio
 import time
@@ -16,18 +16,18 @@ INPUTS = {tensor["name"]: tensor for field in (SAMPLING_PARAMETERS, *FIELDS) for
 """The inputs of `llm` by name."""
 
 Fields = dict[str, Any]
-"""A request: values by the name of their input."""
+"""The fields of a request: values by the name of their input."""
 
 
 @dataclass
 class Answer:
-    """What came back: pieces of text with their arrival times in seconds, or an error."""
+    """An answer: pieces of text with their arrival times in seconds, or an error."""
 
     pieces: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     num_output_tokens: int = 0
-    """Where the request asks for it."""
+    """Only set if the request asks for it."""
     error: str | None = None
 
     @property
@@ -36,15 +36,15 @@ class Answer:
 
 
 def dtype(name: str) -> Any:
-    """numpy's type for an input."""
+    """Return the numpy dtype of an input."""
     kind = INPUTS[name]["data_type"].removeprefix("TYPE_")
     return triton_to_np_dtype({"STRING": "BYTES"}.get(kind, kind))
 
 
 def tensors(fields: dict[str, Any], *, batched: bool = False, kind: Any = aio.InferInput) -> list[Any]:
-    """Input tensors for fields by the names of their inputs, of a tritonclient's `kind`.
+    """Make input tensors from fields. `kind` is a tritonclient's class of input tensors.
 
-    Text may be given as bytes. An array is sent as it is, whatever the input's type and shape.
+    Text can be given as bytes. An array is sent unchanged, even if it does not match the input's type and shape.
     """
     inputs = []
     for name, value in fields.items():
@@ -69,10 +69,10 @@ async def ask(
     into: Answer | None = None,
     **options: Any,
 ) -> Answer:
-    """Send one request and read its responses; give up after `cancel_after` of them (0: at once).
+    """Send one request and read its responses. Cancel it after `cancel_after` responses (0: at once).
 
-    `batched` puts a batch dimension in front. `into` is filled while the responses come. `options` are tritonclient's,
-    such as `timeout`.
+    `batched` adds a batch dimension in front. `into` is filled while the responses arrive. `options` are options of
+    tritonclient, such as `timeout`.
     """
     answer = Answer() if into is None else into
     fields = {"return_finish_reason": True, **fields}
@@ -103,14 +103,14 @@ async def ask(
 
 
 def ask_all(url: str, requests: Sequence[dict[str, Any]], *, timeout: float = 120) -> list[Answer]:
-    """Send all requests at once; their answers in order."""
+    """Send all requests at once, and return their answers in order."""
     return together(url, lambda client: [ask(client, fields) for fields in requests], timeout=timeout)
 
 
 def together(
     url: str, make: Callable[[aio.InferenceServerClient], Iterable[Any]], *, timeout: float = 120
 ) -> list[Any]:
-    """Run the coroutines that `make` gives for a client side by side, within `timeout` seconds."""
+    """Run the coroutines that `make` returns for a client concurrently, within `timeout` seconds."""
 
     async def run() -> list[Any]:
         async with aio.InferenceServerClient(url) as client, asyncio.timeout(timeout):
@@ -120,5 +120,5 @@ def together(
 
 
 def one(url: str, **fields: Any) -> Answer:
-    """Send one request."""
+    """Send one request and return its answer."""
     return ask_all(url, [fields])[0]

@@ -1,1 +1,1 @@
-"""How requests reach the server: gRPC or HTTP, for threads or for asyncio. The four have one form."""
+"""The transports: gRPC and HTTP, each for threads and for asyncio. All four have the same interface."""

@@ -1,4 +1,4 @@
-"""What each transport offers. All raise an `InflightError` where something fails."""
+"""The interface of the transports. All methods raise an `InflightError` if they fail."""
 
 from collections.abc import AsyncGenerator, Iterator
 from typing import Protocol
@@ -9,58 +9,58 @@ from inflight_client.server_info import ModelInfo, ServerInfo
 
 
 class Call(Protocol):
-    """One request on its way."""
+    """One running request."""
 
     def replies(self) -> Iterator[Reply]:
-        """The responses as they come; to be called once, and read to the end or cancelled."""
+        """Yield the responses as they arrive. Call it once, and read it to the end or cancel the call."""
 
     def cancel(self) -> None:
-        """End it here and on the server; from any thread, and without effect after its end."""
+        """Cancel the request here and on the server. Any thread may call this; after the end it has no effect."""
 
 
 class Connection(Protocol):
     """A connection to a server, for any number of threads."""
 
     def start(self, request: Request, *, first: float, total: float) -> Call:
-        """Begin a request that may take `total` seconds, and `first` until anything comes."""
+        """Start a request with two time limits: `first` seconds to the first response, `total` seconds to the end."""
 
     def is_ready(self, model: str, timeout: float) -> bool:
         """Whether a model takes requests."""
 
     def server_info(self, timeout: float) -> ServerInfo:
-        """The server."""
+        """Describe the server."""
 
     def model_info(self, model: str, timeout: float) -> ModelInfo:
-        """A model."""
+        """Describe a model."""
 
     def close(self) -> None:
-        """End all that is open."""
+        """Close the connection and cancel its requests."""
 
 
 class AsyncCall(Protocol):
-    """One request on its way."""
+    """One running request."""
 
     def replies(self) -> AsyncGenerator[Reply, None]:
-        """The responses as they come; to be called once, and read to the end or cancelled."""
+        """Yield the responses as they arrive. Call it once, and read it to the end or cancel the call."""
 
     async def cancel(self) -> None:
-        """End it here and on the server; without effect after its end."""
+        """Cancel the request here and on the server. After the end it has no effect."""
 
 
 class AsyncConnection(Protocol):
     """A connection to a server, for any number of tasks of one event loop."""
 
     def start(self, request: Request, *, first: float, total: float) -> AsyncCall:
-        """Begin a request that may take `total` seconds, and `first` until anything comes."""
+        """Start a request with two time limits: `first` seconds to the first response, `total` seconds to the end."""
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """Whether a model takes requests."""
 
     async def server_info(self, timeout: float) -> ServerInfo:
-        """The server."""
+        """Describe the server."""
 
     async def model_info(self, model: str, timeout: float) -> ModelInfo:
-        """A model."""
+        """Describe a model."""
 
     async def close(self) -> None:
-        """End all that is open."""
+        """Close the connection and cancel its requests."""

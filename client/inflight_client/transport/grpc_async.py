@@ -1,4 +1,4 @@
-"""gRPC for asyncio: one HTTP/2 channel, on which each request is a call of its own."""
+"""gRPC for asyncio: one HTTP/2 channel, and one call on it per request."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,7 @@ class AsyncGrpcConnection:
             raise grpc_wire.error_of(error) from error
 
     async def explain(self, message: str, model: str) -> InflightError:
-        """The error that a failed response stands for; see `GrpcConnection.explain`."""
+        """Return the error that the message of a failed response means; see `GrpcConnection.explain`."""
         if (error := error_of_model(message)) is not None:
             return error
         return InvalidRequest(message) if await self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
@@ -95,7 +95,7 @@ class AsyncGrpcCall:
                 message = await anext(messages, None)
             while message is not None:
                 if message.error_message:
-                    # See `GrpcCall`: Triton 24.10 wants its streams read to the end.
+                    # Read to the end; `GrpcCall._read_to_the_end` says why.
                     async for _ in messages:
                         pass
                     raise await self._connection.explain(message.error_message, self._model)
@@ -104,12 +104,12 @@ class AsyncGrpcCall:
         except grpc.RpcError as error:
             raise grpc_wire.error_of(error) from error
         except asyncio.CancelledError:
-            # So gRPC says it also where the call was cancelled and not the task.
+            # gRPC raises this also if `cancel` ended the call and nobody cancelled the task.
             if self._cancelled:
                 raise RequestCancelled("the request was cancelled") from None
             raise
         finally:
-            self._call.cancel()  # Where it was left before its end.
+            self._call.cancel()  # In case the caller stopped reading before the end.
 
     @contextlib.asynccontextmanager
     async def _bound_on_first(self) -> AsyncIterator[None]:

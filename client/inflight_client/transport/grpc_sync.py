@@ -1,4 +1,4 @@
-"""gRPC for threads: one HTTP/2 channel, on which each request is a call of its own."""
+"""gRPC for threads: one HTTP/2 channel, and one call on it per request."""
 
 import contextlib
 from collections.abc import Iterator
@@ -60,9 +60,9 @@ class GrpcConnection:
             raise grpc_wire.error_of(error) from error
 
     def explain(self, message: str, model: str) -> InflightError:
-        """The error that a failed response stands for."""
-        # Only what Triton refuses before the model sees it has no code: a tensor that does not fit the model, or a
-        # model that is not there.
+        """Return the error that the message of a failed response means."""
+        # An error without a code comes from Triton, before the request reaches the model: either a tensor does not fit
+        # the model, or the model does not exist or is not loaded.
         if (error := error_of_model(message)) is not None:
             return error
         return InvalidRequest(message) if self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
@@ -97,10 +97,10 @@ class GrpcCall:
                 raise DeadlineExceeded(f"nothing came within {self._first} s") from error
             raise grpc_wire.error_of(error) from error
         finally:
-            self.cancel()  # Where it was left before its end.
+            self.cancel()  # In case the caller stopped reading before the end.
 
     def _read_to_the_end(self) -> None:
-        # A cancel that meets the last response on its way can keep Triton 24.10 from unloading the model.
+        # If a cancellation crosses the last response, Triton 24.10 may never unload the model.
         with contextlib.suppress(grpc.RpcError):
             for _ in self._call:
                 pass

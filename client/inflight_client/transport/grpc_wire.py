@@ -1,4 +1,4 @@
-"""Requests, responses and errors in gRPC's form: the messages of Triton's own protocol."""
+"""Converts requests, responses and errors to and from the gRPC messages of Triton's protocol."""
 
 import array
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ _INT32_MAX = 2**31 - 1
 
 
 def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
-    """Settings of a channel: how long it may take to connect, and how soon it tries again.
+    """Settings of a channel: the timeout of a connection attempt, and the waits between attempts.
 
-    By default gRPC gives a silent address 20 s, and up to 2 minutes after failures it does not even try.
+    By default gRPC waits 20 s for an address that does not answer, and up to 2 minutes before the next attempt.
     """
     milliseconds = max(1, round(1000 * connect_timeout))
     return [
-        # So gRPC calls the time that an attempt to connect may take.
+        # Despite its name, this is also gRPC's timeout of a connection attempt.
         ("grpc.min_reconnect_backoff_ms", milliseconds),
         ("grpc.initial_reconnect_backoff_ms", min(200, milliseconds)),
         ("grpc.max_reconnect_backoff_ms", max(1000, milliseconds)),
@@ -43,11 +43,12 @@ def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
 
 
 def one_request_stream(channel: Any) -> Any:
-    """The call that sends a request and reads its responses, on a channel for threads or for asyncio.
+    """Return the method that sends one request and reads its responses, on a channel for threads or for asyncio.
 
-    The protocol has a stream of requests, of which ours is the only one; on the wire that is a single request. It
-    spares a thread or a task for each call, and grpc.aio mistakes a server that refuses at once for an internal error
-    where it still writes from an iterator.
+    Triton's protocol has a stream of requests here. A stream of exactly one request looks the same on the wire as a
+    single request, so this uses gRPC's unary-stream call. That saves a thread or a task per call. It also avoids a
+    fault of grpc.aio: if the server refuses a call while grpc.aio still sends requests from an iterator, grpc.aio
+    reports an internal error.
     """
     return channel.unary_stream(
         "/inference.GRPCInferenceService/ModelStreamInfer",
@@ -57,21 +58,21 @@ def one_request_stream(channel: Any) -> Any:
 
 
 def credentials(tls: TLS) -> Any:
-    """gRPC's form of them. Raises OSError where a file can't be read."""
+    """Return gRPC's credentials object. Raises OSError if a file cannot be read."""
     files = (tls.root_certificates, tls.private_key, tls.certificate_chain)
     return grpc.ssl_channel_credentials(*(None if file is None else file.read_bytes() for file in files))
 
 
 def metadata(options: Options) -> list[tuple[str, str]]:
-    """Headers as gRPC takes them."""
+    """Return the headers as gRPC metadata."""
     return [(name.lower(), value) for name, value in options.headers.items()]
 
 
 def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
-    """The message for a request that may take so many seconds."""
+    """Make the message for a request with `seconds` of time left."""
     message = service_pb2.ModelInferRequest(model_name=request.model)
-    # Streams end with the text of an error alone. Triton has a header for status codes, `triton_grpc_error`, but
-    # release 24.10 crashed in minutes where many streams with it failed.
+    # A failed stream ends with the text of the error, but without its code. Triton has a header that turns on status
+    # codes, `triton_grpc_error`. But release 24.10 crashed within minutes when many streams with that header failed.
     message.parameters["code_in_error"].bool_param = True
     if request.asks_for_requests:
         message.parameters["list_requests"].bool_param = True
@@ -104,7 +105,7 @@ def _add_bool(message: service_pb2.ModelInferRequest, name: str, value: bool) ->
 
 
 def decode(response: service_pb2.ModelInferResponse) -> Reply:
-    """The reply that a response of the model holds. Raises ServerFault where it is no response of this project's."""
+    """Read a response of the model. Raises ServerFault if it is not from a model of Inflight."""
     outputs = {
         output.name: (output.shape, content)
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
@@ -137,7 +138,7 @@ def _rows(shape: Sequence[int], content: bytes) -> list["array.array[int]"]:
 
 
 def error_of(error: grpc.RpcError) -> InflightError:
-    """What a call's status means. The model's own errors come in a response instead."""
+    """Return the error that the status of a call means. The model's own errors come in a response instead."""
     code, details = error.code(), error.details() or str(error)
     match code:
         case grpc.StatusCode.UNAVAILABLE if "restricted" in details:
@@ -160,18 +161,18 @@ def error_of(error: grpc.RpcError) -> InflightError:
 
 
 def _pushback(error: grpc.RpcError) -> float | None:
-    """Seconds after which a server, or a proxy before it, wants to be asked again; gRPC's own header for that."""
+    """Seconds after which the server, or a proxy in front of it, asks to be tried again, from gRPC's header."""
     values = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]
     return int(values[0]) / 1000 if values and values[0].isdecimal() else None
 
 
 def server_info(message: service_pb2.ServerMetadataResponse) -> ServerInfo:
-    """The server that a message describes."""
+    """Read the description of a server."""
     return ServerInfo(message.name, message.version, tuple(message.extensions))
 
 
 def model_info(message: service_pb2.ModelMetadataResponse, config: service_pb2.ModelConfigResponse) -> ModelInfo:
-    """The model that two messages describe."""
+    """Read the description of a model from its metadata and its configuration."""
     return ModelInfo(
         message.name,
         tuple(message.versions),

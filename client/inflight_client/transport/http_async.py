@@ -1,4 +1,4 @@
-"""HTTP for asyncio: a pool of connections, one for each request that runs."""
+"""HTTP for asyncio: a pool of connections, one for each running request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
@@ -29,12 +29,12 @@ class AsyncHttpConnection:
             verify=http_wire.ssl_context(options),
             headers=dict(options.headers),
             limits=http_wire.LIMITS,
-            # See `HttpConnection`.
+            # Ignore the environment's proxies and credentials: requests go straight to the server.
             trust_env=False,
         )
 
     def start(self, request: Request, *, first: float, total: float) -> "AsyncHttpCall":
-        """See `AsyncConnection`. It is sent when its replies are asked for."""
+        """See `AsyncConnection`. The request is sent when the caller begins to read `replies`."""
         return AsyncHttpCall(self, request, first, total)
 
     async def is_ready(self, model: str, timeout: float) -> bool:
@@ -66,7 +66,7 @@ class AsyncHttpConnection:
         return document
 
     async def explain(self, status: int, message: str, headers: httpx.Headers, model: str) -> InflightError:
-        """The error that a failed response stands for."""
+        """Return the error that a failed response means."""
         if (error := http_wire.error_of_response(status, message, headers)) is not None:
             return error
         return InvalidRequest(message) if await self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
@@ -77,7 +77,7 @@ class AsyncHttpConnection:
 
 
 class _End(NamedTuple):
-    """The loop's time at which waiting ends, and what to say then."""
+    """The event loop's time at which waiting ends, and the error message for that case."""
 
     time: float
     message: str
@@ -112,7 +112,7 @@ class AsyncHttpCall:
                 events = EventSource(response).aiter_sse()
                 while (event := await self._until(end, anext(events, None))) is not None:
                     if not event.data:
-                        continue  # The standard has no such events, but httpx-sse passes them on.
+                        continue  # The standard says to ignore events without data, but httpx-sse passes them on.
                     outputs = http_wire.outputs_of(event)
                     if "error" in outputs:
                         raise await self._error(response, str(outputs["error"]))
@@ -124,7 +124,7 @@ class AsyncHttpCall:
             raise http_wire.error_of_httpx(error) from error
 
     async def _until(self, end: "_End", waiting: Awaitable[_T]) -> _T:
-        """Wait for something, but no longer than that, and not after `cancel`."""
+        """Wait for something until `end`, or until `cancel` is called."""
         try:
             async with asyncio.timeout_at(0.0 if self._cancelled else end.time) as self._reading:
                 return await waiting
@@ -139,7 +139,7 @@ class AsyncHttpCall:
         return await self._connection.explain(response.status_code, message, response.headers, self._request.model)
 
     async def cancel(self) -> None:
-        """See `AsyncCall`. Triton notices when it writes next."""
+        """See `AsyncCall`. Triton notices the cancellation at its next write."""
         self._cancelled = True
         if self._reading is None and self._response is not None:
             await self._response.aclose()

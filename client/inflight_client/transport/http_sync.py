@@ -1,6 +1,6 @@
-"""HTTP for threads: the asynchronous one, on an event loop in a thread of its own.
+"""HTTP for threads: runs the asyncio transport on an event loop in a separate thread.
 
-A thread that waits for an answer over HTTP can't be woken by another; a task can be cancelled at any time.
+No thread can wake another one that waits for an HTTP response, but a task can be cancelled at any time.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ class HttpConnection:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run something on the loop and wait for it."""
+        """Run a coroutine on the loop and wait for its result."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         finally:
-            future.cancel()  # Where this thread was interrupted.
+            future.cancel()  # In case this thread was interrupted.
 
     def soon(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run something on the loop, unless all is closed."""
+        """Run a coroutine on the loop without waiting for it. Does nothing after `close`."""
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(make(), self._loop)
 
     def start(self, request: Request, *, first: float, total: float) -> "HttpCall":
-        """See `Connection`. It is sent when its replies are asked for."""
+        """See `Connection`. The request is sent when the caller begins to read `replies`."""
         return HttpCall(self, self._connection.start(request, first=first, total=total))
 
     def is_ready(self, model: str, timeout: float) -> bool:
@@ -101,5 +101,5 @@ class HttpCall:
         await self._replies.aclose()
 
     def cancel(self) -> None:
-        """See `Call`. Triton notices when it writes next."""
+        """See `Call`. Triton notices the cancellation at its next write."""
         self._connection.soon(self._call.cancel)

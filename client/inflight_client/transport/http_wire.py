@@ -1,4 +1,4 @@
-"""Requests, responses and errors in HTTP's form: Triton's `generate_stream`, which answers with server-sent events."""
+"""Converts requests, responses and errors to and from HTTP: Triton's `generate_stream` with server-sent events."""
 
 import json
 import ssl
@@ -25,17 +25,17 @@ from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
 _T = TypeVar("_T")
 
-# As many requests at once as somebody starts, and none waits for another's connection.
+# No limit on connections: no request waits until another one releases its connection.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 def base_url(options: Options) -> str:
-    """The beginning of all URLs."""
+    """Return the common start of all URLs."""
     return f"{'http' if options.tls is None else 'https'}://{options.address}"
 
 
 def ssl_context(options: Options) -> ssl.SSLContext | bool:
-    """What httpx wants to know for `verify`. Raises OSError where a file can't be read."""
+    """Return httpx's argument `verify`. Raises OSError if a file cannot be read."""
     if options.tls is None:
         return False
     context = ssl.create_default_context(cafile=options.tls.root_certificates)
@@ -45,17 +45,17 @@ def ssl_context(options: Options) -> ssl.SSLContext | bool:
 
 
 def path(request: Request) -> str:
-    """Where a request goes."""
+    """Return the path of a request's URL."""
     return f"/v2/models/{request.model}/generate_stream"
 
 
 def timeouts(options: Options) -> httpx.Timeout:
-    """httpx's part of them: what it has besides bounds single reads and not an answer."""
+    """Return httpx's timeouts: only the one to connect, because its others apply to single reads, not to an answer."""
     return httpx.Timeout(None, connect=options.connect_timeout)
 
 
 def encode(request: Request, seconds: float) -> dict[str, object]:
-    """The body for a request that may take so many seconds."""
+    """Make the body for a request with `seconds` of time left."""
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     return {
         **({"list_requests": True} if request.asks_for_requests else {}),
@@ -68,7 +68,7 @@ def encode(request: Request, seconds: float) -> dict[str, object]:
 
 
 def outputs_of(event: ServerSentEvent) -> dict[str, Any]:
-    """The model's outputs or its error, as an event of the stream has them. Raises ServerFault for any other event."""
+    """Read the model's outputs, or its error, from an event. Raises ServerFault if the event is no JSON object."""
     try:
         outputs = event.json()
     except ValueError:
@@ -79,9 +79,10 @@ def outputs_of(event: ServerSentEvent) -> dict[str, Any]:
 
 
 def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
-    """The reply that an event holds; Triton writes what has one element as it is, and flattens what has two dimensions.
+    """Read the reply from an event.
 
-    Raises ServerFault where it is no response of this project's.
+    Triton writes an output with one element as a single value, and flattens an output with two dimensions.
+    Raises ServerFault if the reply is not from a model of Inflight.
     """
     try:
         ids = _as_list(outputs.get("token_ids", []))
@@ -102,7 +103,7 @@ def _as_list(value: _T | list[_T]) -> list[_T]:
 
 
 def message_of(body: bytes) -> str:
-    """What the body of a failed response says, an event where Triton has begun a stream."""
+    """Return the error message in the body of a failed response. If Triton began a stream, the body is an event."""
     try:
         return str(json.loads(body.removeprefix(b"data:"))["error"])
     except (ValueError, KeyError, TypeError):
@@ -110,7 +111,7 @@ def message_of(body: bytes) -> str:
 
 
 def error_of_response(status: int, message: str, headers: httpx.Headers) -> InflightError | None:
-    """What a failed response means; None where it depends on whether the model is ready."""
+    """Return the error that a failed response means, or None if that depends on whether the model is ready."""
     if (error := error_of_model(message)) is not None:
         return error
     match status:
@@ -123,7 +124,7 @@ def error_of_response(status: int, message: str, headers: httpx.Headers) -> Infl
         case 502 | 504:
             return TransportError(message)
         case 400 | 200:
-            # Triton answers so where a tensor does not fit, and when the model is not there.
+            # Triton sends these if a tensor does not fit the model, and also if there is no such model.
             return None
     return InvalidRequest(message) if 400 <= status < 500 else ServerFault(message)
 
@@ -133,19 +134,19 @@ def _seconds(header: str | None) -> float | None:
 
 
 def error_of_httpx(error: httpx.HTTPError) -> InflightError:
-    """What a failure of httpx's means."""
+    """Return the error that an exception of httpx means."""
     if isinstance(error, SSEError):
         return ServerFault(str(error))
     return TransportError(str(error) or type(error).__name__)
 
 
 def server_info(document: dict[str, Any]) -> ServerInfo:
-    """The server that its metadata describes."""
+    """Read the description of a server."""
     return ServerInfo(document["name"], document["version"], tuple(document["extensions"]))
 
 
 def model_info(metadata: dict[str, Any], config: dict[str, Any]) -> ModelInfo:
-    """The model that two documents describe."""
+    """Read the description of a model from its metadata and its configuration."""
     return ModelInfo(
         metadata["name"],
         tuple(metadata.get("versions", ())),

@@ -1,4 +1,4 @@
-"""Responses of calls that have ended, kept until Triton has let go of them."""
+"""Keeps the responses of ended calls alive until Triton has released them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,11 +6,15 @@ from typing import Any
 
 
 class EndedCalls:
-    """Holds on to responses for as long as Triton may.
+    """Keeps responses alive for at least as long as Triton holds them.
 
-    Whoever lets go last frees the Python objects in them. A thread of Triton's stub (`SendCleanupId`, 24.10) frees
-    without the GIL, which breaks this process's memory: six busy clients end it within minutes. So Triton must never be
-    the last. That thread works off one queue: when a question has come back through it, what was in it before is done.
+    Both Triton and this process hold a reference to each response. The last one to drop its reference frees the Python
+    objects of the response. A thread of Triton's stub (`SendCleanupId`, 24.10) would do so without the GIL and corrupt
+    the memory of this process: with six busy clients the process crashes within minutes. So this process must always
+    drop its reference last.
+
+    The stub's thread processes one queue in order. The question whether a client has cancelled goes through the same
+    queue. When its answer has come back, Triton has dropped everything that was in the queue before the question.
     """
 
     def __init__(self) -> None:
@@ -18,7 +22,7 @@ class EndedCalls:
         self._responses: list[Any] = []
 
     def call(self, request: Any) -> Iterator[Any]:
-        """The responses of another model to a request of `pb_utils`, kept once they are read to their end."""
+        """Yield the responses of another model to a `pb_utils` request, and keep them after the last one."""
         responses = request.exec(decoupled=True)
         try:
             yield from responses
@@ -27,10 +31,11 @@ class EndedCalls:
                 self._responses.append(responses)
 
     def ask(self, is_cancelled: Callable[[], bool]) -> bool:
-        """Say what `is_cancelled` says, and free what was kept before if that is no.
+        """Return `is_cancelled()`. If it is False, drop the responses that were kept before.
 
-        A no must come from Triton, through the queue; a yes may be remembered. As each call begins with this, no more
-        is kept than calls ran at once, and cancellations were sent since.
+        A False must come from Triton, through its queue. A True may come from this process, so it drops nothing. Every
+        call asks first, so the number of kept responses is bounded: by the calls that run at once, plus the
+        cancellations sent since.
         """
         with self._lock:
             before, self._responses = self._responses, []

@@ -1,4 +1,4 @@
-"""One whole answer per request: calls the decoupled model `llm` and waits for its end."""
+"""A model with exactly one response per request: it calls the decoupled model `llm` and waits for the whole answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import triton_python_backend_utils as pb_utils
 from ended_calls import EndedCalls
 from llm_fields import add_tensors
 
-# The Python that Triton embeds starts with ASCII as its encoding, whatever the environment says.
+# The Python that Triton embeds ignores the environment and starts with ASCII as its encoding.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
-# How often Triton is asked which clients have gone.
+# Interval between two checks for clients that have disconnected.
 SWEEP_SECONDS = 0.1
 ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL"]
 
@@ -35,7 +35,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         threads = int(parameters["max_concurrent_requests"])
-        self._places = Places(threads + int(parameters["max_queued_requests"]))
+        self._slots = Slots(threads + int(parameters["max_queued_requests"]))
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="completion")
         self._batched = config["max_batch_size"] > 0
         self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
@@ -43,11 +43,11 @@ class TritonPythonModel:
         self._calls = Calls(self._ended, llm_batched=self._llm_batched)
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand the rows of each request to threads and return at once; the answers go out through their senders."""
+        """Pass the rows of each request to the thread pool and return at once. The threads send the answers."""
         for request in requests:
             sender = request.get_response_sender()
             rows = self._rows(request)
-            if self._places.take(len(rows)):
+            if self._slots.take(len(rows)):
                 answer = Answer(sender, len(rows), batched=self._batched)
                 for index, row in enumerate(rows):
                     self._pool.submit(self._answer, request, row, index, answer)
@@ -56,12 +56,12 @@ class TritonPythonModel:
                 _send(sender, pb_utils.InferenceResponse(error=refusal))
 
     def finalize(self) -> None:
-        """Triton calls this when every request has had its answer."""
+        """Stop the threads. Triton calls this after every request has received its answer."""
         self._pool.shutdown()
         self._calls.close()
 
     def _rows(self, request: Any) -> list[list[Any]]:
-        """The input tensors of each call of `llm`: one for each row of the batch dimension where there is one."""
+        """The input tensors of each call of `llm`: one call per row of the batch dimension, or one if there is none."""
         inputs = [(tensor.name(), tensor.as_numpy()) for tensor in request.inputs()]
         count = inputs[0][1].shape[0] if self._batched and inputs else 1
         rows = []
@@ -83,19 +83,19 @@ class TritonPythonModel:
                     outcome = self._complete(request, row, cancel_key)
                 answer.put(index, outcome)
         finally:
-            self._places.give_back()
+            self._slots.give_back()
 
     def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
-        """The outputs for one row by name, without batch dimension, or the error to answer with."""
+        """The outputs of one row by name, without the batch dimension, or the error of the row."""
         outputs = None
         try:
             for response in self._ended.call(_llm_request(request, row, cancel_key)):
                 if response.has_error():
                     return _passed_on(response.error())
-                # An empty response may follow the answer, to say that it was the last.
+                # An empty response that only marks the end can follow the answer.
                 if response.output_tensors():
                     outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        except Exception as fault:  # noqa: BLE001 - a fault of one request becomes its own error and no other's
+        except Exception as fault:  # noqa: BLE001 - the error of one request must not affect any other request
             return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
@@ -103,10 +103,10 @@ class TritonPythonModel:
 
 
 class Calls:
-    """The calls of `llm` that are under way; one whose client has gone is cancelled there.
+    """The running calls of `llm`. Cancels the calls of clients that have disconnected.
 
-    Triton 24.10 passes no cancellation on between models. So each call has a key that nobody can guess, and another
-    call with that key as its parameter `cancel` ends it.
+    Triton 24.10 does not pass cancellations on between models. So each call has a key that nobody can guess. A second
+    call of `llm`, with this key as its parameter `cancel`, cancels the first one.
     """
 
     def __init__(self, ended: EndedCalls, *, llm_batched: bool) -> None:
@@ -119,7 +119,7 @@ class Calls:
 
     @contextmanager
     def watched(self, answer: Answer) -> Iterator[str]:
-        """The key of a call for `answer`, which is watched meanwhile."""
+        """Watch the client of `answer` during a call, and return the key of the call."""
         key = uuid.uuid4().hex
         self._answers[key] = answer
         try:
@@ -128,7 +128,7 @@ class Calls:
             del self._answers[key]
 
     def close(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         self._closed.set()
         self._sweeper.join()
 
@@ -139,7 +139,7 @@ class Calls:
                     self._cancel(key)
 
     def _cancel(self, key: str) -> None:
-        # An input that means nothing here: without one, Triton's batcher does not know what to do with a request.
+        # `llm` ignores this input. Triton's batcher cannot handle a request without inputs.
         nothing = pb_utils.Tensor("stream", np.zeros((1, 1) if self._llm_batched else (1,), dtype=np.bool_))
         cancellation = pb_utils.InferenceRequest(
             model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
@@ -148,19 +148,19 @@ class Calls:
             for response in self._ended.call(cancellation):
                 if response.has_error():
                     pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
-        except Exception as fault:  # noqa: BLE001 - as long as the call goes on, the next sweep tries again
+        except Exception as fault:  # noqa: BLE001 - the next sweep tries again while the call is running
             pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
 
 
-class Places:
-    """How many more calls of `llm` may be under way or waiting for a thread."""
+class Slots:
+    """Counts how many more calls of `llm` may run or wait for a thread."""
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
         self._free = count
 
     def take(self, count: int) -> bool:
-        """Take `count` places, or none and say False."""
+        """Take `count` slots and return True, or take none and return False."""
         with self._lock:
             if count > self._free:
                 return False
@@ -168,13 +168,13 @@ class Places:
             return True
 
     def give_back(self) -> None:
-        """Give back one place."""
+        """Give back one slot."""
         with self._lock:
             self._free += 1
 
 
 class Answer:
-    """A request's only response, sent when all of its rows are there; with an error if one of them has one."""
+    """The only response of a request, sent when all rows are complete. An error of one row becomes its error."""
 
     def __init__(self, sender: Any, num_rows: int, *, batched: bool) -> None:
         self._sender = sender
@@ -185,12 +185,15 @@ class Answer:
         self._batched = batched
 
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled. Never asked of Triton after the response: the request is freed by then."""
+        """Whether the client has cancelled the request or disconnected.
+
+        False after the response. Triton must not be asked then, because it has freed the request.
+        """
         with self._lock:
             return not self._sent and bool(self._sender.is_cancelled())
 
     def put(self, index: int, row: Any) -> None:
-        """Take the outputs of a row, or its error; the last one sends."""
+        """Add the outputs of a row, or its error. The last row sends the response."""
         with self._lock:
             self._rows[index] = row
             if len(self._rows) == self._num_rows:
@@ -200,7 +203,7 @@ class Answer:
     def _response_or_fault(self) -> Any:
         try:
             return self._response()
-        except Exception as fault:  # noqa: BLE001 - or the client would wait for ever
+        except Exception as fault:  # noqa: BLE001 - otherwise the client would wait for ever
             message = f"rows that don't fit together: {fault!r}"
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INTERNAL))
 
@@ -217,7 +220,7 @@ class Answer:
 
 
 def _stacked(arrays: list[Any]) -> Any:
-    """Arrays as the rows of one, padded with zeros to the largest."""
+    """Stack arrays as the rows of one array, padded with zeros to the largest shape."""
     shape = np.max([array.shape for array in arrays], axis=0)
     if arrays[0].dtype == np.object_:
         return np.stack(arrays)
@@ -229,7 +232,7 @@ def _stacked(arrays: list[Any]) -> Any:
 
 def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
     parameters = json.loads(request.parameters() or "{}")
-    # Triton takes no floating point numbers here.
+    # Triton accepts no floating-point numbers as request parameters between models.
     passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
         model_name="llm",
@@ -242,7 +245,7 @@ def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
 
 
 def _passed_on(error: Any) -> Any:
-    # Between models Triton 24.10 replaces every code by INTERNAL, so `llm` was asked to begin with the code.
+    # Between models Triton 24.10 replaces every error code with INTERNAL. So `llm` puts the code before the message.
     name, _, message = error.message().partition(": ")
     if name in ERROR_CODES:
         return pb_utils.TritonError(message, getattr(pb_utils.TritonError, name))

@@ -1,4 +1,4 @@
-"""Triton's entry point: wires the engine to Triton's requests and responses."""
+"""Triton's entry point: connects the engine to Triton's requests and responses."""
 
 import json
 import locale
@@ -7,30 +7,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# The embedded interpreter starts with ASCII as its encoding, whatever the environment says; libraries that open
-# their own files then fail on the first other character.
+# The embedded interpreter ignores the environment and starts with ASCII as its encoding. A library that opens a file of
+# its own would then fail on the first non-ASCII character.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
-# Triton appends this folder to the path, after site-packages; the packages beside this file are the ones meant.
+# Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from serving.fields import add_tensors  # noqa: E402
 
 
 class TritonPythonModel:
-    """A decoupled model: `execute` hands requests to the engine and returns; answers follow from other threads."""
+    """A decoupled model: `execute` passes requests to the engine and returns. Other threads send the responses."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Add what is the same in every configuration: inputs, outputs, and that the model is decoupled."""
+        """Add what every configuration has in common: the inputs, the outputs and the decoupled transaction policy."""
         config.set_model_transaction_policy({"decoupled": True})
         return add_tensors(config)
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model and start the engine; whatever is raised here stops the load with its message."""
+        """Load the model and start the engine. An exception here makes the load fail with the exception's message."""
         logging.basicConfig(
             level=logging.INFO, format="%(levelname).1s %(asctime)s %(name)s] %(message)s", stream=sys.stderr
         )
-        # Not at the top: Triton also starts a process that calls auto_complete_config alone, and torch takes seconds.
+        # Not at the top of the file: importing torch takes seconds, and Triton also starts a process that only calls
+        # auto_complete_config.
         from serving.engine_thread import EngineThread
         from serving.server import Server
         from serving.settings import check_tensors, on_device_of_instance, read_settings
@@ -55,16 +56,16 @@ class TritonPythonModel:
         self._server.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests in; never blocks on the engine, unless `max_inflight_requests` asks for that."""
+        """Accept requests. Blocks on the engine only if `max_inflight_requests` is set."""
         for request in requests:
             self._server.accept(request)
-        # At the end, when none of these is left in between: what comes meanwhile waits in Triton's queue.
+        # After all of these requests have been accepted. Requests that arrive during the wait stay in Triton's queue.
         self._server.wait_for_room()
 
     def is_ready(self) -> bool:
-        """What Triton 26.03 and later ask for `/v2/models/NAME/ready`."""
+        """Whether the model is ready. Triton 26.03 and later call this for `/v2/models/NAME/ready`."""
         return self._server.is_alive
 
     def finalize(self) -> None:
-        """Stop the engine. Triton calls this once every request has had its last response."""
+        """Stop the engine. Triton calls this after every request has received its last response."""
         self._server.stop()

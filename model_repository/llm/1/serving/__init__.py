@@ -1,1 +1,1 @@
-"""Triton's side: tensors to requests, events to responses, cancellation."""
+"""The Triton side: turns tensors into requests and events into responses, and handles cancellation."""

@@ -1,4 +1,4 @@
-"""The thread that loads the model and steps it."""
+"""The thread that loads the model and runs its steps."""
 
 import queue
 import threading
@@ -9,28 +9,28 @@ from inflight.outputs import TokenEvent
 
 
 class EngineThread(threading.Thread):
-    """Makes an engine and steps it until it is closed.
+    """Creates an engine and runs its steps until it is closed.
 
-    Loading is not left to Triton's thread: OpenMP gives helpers to each thread that computes, and where it has more of
-    them than processors, none waits for the next operator any more; they sleep and have to be woken, some hundred times
-    a step.
+    This thread also loads the model, because OpenMP creates worker threads for each thread that computes. If Triton's
+    thread loaded the model, there would be more workers than processors. The workers would then no longer spin between
+    operators: they would sleep and have to be woken, hundreds of times per step.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(name="engine", daemon=True)
         self._config = config
         self._loaded: Future[Engine] = Future()
-        # Bounded by the requests in flight: one list of events a step, and a step makes at most one event for each.
+        # The queue needs no bound: each step adds one list, with at most one event per request in flight.
         self.events: queue.SimpleQueue[list[TokenEvent] | None] = queue.SimpleQueue()
-        """What the steps bring."""
+        """One list of events per step; None at the end."""
 
     def load(self) -> Engine:
-        """Start, and return the engine when it is ready to take requests; raises what `Engine` raises."""
+        """Start the thread, and return the engine when it can take requests. Raises what `Engine` raises."""
         self.start()
         return self._loaded.result()
 
     def run(self) -> None:
-        """The body of the thread."""
+        """Load the model and run steps until the engine is closed."""
         try:
             engine = Engine(self._config)
         except BaseException as error:  # noqa: BLE001 - it is raised in `load`

@@ -1,12 +1,12 @@
-"""Shows the engine's numbers on Triton's /metrics.
+"""Publishes the engine's metrics on Triton's /metrics.
 
-Triton's custom metrics are to be handled with care (24.10):
-- Touched by several threads they crash the server, so one thread makes, moves and deletes them.
-- Where a call on a metric fails, for one a negative increment of a counter, Triton corrupts the memory that it shares
-  with the model and crashes at the next request. So no call is made that could fail.
-- `set` holds the GIL until Triton has answered, `increment` does not, so gauges, too, move by increments.
-- A metric that its model does not delete stays on /metrics when the model is unloaded.
-- Without metrics (`--allow-metrics=false`) all calls work and nobody sees their effect.
+Triton's custom metrics need care (24.10):
+- Use from several threads crashes the server. So one thread creates, updates and deletes them.
+- If a call on a metric fails, such as a negative increment of a counter, Triton corrupts the memory that it shares with
+  the model and crashes at the next request. So this module makes no call that could fail.
+- `set` holds the GIL until Triton has answered, and `increment` does not. So gauges are updated with increments too.
+- A metric that its model does not delete stays on /metrics after the model is unloaded.
+- If metrics are off (`--allow-metrics=false`), all calls succeed and have no effect.
 """
 
 import logging
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Refusals:
-    """Counts requests that were refused at the door, by reason; any thread may add."""
+    """Counts the requests that were refused on arrival, by reason. Any thread may add."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,20 +44,20 @@ class Refusals:
 
 
 class MetricsExport:
-    """The metrics of one model instance. All calls, the first included, must come from one thread."""
+    """The metrics of one model instance. All calls, including the constructor, must come from the same thread."""
 
     def __init__(self, engine: Engine, refusals: Refusals, labels: Mapping[str, str]) -> None:
         self._engine = engine
         self._labels = dict(labels)
         self._families: list[Any] = []
-        """Kept: a metric whose family is gone is of no use."""
+        """The families must outlive their metrics, so they are kept here."""
         self._histograms: dict[str, Any] = {}
         self._readings: list[_Reading] = []
         try:
             for family in FAMILIES:
                 self._add(family, refusals)
         except pb_utils.TritonModelException as error:
-            logger.error("there will be no metrics: %s", error)
+            logger.error("metrics are off because of an error: %s", error)
             self.close()
 
     def _add(self, family: Family, refusals: Refusals) -> None:
@@ -71,7 +71,7 @@ class MetricsExport:
             self._add_reading(family.name, family.help, family.kind, family.label, read)
 
     def _add_filled(self, family: Family, filled: Buckets) -> None:
-        """A histogram that is already filled, as the counters of which Prometheus's histograms consist."""
+        """Add a histogram whose buckets the engine fills, as the counters that make up a Prometheus histogram."""
         self._add_reading(f"{family.name}_sum", family.help, COUNTER, None, lambda _: {"": filled.sum})
         self._add_reading(f"{family.name}_count", family.help, COUNTER, None, lambda _: {"": sum(filled.counts)})
         self._add_reading(f"{family.name}_bucket", family.help, COUNTER, "le", lambda _: _cumulative(filled))
@@ -84,7 +84,7 @@ class MetricsExport:
         for value in read(self._engine.stats()):
             metrics[value] = family.Metric(labels=self._labels if label is None else {**self._labels, label: value})
             if kind == GAUGE:
-                # One of the same name may be left from a model process that crashed.
+                # A model process that crashed may have left a gauge with the same name.
                 metrics[value].set(0)
         self._readings.append(_Reading(read, metrics))
 
@@ -95,11 +95,11 @@ class MetricsExport:
         return family
 
     def update(self) -> None:
-        """Bring everything up to date."""
+        """Publish the engine's current numbers."""
         try:
             self._update()
         except pb_utils.TritonModelException as error:
-            logger.error("there will be no more metrics: %s", error)
+            logger.error("metrics are off from now on because of an error: %s", error)
             self.close()
 
     def _update(self) -> None:
@@ -112,14 +112,14 @@ class MetricsExport:
             reading.update(stats)
 
     def close(self) -> None:
-        """Take all metrics from /metrics, the metrics first and then their families."""
+        """Remove everything from /metrics: first the metrics, then their families."""
         self._readings.clear()
         self._histograms.clear()
         self._families.clear()
 
 
 class _Reading:
-    """Metrics that follow numbers of the engine."""
+    """The metrics that show one number of the engine, one metric per label value."""
 
     def __init__(self, read: Callable[[EngineStats], Mapping[str, float]], metrics: Mapping[str, Any]) -> None:
         self._read = read
@@ -134,6 +134,9 @@ class _Reading:
 
 
 def _cumulative(buckets: Buckets) -> dict[str, float]:
-    """Counts of values up to each bound, the largest bound first: moved in this order they rise with it at any time."""
+    """The number of values up to each bound, the largest bound first.
+
+    The counters are updated in this order, so at any time a larger bound has at least the count of a smaller one.
+    """
     bounds = [*(f"{bound:g}" for bound in buckets.bounds), "+Inf"]
     return dict(reversed(list(zip(bounds, accumulate(buckets.counts), strict=True))))

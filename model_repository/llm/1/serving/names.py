@@ -1,4 +1,4 @@
-"""Names that a client gives: of a tenant, of a request, of a group that shares cached prefixes."""
+"""Names that a client sends: for a tenant, for a request, or for a group that shares cached prefixes."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from serving import values
 
 
 def name(field: str, value: Any) -> str:
-    """Reads a name that is neither empty nor too long."""
+    """Read a name of 1 to `MAX_NAME_CHARACTERS` characters."""
     text = values.text(field, value)
     if not 1 <= len(text) <= MAX_NAME_CHARACTERS:
         raise InvalidRequest(

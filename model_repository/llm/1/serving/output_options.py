@@ -8,14 +8,15 @@ class OutputOptions:
     """Which of the optional outputs a request asks for."""
 
     finish_reason: bool | str = False
-    """True: in every response; "last": in those that end a sample; each output costs time in three processes."""
+    """True: in every response. "last": only in responses that end a sample, because each output costs time in three
+    processes."""
     cumulative_logprob: bool = False
     logprobs: bool = False
     log_probs: bool = False
-    """TensorRT-LLM's two: cum_log_probs and output_log_probs."""
+    """TensorRT-LLM's two outputs `cum_log_probs` and `output_log_probs`."""
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     token_ids: bool = False
     usage: bool = False
     has_logprobs: bool = False
-    """The request gives `logprobs`. Otherwise the output `logprobs` is "null", as in vllm_backend."""
+    """Whether the request has the field `logprobs`. If not, the output `logprobs` is "null", as in vllm_backend."""

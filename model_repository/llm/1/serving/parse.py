@@ -1,4 +1,4 @@
-"""A Triton request to what the engine takes. Each request is read on its own and refused on its own."""
+"""Converts a Triton request into the engine's arguments. An invalid request does not affect any other."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from serving.read_fields import KNOWN, read_fields
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 16
-# What beam search would need; a client may send them as long as they ask for none.
+# Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams)]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
@@ -26,26 +26,26 @@ _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """One client request, checked as far as it can be without the model."""
+    """One client request, after all checks that do not need the model."""
 
     prompt: str | tuple[int, ...] | None
     """Text, or token ids."""
     messages: object | None
-    """Decoded JSON; exactly one of `prompt` and `messages` is set."""
+    """The chat messages as decoded JSON. Exactly one of `prompt` and `messages` is set."""
     params: SamplingParams
     options: RequestOptions
     num_samples: int
     stream: bool
     prepend_prompt: bool
-    """The output begins with the prompt."""
+    """Whether the output begins with the prompt."""
     outputs: OutputOptions
 
 
 def parse(request: Any, vocab_size: int) -> ParsedRequest:
-    """Read a `pb_utils.InferenceRequest` for a model of `vocab_size` tokens.
+    """Read a `pb_utils.InferenceRequest` for a model with a vocabulary of `vocab_size` tokens.
 
-    A field may come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter; the first of these
-    that has it counts.
+    A field can come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter. If several of them
+    hold the field, the first in this order is used.
 
     Raises:
         InvalidRequest: the message names the field and what it must be.
@@ -58,7 +58,7 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
-        # The sentence is vllm_backend's, for which its clients look.
+        # The second sentence is vllm_backend's; its clients look for it.
         raise InvalidRequest(
             "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."
         )
@@ -70,14 +70,14 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
         options=_options(fields, request),
         num_samples=_num_samples(fields),
         stream=stream,
-        # vllm_backend prepends the prompt unless told not to, and clients count on it.
+        # vllm_backend prepends the prompt by default, and clients rely on it.
         prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
         outputs=outputs,
     )
 
 
 def _tensor_value(tensor: Any) -> Any:
-    """The only element of a tensor that has one, the list of elements of any other."""
+    """The element of a tensor that has exactly one, otherwise the list of all elements."""
     items = tensor.as_numpy().reshape(-1).tolist()
     return items[0] if len(items) == 1 else items
 
@@ -95,7 +95,7 @@ def _sampling_json(written: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=256)
 def _warn_of_unknown(name: str) -> None:
-    """Once for each name: a client sends it with every request."""
+    """Warn once per name, because a client sends the same names with every request."""
     logger.warning("sampling_parameters has the unknown key %s", name)
 
 
@@ -119,7 +119,8 @@ def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
 def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:
     given = {name: fields[name] for name in _SAMPLING if name in fields}
     if "end_id" in fields:
-        # TensorRT-LLM's: instead of the model's own; -1, or a token that no vocabulary has, for none.
+        # As in TensorRT-LLM, `end_id` replaces the model's own end tokens. -1, or a token outside the vocabulary, means
+        # that no token ends the output.
         given["ignore_eos"] = True
         if fields["end_id"] < -1:
             raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
@@ -131,17 +132,17 @@ def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_si
 
 
 def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:
-    """Triton's own priority stays with Triton: the Python backend does not show it."""
+    """Read the request options. Triton's own priority is not among them: the Python backend does not expose it."""
     given = {name: fields[name] for name in _OPTIONS if name in fields}
-    # Over gRPC `timeout` is a field of Triton's own, 0 if not given; over HTTP it comes as any other field.
+    # Over gRPC `timeout` is a field of Triton's protocol, 0 if not given. Over HTTP it comes like any other field.
     given["timeout"] = request.timeout() or given.get("timeout", 0)
     given.setdefault("client_request_id", request.request_id()[:MAX_NAME_CHARACTERS])
     return RequestOptions(**given, trace_context=trace_context(request))
 
 
 def trace_context(request: Any) -> str | None:
-    """The client's OpenTelemetry context as JSON, where Triton has one."""
-    # Triton tells since 24.04, and only where it traces in OpenTelemetry's way.
+    """The client's OpenTelemetry context as JSON, or None if Triton has none."""
+    # Triton provides it from 24.04 on, and only in its OpenTelemetry trace mode.
     get_context = getattr(request.trace(), "get_context", None) if hasattr(request, "trace") else None
     return None if get_context is None else get_context()
 

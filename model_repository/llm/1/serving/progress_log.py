@@ -1,4 +1,4 @@
-"""A line in the log now and then that says what the engine is doing."""
+"""Logs every ten seconds what the engine is doing."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ _PERIOD_SECONDS = 10.0
 
 
 class ProgressLog:
-    """Logs throughput and step time of the last period, if anything was computed in it."""
+    """Logs the throughput and the step time of the last period, if it had any steps."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -24,7 +24,7 @@ class ProgressLog:
             self.close()
 
     def close(self) -> None:
-        """Log what has happened since the last line."""
+        """Log a line about the time since the last one."""
         now, stats, before = time.monotonic(), self._engine.stats(), self._before
         steps = stats.steps - before.steps
         if steps:

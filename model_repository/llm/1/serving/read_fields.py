@@ -1,4 +1,4 @@
-"""Reads the fields of a request from one of the sources that a client may give them in."""
+"""Reads the fields of a request from one of its sources: tensors, `sampling_parameters` or request parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,10 +26,10 @@ KNOWN = frozenset(_BY_NAME)
 
 
 def read_fields(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that one source of a request holds, under their own names; what is null counts as not given.
+    """Return the fields that one source of a request holds, under their own names. Null counts as not given.
 
     Raises:
-        InvalidRequest: a value does not fit, or a field is given under two of its names.
+        InvalidRequest: a value is invalid, or a field is given under two of its names.
     """
     found: dict[str, Any] = {}
     spelled: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The outputs of a request as tensors, in the form in which vllm_backend sends them."""
+"""Converts the outputs of a request into tensors, in vllm_backend's format."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from serving.output_options import OutputOptions
 
 @dataclass
 class Sample:
-    """One of a request's samples: what has come of it since the last response."""
+    """The new output of one sample since the last response, and its totals."""
 
     text: list[str] = field(default_factory=list)
     logprobs: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     num_tokens: int = 0
-    """Of its output so far, with what was sent."""
+    """Number of output tokens so far, including those already sent."""
     prompt_ids: list[int] = field(default_factory=list)
-    """Known when something has come."""
+    """Token ids of the prompt; empty before the first output."""
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
 
     def add(self, delta: Delta) -> None:
-        """Take in what a step made of it."""
+        """Add the new output of this sample."""
         if delta.text:
             self.text.append(delta.text)
         self.token_ids += delta.token_ids
@@ -39,18 +39,18 @@ class Sample:
         self.finish_reason = delta.finish_reason
 
     def clear(self) -> None:
-        """Forget what was sent; the totals stay."""
+        """Forget the output that was sent. The totals stay."""
         self.text.clear()
         self.logprobs.clear()
         self.token_ids.clear()
 
 
 class ResponseFormat:
-    """Makes response tensors; one for all requests of a model.
+    """Makes response tensors. All requests of a model share one instance.
 
     Args:
-        decode: the text of a token.
-        batched: whether the model's config has a batch dimension, and so every tensor one in front.
+        decode: returns the text of a token.
+        batched: whether the model's config has a batch dimension. Every tensor then has it as its first dimension.
     """
 
     def __init__(self, decode: Callable[[int], str], *, batched: bool) -> None:
@@ -58,10 +58,13 @@ class ResponseFormat:
         self._batched = batched
 
     def response(self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool) -> Any:
-        """A response with an element per sample in each output; `outermost`: it is the request's first or last one."""
+        """Make a response. Each output has one element per sample.
+
+        `outermost`: this is the first or the last response of the request.
+        """
         tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
         if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
-            # vllm_backend says "None" until the last response.
+            # As in vllm_backend, the value is "None" until the sample ends.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
         if outputs.cumulative_logprob:
             tensors.append(self._numbers("cumulative_logprob", [s.cumulative_logprob for s in samples], np.float32))
@@ -84,7 +87,7 @@ class ResponseFormat:
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def text(self, text: str) -> Any:
-        """A response of one text."""
+        """Make a response with one text."""
         return pb_utils.InferenceResponse(output_tensors=[self._texts("text_output", [text])])
 
     def _texts(self, name: str, texts: Sequence[str]) -> Any:
@@ -97,7 +100,8 @@ class ResponseFormat:
         return pb_utils.Tensor(name, array[np.newaxis] if self._batched else array)
 
     def _logprobs(self, sample: Sample) -> str:
-        """A JSON list with an object for each new token: of the chosen and the likeliest tokens by id."""
+        """A JSON list with one object per new token. It maps the ids of the chosen and the likeliest tokens to their
+        log-probabilities."""
         if not sample.logprobs:
             return "null"
         return json.dumps([self._entry(token, entry) for token, entry in sample.logprobs])
@@ -112,7 +116,7 @@ class ResponseFormat:
 
 
 def _padded(rows: Sequence[Sequence[float]], dtype: Any, filler: int) -> Any:
-    """[samples, most new tokens, at least 1]"""
+    """Shape: [samples, maximum number of new tokens, but at least 1]."""
     padded = np.full((len(rows), max(1, *map(len, rows))), filler, dtype=dtype)
     for into, row in zip(padded, rows, strict=True):
         into[: len(row)] = row

@@ -1,9 +1,9 @@
-"""Ties Triton's requests to the engine: who accepts, who steps, who answers, who looks after the rest.
+"""Connects Triton's requests to the engine, with four threads.
 
-Triton's thread     accept: parse, submit or refuse, return
-engine thread       loads the model, then steps, nothing else
-responder thread    detokenises and sends; what piled up for a request goes out as one response
-maintenance thread  cancellations, metrics, the trace and the log, ten times a second
+Triton's thread     accepts requests: parses each, and submits or refuses it
+engine thread       loads the model, then only runs steps
+responder thread    detokenizes and sends; events that have piled up for one request become one response
+maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
 """
 
 import itertools
@@ -29,8 +29,8 @@ from serving.stream import ResponseStream, Sender
 
 logger = logging.getLogger(__name__)
 
-# A cancelled request is to be gone within 200 ms: this, and a step or two.
-# Each look at a request or a metric is a message to Triton's process and back, on cores that the model wants.
+# A cancelled request must end within 200 ms: one sweep, and one or two steps.
+# Each query about a request or a metric is a round trip to Triton's process, on CPU cores that the model needs.
 _SWEEP_SECONDS = 0.1
 _SWEEPS_PER_UPDATE = 5
 _JOIN_SECONDS = 10.0
@@ -54,7 +54,7 @@ class Server:
         self._refusals = Refusals()
         self._streams: dict[str, ResponseStream] = {}
         self._left = threading.Condition()
-        """Notified when a request has left `_streams`."""
+        """Notified when a request has been removed from `_streams`."""
         self._events = engine_thread.events
         self._stopping = threading.Event()
         self._threads = [
@@ -64,23 +64,23 @@ class Server:
         ]
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the responder thread and the maintenance thread."""
         for thread in self._threads[1:]:
             thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether all threads run; none ends by itself unless something broke."""
+        """Whether all threads are running. Before `stop`, a thread ends only because of a fault."""
         return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """End the threads; each gets a bounded time."""
+        """End the threads. Waits at most 10 seconds for each."""
         engine, responder, maintenance = self._threads
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
         self._events.put(None)
         responder.join(_JOIN_SECONDS)
-        # Last, so that what it shows and writes at the end is all there was.
+        # Last, so that its final metrics, trace and log line are complete.
         self._stopping.set()
         maintenance.join(_JOIN_SECONDS)
         for thread in self._threads:
@@ -90,7 +90,10 @@ class Server:
     # -- Triton's thread ---------------------------------------------------------------------------------------------
 
     def accept(self, request: Any) -> None:
-        """Parse a request and submit it, or answer why not. Raises nothing: that would end its neighbours too."""
+        """Parse a request and submit it, or refuse it with an error.
+
+        Raises nothing: an exception would also end the other requests of the same `execute` call.
+        """
         sender = Sender(request)
         if (key := sender.parameters.get("cancel")) is not None:
             self._cancel_by_key(key, sender)
@@ -100,7 +103,7 @@ class Server:
             return
         try:
             parsed = parse(request, self._engine.model.vocab_size)
-        except Exception as error:  # noqa: BLE001 - `_refuse` tells a bad request from a fault of ours and logs that
+        except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
         else:
             self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
@@ -115,8 +118,11 @@ class Server:
             self._refuse(stream, error)
 
     def _cancel_by_key(self, key: object, sender: Sender) -> None:
-        """Cancel what came with a key, if it is here still: what another model does, as Triton passes no cancellation
-        on between models. Who does not know the key cannot cancel."""
+        """Cancel the unfinished requests that came with this key.
+
+        The model `completion` sends such a cancellation, because Triton does not pass cancellations on between models.
+        Without the key nobody can cancel the request of another client.
+        """
         for stream in list(self._streams.values()):
             if stream.cancel_key == key:
                 self._cancel(stream)
@@ -131,22 +137,22 @@ class Server:
         self._engine.submit(prompt, params, options, request_id=request_id)
 
     def _refuse(self, stream: Sender | ResponseStream, error: Exception) -> None:
-        """Answer a request that never ran with the error that fits."""
+        """Answer a request that never ran with the matching error."""
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
         if code is None:
-            logger.error("request %s failed by a fault of ours", stream.name, exc_info=error)
+            logger.error("request %s failed because of an internal error", stream.name, exc_info=error)
         self._refusals.add(_REFUSALS[code or "INTERNAL"])
         stream.fail(str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
 
     def _drop(self, stream: ResponseStream) -> None:
-        """Forget a request; events that still come for it are ignored."""
+        """Forget a request. Its later events are ignored."""
         for request_id in stream.samples:
             self._streams.pop(request_id, None)
         with self._left:
             self._left.notify_all()
 
     def wait_for_room(self) -> None:
-        """Return when fewer than `max_inflight_requests` are in the engine, a request's samples each counted."""
+        """Return when fewer than `max_inflight_requests` are in the engine. Each sample of a request counts."""
         limit = self._config.max_inflight_requests
         if limit is not None:
             with self._left:
@@ -159,7 +165,7 @@ class Server:
             try:
                 deltas = self._engine.process(events)
             except Exception as fault:
-                logger.exception("the output of %d events could not be made", len(events))
+                logger.exception("%d events could not be processed", len(events))
                 for stream in self._streams_of(event.request.request_id for event in events):
                     self._give_up(stream, f"{type(fault).__name__}: {fault}", "INTERNAL")
                 continue
@@ -169,7 +175,7 @@ class Server:
                 self._answer(stream)
 
     def _next_events(self) -> list[TokenEvent] | None:
-        """Wait for a step's events and take along those of later steps that are there already; None at the end."""
+        """Wait for the events of a step, and add those of later steps that are already queued. None at the end."""
         events = self._events.get()
         while events is not None and not self._events.empty():
             more = self._events.get()
@@ -180,14 +186,14 @@ class Server:
         return events
 
     def _streams_of(self, request_ids: Iterable[str]) -> list[ResponseStream]:
-        """The requests behind some samples, each once; those that were given up are gone."""
+        """The requests that these samples belong to, each once, without the requests that were dropped."""
         found = (self._streams.get(request_id) for request_id in request_ids)
         return list(dict.fromkeys(stream for stream in found if stream is not None))
 
     def _take(self, delta: Delta) -> None:
         stream = self._streams.get(delta.request.request_id)
         if stream is None:
-            return  # It was given up; its last response is out.
+            return  # The request was dropped, and its last response has been sent.
         if delta.finish_reason == ERROR:
             self._give_up(stream, delta.error or "", "INTERNAL")
         elif delta.finish_reason == CANCELLED:
@@ -196,7 +202,7 @@ class Server:
             self._give_up(stream, delta.error or "", "UNAVAILABLE")
         else:
             if delta.finish_reason == EXPIRED:
-                delta.finish_reason = DEADLINE  # The others of its request go on.
+                delta.finish_reason = DEADLINE  # The other samples of the request continue.
             stream.add(delta)
 
     def _answer(self, stream: ResponseStream) -> None:
@@ -211,7 +217,7 @@ class Server:
             self._cancel(stream)
 
     def _submit_others(self, stream: ResponseStream) -> None:
-        """Now that the first sample has a token its prompt is in the cache, for the others to find."""
+        """Submit the other samples. The first sample has a token, so its prompt is in the prefix cache for them."""
         prompt_ids = stream.samples[stream.first_id].prompt_ids
         try:
             while stream.unsubmitted:

@@ -1,4 +1,4 @@
-"""Parameters of config.pbtxt to the settings of the engine and of the server around it."""
+"""Converts the parameters of config.pbtxt into the settings of the engine and of the server around it."""
 
 import dataclasses
 import json
@@ -11,15 +11,15 @@ from inflight.scheduler.queue_policy import read_policies
 from serving.server_config import ServerConfig
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-# Triton's own, which its Python backend reads itself.
+# Parameters that Triton's Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 
 
 def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerConfig]:
-    """Settings from the `parameters` of config.pbtxt; an empty value counts as not given.
+    """Return the settings that the `parameters` of config.pbtxt give. An empty value counts as not given.
 
     Raises:
-        ValueError: an unknown parameter, or a value that does not fit; the message names both.
+        ValueError: a parameter is unknown, missing or has an invalid value; the message names it.
     """
     engine, server = typing.get_type_hints(EngineConfig), typing.get_type_hints(ServerConfig)
     hints = engine | server
@@ -40,10 +40,10 @@ def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerCo
 
 
 def check_tensors(model_config: Mapping[str, typing.Any]) -> None:
-    """Check that Triton has asked the model for its inputs and outputs.
+    """Check that Triton has called the model's `auto_complete_config`.
 
     Raises:
-        ValueError: it has not.
+        ValueError: the configuration has no inputs or no outputs.
     """
     if not model_config["input"] or not model_config["output"]:
         raise ValueError(
@@ -53,13 +53,13 @@ def check_tensors(model_config: Mapping[str, typing.Any]) -> None:
 
 
 def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> EngineConfig:
-    """The settings of one of Triton's instances of a model, on the device that `instance_group` gives it.
+    """Return the settings of one model instance, on the device that Triton's `instance_group` gives it.
 
-    `KIND_MODEL` leaves the choice to the parameter `device`; with `KIND_GPU` each instance has its own engine on its
-    own card, with `KIND_CPU` all have the processor.
+    With `KIND_MODEL` the parameter `device` decides. With `KIND_GPU` each instance has its own engine on its own GPU.
+    With `KIND_CPU` all instances share the CPU.
 
     Raises:
-        ValueError: the parameter `device` names a device too.
+        ValueError: both `instance_group` and the parameter `device` name a device.
     """
     if kind not in ("GPU", "CPU"):
         return config

@@ -1,6 +1,6 @@
-"""Reads single values, whatever a client sent them as: tensors, JSON, or JSON with numbers as text.
+"""Reads single values in each form that clients send: tensors, JSON, and JSON with numbers as text.
 
-Every reader takes the field's name for its message and raises `InvalidRequest` where the value does not fit.
+Every reader takes the field's name for its error message, and raises `InvalidRequest` if the value is invalid.
 """
 
 import json
@@ -17,7 +17,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def text(name: str, value: Any) -> str:
-    """Text, or bytes that hold UTF-8."""
+    """Read text, or bytes that hold UTF-8."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -31,24 +31,24 @@ def text(name: str, value: Any) -> str:
 
 
 def integer(name: str, value: Any) -> int:
-    """A whole number, as such or as text."""
+    """Read a whole number, given as a number or as text."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
     if isinstance(value, int | np.integer | str) and not isinstance(value, bool):
         try:
             return int(value)
         except ValueError:
-            pass  # Said below, as for every other misfit.
+            pass  # The error below covers this case too.
     raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number, as such or as text."""
+    """Read a finite number, given as a number or as text."""
     if isinstance(value, int | float | np.number | str) and not isinstance(value, bool):
         try:
             read = float(value)
         except (ValueError, OverflowError):
-            pass  # Said below, as for every other misfit.
+            pass  # The error below covers this case too.
         else:
             if math.isfinite(read):
                 return read
@@ -57,7 +57,7 @@ def number(name: str, value: Any) -> float:
 
 
 def truth(name: str, value: Any) -> bool:
-    """True or false, as such, as 0 or 1, or as text."""
+    """Read true or false, given as a boolean, as 0 or 1, or as text."""
     known = _TRUTHS.get(str(value).lower())
     if known is None:
         raise InvalidRequest(f"{name} is {value!r}; it must be true or false")
@@ -65,24 +65,24 @@ def truth(name: str, value: Any) -> bool:
 
 
 def which_responses(name: str, value: Any) -> bool | str:
-    """True or false, or "last": in a response that ends a sample, and in no other."""
+    """Read true, false or "last". "last" means: only in responses that end a sample."""
     return LAST if value in (LAST, LAST.encode()) else truth(name, value)
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:
-    """A text or a list of texts."""
+    """Read one text or a list of texts."""
     items = value if isinstance(value, list | tuple) else [value]
     return tuple(text(name, item) for item in items)
 
 
 def integers(name: str, value: Any) -> tuple[int, ...]:
-    """A whole number or a list of them."""
+    """Read one whole number or a list of whole numbers."""
     items = value if isinstance(value, list | tuple) else [value]
     return tuple(integer(name, item) for item in items)
 
 
 def decoded(name: str, value: str) -> Any:
-    """What JSON says."""
+    """Decode JSON."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def decoded(name: str, value: str) -> Any:
 
 
 def token_weights(name: str, value: Any) -> dict[int, float]:
-    """A JSON object of token ids and numbers."""
+    """Read a decoded JSON object that maps token ids to numbers."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} is {value!r}; it must be an object of token ids and numbers")
     return {

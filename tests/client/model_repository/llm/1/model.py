@@ -1,10 +1,10 @@
-"""A stand-in for the real `llm`: it speaks the same wire contract and echoes the words of the prompt.
+"""A stand-in for the real `llm`: it has the same inputs and outputs, and echoes the words of the prompt.
 
-A token is a word of the answer, and its id the length of that. A word that starts with `!` is an instruction:
-`!gap MS` sets the pause before each word that follows, `!forever` never ends until cancelled,
-`!error CODE` ends the request with that Triton error code,
-`!refuse N KEY` ends the first N requests that say so, with that key, as UNAVAILABLE,
-`!cancelled` says how many requests were cancelled so far, `!request` says what arrived, as JSON.
+A token is a word of the answer, and its id is the length of the word. A word that starts with `!` is an instruction:
+`!gap MS` sets the pause before each word that follows. `!forever` runs until the request is cancelled.
+`!error CODE` ends the request with that Triton error code.
+`!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
+`!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             if "cancel" in json.loads(request.parameters() or "{}"):
-                # From `completion`, whose client has gone; `!forever` alone would heed it.
+                # A cancellation from `completion`, whose client has disconnected. This model ignores it.
                 sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
             threading.Thread(target=self.answer, args=(arrived(request), sender)).start()
@@ -54,7 +54,7 @@ class TritonPythonModel:
             return
         count, finish_reason = len(pieces), "length" if len(pieces) == max_tokens else "stop"
         if request.get("stream"):
-            # All others were sent as they came.
+            # The other pieces have already been sent.
             pieces = pieces[-1:] if finish_reason == "length" else []
         last = response(pieces, count, finish_reason, request)
         sender.send(last, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -99,7 +99,7 @@ class RequestFailed(Exception):
 
 
 def arrived(request: Any) -> dict[str, Any]:
-    """All that came with a request: its inputs as Python values, and under "parameters" its parameters."""
+    """Return the inputs of a request as Python values, and its parameters under "parameters"."""
     values: dict[str, Any] = {}
     for tensor in request.inputs():
         elements = [e.decode() if isinstance(e, bytes) else e for e in tensor.as_numpy().tolist()]
@@ -116,7 +116,7 @@ def prompt(request: dict[str, Any]) -> str:
 
 
 def response(pieces: list[str], count: int, finish_reason: str, request: dict[str, Any]) -> Any:
-    """`count`: tokens so far."""
+    """`count`: number of tokens so far."""
     sampling = json.loads(request.get("sampling_parameters", "{}"))
     tensors = [pb_utils.Tensor("text_output", np.array(["".join(pieces).encode()], dtype=np.object_))]
     if finish_reason != "None":
