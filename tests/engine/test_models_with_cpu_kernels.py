@@ -133,7 +133,7 @@ def test_code_that_cannot_be_recorded_runs_in_python(
     monkeypatch.setattr(LlamaMLP, "forward", forward)
     save_model(SERVED["llama"].config, tmp_path)
     assert isinstance(make_engine(tmp_path, dtype="bfloat16", block_size=16).model.forward, EagerForward)
-    assert "the code of llama cannot be recorded and runs in Python: TypeError: not like this" in caplog.text
+    assert "the code of llama cannot be traced and runs in Python: TypeError: not like this" in caplog.text
 
 
 def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
