@@ -89,7 +89,9 @@ class GraphedForward:
         except RuntimeError as error:
             name = type(self._eager.module).__name__
             logger.warning(
-                "the decodes of %s cannot be captured as CUDA graphs and run kernel by kernel: %s", name, error
+                "the decodes of %s cannot be captured as CUDA graphs, so kernels are launched one by one: %s",
+                name,
+                error,
             )
             return
         self._captured = {len(captured.token_ids): captured for captured in reversed(largest_first)}
