@@ -1,4 +1,4 @@
-"""Requests allocate and free blocks of the KV cache, share those of equal prefixes, and are preempted without any."""
+"""Requests allocate and free KV cache blocks, share those of equal prefixes, and are preempted when none is free."""
 
 import pytest
 

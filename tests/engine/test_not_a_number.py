@@ -36,7 +36,7 @@ def test_nan_in_free_blocks_changes_no_output(kind: str, budget: int, tmp_path: 
 
 
 @contextmanager
-def spoiled(engine: Engine) -> Iterator[None]:
+def nan_keys_and_values(engine: Engine) -> Iterator[None]:
     """Within this context, the keys and values of the last layer are NaN."""
     attention = engine.model.module.model.layers[-1].self_attn
     handles = [
@@ -51,7 +51,7 @@ def spoiled(engine: Engine) -> Iterator[None]:
 def test_the_blocks_of_a_request_with_nan_serve_later_requests(tiny: Tiny) -> None:
     expected = {name: alone(tiny.engine(), prompt, greedy(20)) for name, prompt in PROMPTS.items()}
     engine = tiny.engine(enable_prefix_caching=False, kv_cache_tokens=192)
-    with spoiled(engine):
+    with nan_keys_and_values(engine):
         engine.submit(make_prompt(182), greedy(1), request_id="bad")  # This request fills the cache.
         assert drain(engine)["bad"].finish_reason == "error"
     submit_all(engine)
@@ -63,7 +63,7 @@ def test_a_request_with_nan_in_its_logits_ends_with_an_error_and_the_others_go_o
     expected = alone(engine, PROMPTS["a"], greedy(8))
     engine.submit(PROMPTS["a"], greedy(8), request_id="good")
     engine.step()
-    with spoiled_rows(engine):
+    with nan_logits(engine):
         engine.submit(make_prompt(9), greedy(8))
         engine.submit(make_prompt(12), SamplingParams(max_tokens=8, temperature=1.0, top_k=5))
         engine.step()
@@ -77,13 +77,13 @@ def test_a_request_with_nan_in_its_logits_ends_with_an_error_and_the_others_go_o
 
 
 @contextmanager
-def spoiled_rows(engine: Engine) -> Iterator[None]:
+def nan_logits(engine: Engine) -> Iterator[None]:
     """Within this context, the logits of all rows but the first are NaN."""
 
-    def spoil(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
+    def put_nan(_module: object, _inputs: object, output: torch.Tensor) -> torch.Tensor:
         output[..., 1:, :] = math.nan
         return output
 
-    handle = engine.model.module.lm_head.register_forward_hook(spoil)
+    handle = engine.model.module.lm_head.register_forward_hook(put_nan)
     yield
     handle.remove()

@@ -106,9 +106,9 @@ inline void store_bf16(BFloat16* to, Lanes value) {
     const __m256i from = _mm256_castps_si256(floats), high = _mm256_srli_epi32(from, 16);
     const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
     const __m256i sum = _mm256_add_epi32(from, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
-    const __m256i spoiled = _mm256_castps_si256(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, spoiled);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, is_nan);
   };
   const __m256i mixed = _mm256_packus_epi32(bits(value.low), bits(value.high));
   _mm256_storeu_si256((__m256i*)to, _mm256_permute4x64_epi64(mixed, 0b11011000));
