@@ -80,7 +80,7 @@ def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
     ways: dict[str, tuple[LoadedModel, ForwardPass]] = {
         "torch's own operators": (portable, portable.forward),
         "CPU kernels": (model, EagerForward(model.module, model.backend, windows)),
-        "recorded": (model, TracedForward(model.module, model.layers)),
+        "traced": (model, TracedForward(model.module, model.layers)),
         "fused": (model, model.forward),
     }
     yield f"| Step, ms | {' | '.join(ways)} | Gain of each |"

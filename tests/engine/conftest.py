@@ -1,4 +1,4 @@
-"""The models of these tests: a tiny one with random weights, and the default one where text is needed."""
+"""Fixtures for engines: a tiny model with random weights, and the default model for tests that need text."""
 
 import shutil
 
@@ -18,20 +18,23 @@ transformers.logging.disable_progress_bar()
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    """A Llama without a tokenizer: 160 tokens of vocabulary, a context of 256."""
+    """A Llama without a tokenizer. It has a vocabulary of 160 tokens and a context of 256."""
     folder = tmp_path_factory.mktemp("llama")
     return Tiny(folder, save_model(SERVED["llama"].config, folder))
 
 
 @pytest.fixture(scope="session")
 def texts() -> Engine:
-    """The default model in float32, with its tokenizer and chat template. Shared: leave no work behind."""
+    """The default model in float32, with its tokenizer and chat template.
+
+    All tests share this engine, so each must leave it without requests.
+    """
     return make_engine(default_model(), kv_cache_tokens=2048)
 
 
 @pytest.fixture(scope="session")
 def cpu_kernels() -> None:
-    """The C++ kernels; tests are skipped where they cannot be had, not where they fail to build."""
+    """Load the C++ kernels. Skip the test if this machine cannot build them, but fail if the build fails."""
     if not instruction_sets() or shutil.which("c++") is None:
-        pytest.skip("this processor has no AVX2, or no compiler is here")
+        pytest.skip("this processor has no AVX2, or there is no C++ compiler")
     assert load_kernels()

@@ -1,4 +1,4 @@
-"""Short ways to make engines and prompts."""
+"""Helpers that make engines, prompts and parameters, and that run requests."""
 
 import random
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from scripts.reference.tiny_models import VOCABULARY
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model's folder, and the model as transformers reads it."""
+    """A tiny model: its folder, and the model as transformers loads it."""
 
     folder: Path
     module: Any
@@ -21,13 +21,13 @@ class Tiny:
 
 
 def make_engine(folder: Path, **settings: Any) -> Engine:
-    """An engine in float32 on the CPU, with a cache of 1024 tokens in blocks of 8 unless said otherwise."""
+    """An engine on the CPU. By default it runs in float32 with a cache of 1024 tokens in blocks of 8."""
     defaults = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
     return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}))
 
 
 def make_prompt(length: int, seed: int = 0) -> list[int]:
-    """Token ids of the tiny models; other seeds give other ones."""
+    """Random token ids from the vocabulary of the tiny models. Different seeds give different prompts."""
     rng = random.Random(1000 * seed + length)
     return [rng.randrange(3, VOCABULARY) for _ in range(length)]
 
@@ -41,12 +41,12 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 
 
 def alone(engine: Engine, prompt: list[int], params: SamplingParams) -> list[int]:
-    """The tokens of a request that has the engine to itself."""
+    """The tokens of a request that runs without neighbours."""
     return engine.generate([prompt], params)[0].token_ids
 
 
 def drain(engine: Engine) -> dict[str, RequestOutput]:
-    """Step to the end; the finished outputs by request id. No request may end twice."""
+    """Step until no work is left. Return the finished outputs by request id. No request may finish twice."""
     finished: dict[str, RequestOutput] = {}
     for _ in range(1000):
         if not engine.has_work:
@@ -55,4 +55,4 @@ def drain(engine: Engine) -> dict[str, RequestOutput]:
             if output.finished:
                 assert output.request_id not in finished
                 finished[output.request_id] = output
-    raise AssertionError("the engine does not come to rest")
+    raise AssertionError("the engine still has work after 1000 steps")

@@ -1,4 +1,4 @@
-"""A pytest plugin: the C++ kernels are built as for a processor whose newest instruction set is `$NEWEST`."""
+"""A pytest plugin that builds the C++ kernels for a processor whose newest instruction set is `$NEWEST`."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What the sampler should do, spelt out in numpy for one row at a time."""
+"""The reference for the sampler: plain numpy, one row at a time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,12 +15,12 @@ UNCUT = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition
 
 
 def asking(seed: int = 0, position: int = 1, **params: Any) -> Request:
-    """A request whose next token has this place, with every sampling field set."""
+    """A request whose next token has this position, with every sampling field set."""
     return make_request("r", range(position), seed=seed, **{**UNCUT, **params})
 
 
 def batch_of(requests: Sequence[Request]) -> SamplingBatch:
-    """What these requests ask of the sampler for their next tokens."""
+    """The sampling parameters of these requests for their next tokens."""
     return SamplingBatch.of([ScheduledRequest.next_of(request, request.num_uncomputed) for request in requests])
 
 
@@ -33,7 +33,7 @@ def softmax(logits: Sequence[float], temperature: float = 1.0) -> NDArray[np.flo
 def cut(
     probabilities: NDArray[np.float64], *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> NDArray[np.float64]:
-    """The probabilities that top_k, top_p and min_p, in this order, leave; no two tokens may be equally likely."""
+    """The probabilities after top_k, top_p and min_p, applied in this order. No two tokens may be equally likely."""
     left = probabilities.copy()
     likeliest_first = np.argsort(-left)
     if top_k > 0:

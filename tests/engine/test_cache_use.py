@@ -1,4 +1,4 @@
-"""Blocks of the KV cache: taken and given back, shared by equal prefixes, run out of."""
+"""Requests allocate and free KV cache blocks, share those of equal prefixes, and are preempted when none is free."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.engine.models import Tiny, alone, drain, greedy, make_prompt, tokens
 PREFIX = make_prompt(40)
 
 
-def test_blocks_are_taken_as_a_request_grows_and_given_back_at_its_end(tiny: Tiny) -> None:
+def test_a_request_takes_blocks_as_it_grows_and_frees_them_at_its_end(tiny: Tiny) -> None:
     engine = tiny.engine(block_size=8, kv_cache_tokens=64)
     used = []
     engine.submit(make_prompt(15), greedy(11), request_id="a")
@@ -18,11 +18,11 @@ def test_blocks_are_taken_as_a_request_grows_and_given_back_at_its_end(tiny: Tin
         assert stats.blocks_used + stats.blocks_free == stats.blocks_total == 8
         assert stats.steps == before.steps + 1
         used.append(stats.blocks_used)
-    # 15 tokens, 16, then ten more of which the last is never computed.
+    # The request has 15 tokens after the first step, then 16, then ten more. The last of them is never computed.
     assert used == [2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 0]
 
 
-def test_only_full_blocks_stay_for_reuse(tiny: Tiny) -> None:
+def test_only_full_blocks_stay_in_the_prefix_cache(tiny: Tiny) -> None:
     engine = tiny.engine(block_size=8)
     alone(engine, make_prompt(15), greedy(3))
     stats = engine.stats()
@@ -36,15 +36,15 @@ def test_a_shared_prefix_is_computed_once_if_prefix_caching_is_on(tiny: Tiny, ca
     outputs = [engine.generate(prompt, greedy(10))[0] for prompt in prompts]
     expected = tokens(tiny.engine(enable_prefix_caching=False).generate(prompts, greedy(10)))
     assert tokens(outputs) == expected
-    spared = [0, 40, 40] if caching else [0, 0, 0]
-    assert [output.num_cached_tokens for output in outputs] == spared
+    cached = [0, 40, 40] if caching else [0, 0, 0]
+    assert [output.num_cached_tokens for output in outputs] == cached
     stats = engine.stats()
-    assert (stats.prompt_tokens, stats.cached_tokens) == (3 * 45, sum(spared))
-    assert stats.computed_tokens == 3 * 45 + 3 * 9 - sum(spared)
+    assert (stats.prompt_tokens, stats.cached_tokens) == (3 * 45, sum(cached))
+    assert stats.computed_tokens == 3 * 45 + 3 * 9 - sum(cached)
     assert (stats.blocks_cached > 0) == caching
 
 
-def test_a_running_request_shares_its_prefix_with_one_that_joins(tiny: Tiny) -> None:
+def test_a_running_request_shares_its_prefix_with_a_new_request(tiny: Tiny) -> None:
     engine = tiny.engine()
     prompts = {name: PREFIX + make_prompt(3, seed=ord(name)) for name in "ab"}
     expected = {name: alone(tiny.engine(), prompt, greedy(8)) for name, prompt in prompts.items()}
@@ -52,7 +52,7 @@ def test_a_running_request_shares_its_prefix_with_one_that_joins(tiny: Tiny) -> 
     engine.step()
     engine.submit(prompts["b"], greedy(8), request_id="b")
     engine.step()
-    # Five shared blocks and one each.
+    # The requests share five blocks and have one more each.
     assert engine.stats().blocks_used == 7
     finished = drain(engine)
     assert {name: output.token_ids for name, output in finished.items()} == expected
@@ -60,14 +60,14 @@ def test_a_running_request_shares_its_prefix_with_one_that_joins(tiny: Tiny) -> 
     assert engine.stats().blocks_used == 0
 
 
-def test_a_prompt_that_is_cached_whole_still_computes_its_last_token(tiny: Tiny) -> None:
+def test_a_fully_cached_prompt_still_computes_its_last_token(tiny: Tiny) -> None:
     engine = tiny.engine()
     first, second = (engine.generate(PREFIX, greedy(6))[0] for _ in range(2))
     assert second.token_ids == first.token_ids
     assert second.num_cached_tokens == 32
 
 
-def test_an_answer_is_reused_when_the_conversation_goes_on(tiny: Tiny) -> None:
+def test_the_next_turn_of_a_conversation_reuses_the_cached_answer(tiny: Tiny) -> None:
     engine = tiny.engine()
     answer = alone(engine, PREFIX, greedy(20))
     follow_up = PREFIX + answer + make_prompt(6)
@@ -76,7 +76,7 @@ def test_an_answer_is_reused_when_the_conversation_goes_on(tiny: Tiny) -> None:
     assert output.token_ids == alone(tiny.engine(), follow_up, greedy(6))
 
 
-def test_requests_that_do_not_fit_together_are_preempted_and_lose_nothing(tiny: Tiny) -> None:
+def test_preempted_requests_give_the_same_tokens_and_repeat_none(tiny: Tiny) -> None:
     prompts = [make_prompt(10 + i, seed=i) for i in range(6)]
     expected = [alone(tiny.engine(), prompt, greedy(40)) for prompt in prompts]
     engine = tiny.engine(kv_cache_tokens=96, enable_prefix_caching=False)
@@ -85,14 +85,14 @@ def test_requests_that_do_not_fit_together_are_preempted_and_lose_nothing(tiny: 
         engine.submit(prompt, greedy(40), request_id=str(i))
     while engine.has_work:
         for output in engine.step():
-            # Not a token twice, and none taken back.
+            # An output grows by one token at a time and never changes its earlier tokens.
             assert output.token_ids[:-1] == seen.get(output.request_id, [])
             seen[output.request_id] = list(output.token_ids)
     assert [seen[str(i)] for i in range(6)] == expected
     stats = engine.stats()
     assert stats.preemptions > 0
     assert stats.generated_tokens == 6 * 40
-    # What was dropped was computed again.
+    # The tokens of preempted requests were computed again.
     assert stats.computed_tokens > sum(map(len, prompts)) + 6 * 39
     assert stats.prompt_tokens == sum(map(len, prompts))
     assert stats.blocks_used == 0
@@ -100,17 +100,17 @@ def test_requests_that_do_not_fit_together_are_preempted_and_lose_nothing(tiny: 
 
 def test_a_request_that_fills_the_cache_to_the_last_slot_is_served(tiny: Tiny) -> None:
     engine = tiny.engine(kv_cache_tokens=32)
-    # The last of the 23 tokens is never computed.
+    # 10 + 23 tokens fit into 32 slots, because the last token is never computed.
     assert alone(engine, make_prompt(10), greedy(23)) == alone(tiny.engine(), make_prompt(10), greedy(23))
     assert engine.stats().preemptions == 0
 
 
-def test_old_prefixes_make_room_for_new_requests(tiny: Tiny) -> None:
+def test_new_requests_evict_the_oldest_cached_prefixes(tiny: Tiny) -> None:
     engine = tiny.engine(kv_cache_tokens=64)
     for seed in range(6):
         prompt = make_prompt(40, seed=seed)
         assert alone(engine, prompt, greedy(8)) == alone(tiny.engine(), prompt, greedy(8))
     stats = engine.stats()
     assert (stats.preemptions, stats.cached_tokens, stats.blocks_used) == (0, 0, 0)
-    # The newest prefix is there still, the oldest went first.
+    # The newest prefix is still cached, but the oldest was evicted.
     assert [engine.generate(make_prompt(40, seed=seed), greedy(1))[0].num_cached_tokens for seed in (5, 0)] == [32, 0]

@@ -1,4 +1,4 @@
-"""The C++ kernels compute what float64 does, for every shape that they take."""
+"""The C++ kernels agree with float64 for every shape that they support."""
 
 import shutil
 import sys
@@ -25,11 +25,12 @@ from tests.unit.builders import make_plan, make_request
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
-# Products of bfloat16 are exact in float32; what is left is the rounding of inputs to attention, and of outputs.
+# Products of bfloat16 numbers are exact in float32. The remaining errors are roundings of outputs and, in attention, of
+# probabilities.
 LINEAR_ERROR, ATTENTION_ERROR = 3e-3, 6e-3
 
 EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
-# Of more than the 256 tokens that are attended to at once.
+# Contexts of more than 256 tokens, which is the length of a part in the kernel.
 LONG = [(600, 1), (250, 20), (0, 300), (511, 2)]
 LAYERS = {
     "plain": {},
@@ -62,27 +63,27 @@ def test_rows_of_results_do_not_share_cache_sets() -> None:
     weight = torch.ops.inflight.pack_weight(random(64, 64))
     y = torch.ops.inflight.linear(random(1, 7, 64), weight)
     assert y.shape == (1, 7, 64)
-    assert y.stride(1) * y.itemsize % 128 == 64, "as lines of a cache have 64 bytes, an odd number of them"
-    assert torch.ops.inflight.linear(random(2, 7, 64), weight).is_contiguous(), "a model may view them as others"
+    assert y.stride(1) * y.itemsize % 128 == 64, "the distance must be an odd number of cache lines of 64 bytes"
+    assert torch.ops.inflight.linear(random(2, 7, 64), weight).is_contiguous(), "a model may view it in another shape"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 24, 25, 64, 100])
 @pytest.mark.parametrize(("inputs", "columns"), [(2, 32), (30, 64), (576, 960), (1536, 96)])
-def test_linear(rows: int, inputs: int, columns: int) -> None:
+def test_linear_agrees_with_float64(rows: int, inputs: int, columns: int) -> None:
     x, weight = random(rows, inputs), random(columns, inputs)
     y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
 
 
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 12, 13, 40])
-def test_a_row_comes_out_the_same_whatever_its_neighbours(rows: int) -> None:
+def test_the_result_of_a_row_does_not_depend_on_other_rows(rows: int) -> None:
     x, packed = random(rows, 576), torch.ops.inflight.pack_weight(random(352, 576))
     together = torch.ops.inflight.linear(x, packed)
     alone = torch.cat([torch.ops.inflight.linear(row[None], packed) for row in x])
     assert torch.equal(together, alone)
 
 
-def test_linear_reads_rows_that_lie_apart() -> None:
+def test_linear_reads_rows_that_are_not_contiguous() -> None:
     x, weight = random(5, 100)[:, 10:74], random(32, 64)
     y = torch.ops.inflight.linear(x, torch.ops.inflight.pack_weight(weight))
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
@@ -90,7 +91,7 @@ def test_linear_reads_rows_that_lie_apart() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 6, 7, 12, 13, 64])
 @pytest.mark.parametrize(("inputs", "columns"), [(2, 32), (30, 352), (1536, 96), (20_000, 32)])
-def test_linear_int8(rows: int, inputs: int, columns: int) -> None:
+def test_linear_int8_agrees_with_float64(rows: int, inputs: int, columns: int) -> None:
     x = random(rows, inputs) * torch.logspace(-6, 6, rows, dtype=torch.bfloat16)[:, None]
     weight, scales = rounded_to_int8(random(columns, inputs))
     y = torch.ops.inflight.linear_int8(x, torch.ops.inflight.pack_weight(weight), scales)
@@ -98,11 +99,11 @@ def test_linear_int8(rows: int, inputs: int, columns: int) -> None:
     assert max(error(mine, right) for mine, right in zip(y, wanted, strict=True)) < LINEAR_ERROR
 
 
-# More than a hundred rows: where sums of gates wait for the others, rows come in parts.
+# With more than 128 rows, the kernel computes the rows in parts, because it keeps the sums of the gates.
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 33, 100, 128, 129, 161, 300])
 @pytest.mark.parametrize(("inputs", "columns"), [(30, 32), (64, 96), (576, 352)])
 @pytest.mark.parametrize("int8", [False, True])
-def test_linear_silu_mul(rows: int, inputs: int, columns: int, int8: bool) -> None:
+def test_linear_silu_mul_agrees_with_float64(rows: int, inputs: int, columns: int, int8: bool) -> None:
     x, weight = random(rows, inputs), random(2 * columns, inputs) / inputs**0.5
     exact = weight.double()
     if int8:
@@ -118,13 +119,13 @@ def test_linear_silu_mul(rows: int, inputs: int, columns: int, int8: bool) -> No
     assert torch.equal(y, torch.cat([multiply(row[None]) for row in x]))
 
 
-def test_linear_silu_mul_takes_as_many_gates_as_others() -> None:
+def test_linear_silu_mul_refuses_an_odd_number_of_panels() -> None:
     packed = torch.ops.inflight.pack_weight(random(96, 64))
     with pytest.raises(RuntimeError, match="half of 3 panels"):
         torch.ops.inflight.linear_silu_mul(random(2, 64), packed)
 
 
-def test_weights_in_int8_are_off_by_half_a_step_at_most() -> None:
+def test_rounding_to_int8_changes_a_weight_by_at_most_half_a_step() -> None:
     weight = random(64, 100)
     weight[3] = 0
     whole, scales = rounded_to_int8(weight)
@@ -132,7 +133,7 @@ def test_weights_in_int8_are_off_by_half_a_step_at_most() -> None:
     assert ((whole * scales[:, None] - weight.float()).abs() <= 0.501 * scales[:, None]).all()
 
 
-def test_in_int8_what_is_not_finite_stays_in_its_row() -> None:
+def test_non_finite_numbers_affect_only_their_own_row_in_int8() -> None:
     x, (weight, scales) = random(4, 64), rounded_to_int8(random(32, 64))
     x[1, 5], x[2, 7], x[3] = float("nan"), float("-inf"), 0
     y = torch.ops.inflight.linear_int8(x, torch.ops.inflight.pack_weight(weight), scales)
@@ -148,19 +149,19 @@ def test_linear_takes_any_number_of_dimensions() -> None:
     assert torch.ops.inflight.linear(x[:0], packed).shape == (0, 3, 32)
 
 
-def test_siblings_compute_together_or_alone() -> None:
+def test_sibling_layers_are_right_in_any_order_of_calls() -> None:
     layers = [nn.Linear(64, columns, bias=bias, dtype=torch.bfloat16) for columns, bias in [(40, True), (32, False)]]
     group = PackedLinears(layers, WeightRoom(layers, int8=False))
     packed = [PackedLinear(layer, group, index) for index, layer in enumerate(layers)]
     x, other = random(1, 7, 64), random(1, 3, 64)
     with torch.inference_mode():
-        # As a model calls them; out of order; each with an input of its own; again with new numbers in an old input.
+        # The order of a model; the reverse order; different inputs; an input that one of them has seen before.
         for order in [(0, x), (1, x)], [(1, x), (0, x)], [(0, x), (1, other)], [(0, other), (1, other)]:
             for index, given in order:
                 assert error(packed[index](given), layers[index](given).double()) < 2 * LINEAR_ERROR
 
 
-def test_what_siblings_computed_is_not_kept() -> None:
+def test_sibling_layers_free_their_product_after_the_last_call() -> None:
     layers = [nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2)]
     group = PackedLinears(layers, WeightRoom(layers, int8=False))
     x = random(5, 64)
@@ -169,7 +170,7 @@ def test_what_siblings_computed_is_not_kept() -> None:
 
 
 class Sequences:
-    """Random sequences, one for each row of a case, and a cache that knows nothing of them yet."""
+    """A random sequence for each row of a case, and a cache that does not have their keys and values yet."""
 
     def __init__(self, case: Case) -> None:
         self.case, shape, size = case, case.shape, case.block_size
@@ -182,7 +183,7 @@ class Sequences:
         num_blocks = sum(-(-length // size) for length in lengths)
         (self._cache,) = kernel_attention.allocate([shape], num_blocks, size, torch.bfloat16, CPU)
         self._cache.keys.fill_(GARBAGE)
-        self._cache.values.fill_(float("nan"))  # What other requests left there.
+        self._cache.values.fill_(float("nan"))  # As if earlier requests had left NaN.
         free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(0)).tolist()
         self._requests = []
         for row, length in enumerate(lengths):
@@ -190,11 +191,14 @@ class Sequences:
             self._requests[-1].blocks = [free.pop() for _ in range(-(-length // size))]
 
     def attend(self, counts: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Attend for as many of each row's next tokens; no row for those of which there is none."""
-        shares = [(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
-        arrays = BatchArrays.of(make_plan(*shares), self.case.block_size)
+        """Compute attention for the next `counts[i]` tokens of each sequence i. Return the outputs by sequence.
+
+        A sequence with a count of 0 has no row in the batch.
+        """
+        scheduled = [(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
+        arrays = BatchArrays.of(make_plan(*scheduled), self.case.block_size)
         batch = RaggedBatch.on(CPU, arrays)
-        rows = [shares[share][0] for share in arrays.order]
+        rows = [scheduled[index][0] for index in arrays.order]
         flat = [
             torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in rows])
             for part in (self.query, self.keys, self.values)
@@ -217,7 +221,7 @@ class Sequences:
 
 @pytest.mark.parametrize("rows", [EVERYTHING, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("layer", LAYERS)
-def test_attention(layer: str, rows: Sequence[tuple[int, int]]) -> None:
+def test_attention_agrees_with_dense_attention(layer: str, rows: Sequence[tuple[int, int]]) -> None:
     case = Case(rows, **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
     sequences = Sequences(case)
     sequences.attend([past for past, _ in rows])
@@ -228,7 +232,7 @@ def test_attention(layer: str, rows: Sequence[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_attention_of_a_token_does_not_depend_on_those_computed_with_it(layer: str) -> None:
+def test_the_attention_of_a_token_does_not_depend_on_chunks_or_other_rows(layer: str) -> None:
     case = Case([(0, 300), (0, 9)], **{"shape": LayerShape(2, 32, 32), "block_size": 16, **LAYERS[layer]})
     whole = Sequences(case).attend([300, 9])
     chunked, chunks = Sequences(case), [(7, 9), (242, 0), (9, 0), (1, 0), (17, 0), (23, 0), (1, 0)]
@@ -239,7 +243,7 @@ def test_attention_of_a_token_does_not_depend_on_those_computed_with_it(layer: s
 
 @pytest.mark.parametrize("rows", [1, 3, 70])
 @pytest.mark.parametrize("width", [16, 64, 576])
-def test_rms_norm(rows: int, width: int) -> None:
+def test_rms_norm_agrees_with_float64(rows: int, width: int) -> None:
     x, weight = random(rows, 2, width)[:, 1], random(width)
     exact = x.double()
     wanted = exact / (exact.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
@@ -247,7 +251,7 @@ def test_rms_norm(rows: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 70])
-def test_add_rms_norm(rows: int) -> None:
+def test_add_rms_norm_equals_an_addition_and_rms_norm(rows: int) -> None:
     x, y, weight = random(1, rows, 64), random(1, rows, 128)[..., :64], random(64)
     normed, total = torch.ops.inflight.add_rms_norm(x, y, weight, 1e-6)
     assert torch.equal(total, x + y)
@@ -256,7 +260,7 @@ def test_add_rms_norm(rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 50])
 @pytest.mark.parametrize("width", [16, 40, 96])
-def test_silu_mul(rows: int, width: int) -> None:
+def test_silu_mul_agrees_with_float64(rows: int, width: int) -> None:
     both = random(1, rows, 2 * width + 8) * 5
     both[0, 0, :4] = torch.tensor([100.0, -100.0, 0.0, -0.0])
     gate, up = both[..., :width], both[..., -width:]
@@ -266,7 +270,7 @@ def test_silu_mul(rows: int, width: int) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])
 @pytest.mark.parametrize("width", [2, 20, 64])
-def test_rotate(tokens: int, width: int) -> None:
+def test_rotate_agrees_with_float64(tokens: int, width: int) -> None:
     x = random(1, tokens, 3, width + 4).transpose(1, 2)[..., 4:]
     cos, sin = random(1, 1, tokens, width), random(2, 1, tokens, width)[:1]
     left, right = x.double().chunk(2, dim=-1)
@@ -274,7 +278,7 @@ def test_rotate(tokens: int, width: int) -> None:
     assert error(torch.ops.inflight.rotate(x, cos, sin), wanted) < LINEAR_ERROR
 
 
-def test_norms_are_replaced_by_what_they_do() -> None:
+def test_norms_are_replaced_only_if_they_behave_like_rms_norm() -> None:
     class PlusOneRMSNorm(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -296,7 +300,7 @@ def test_norms_are_replaced_by_what_they_do() -> None:
     assert model["odd"] is odd
 
 
-def test_without_a_way_to_build_them_the_portable_path_serves(
+def test_loading_returns_false_and_logs_why_if_the_kernels_cannot_be_built(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
@@ -308,7 +312,7 @@ def test_without_a_way_to_build_them_the_portable_path_serves(
 
 
 @pytest.mark.parametrize("width", [1, 15, 16, 160, 49_152])
-def test_argmax(width: int) -> None:
+def test_argmax_agrees_with_torch_for_ties_infinities_and_nan(width: int) -> None:
     x = random(7, width + 3)[:, :width]
     x[1], x[2], x[3] = 2.0, float("-inf"), 0.0
     x[3, : width // 2] = -0.0

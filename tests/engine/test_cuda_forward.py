@@ -1,4 +1,7 @@
-"""An engine as on a GPU, without one: its attention interpreted, its recorded steps run again operator by operator."""
+"""The engine's forward pass for GPUs, tested without a GPU.
+
+The attention kernels run in an interpreter, and a captured step runs again operator by operator.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +21,7 @@ SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batche
 
 
 class Rerun:
-    """Records a step by keeping it, and counts how often each is run again, by its number of rows."""
+    """Captures a step by keeping its function. Counts the replays of each step by its number of rows."""
 
     def __init__(self) -> None:
         self.runs: dict[int, int] = {}
@@ -35,7 +38,7 @@ class Rerun:
 
 
 def as_on_a_gpu(tiny: Tiny, capture: Callable[..., Any]) -> Engine:
-    """An engine that attends with the kernels for GPUs and captures its steps."""
+    """An engine that uses the attention kernels for GPUs and captures its decodes."""
     plain = tiny.engine(**SETTINGS)
     windows = [layer.window for layer in plain.model.layers]
     forward = GraphedForward(EagerForward(plain.model.module, CUDA_KERNELS, windows), capture)
@@ -43,19 +46,19 @@ def as_on_a_gpu(tiny: Tiny, capture: Callable[..., Any]) -> Engine:
 
 
 @pytest.mark.slow
-def test_tokens_are_those_of_the_portable_path(tiny: Tiny) -> None:
+def test_captured_decodes_give_the_tokens_of_torch(tiny: Tiny) -> None:
     prompts = [make_prompt(length) for length in (1, 5, 17, 30, 33, 2)]
     params = [greedy(max_tokens) for max_tokens in (9, 2, 7, 4, 12, 15)]
     wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
-    record = Rerun()
-    engine = as_on_a_gpu(tiny, record)
-    assert list(record.runs) == [6, 4, 2, 1]
+    capture = Rerun()
+    engine = as_on_a_gpu(tiny, capture)
+    assert list(capture.runs) == [6, 4, 2, 1]
     assert tokens(engine.generate(prompts, params)) == wanted
-    # Full batches, batches with copies in them, and the last request alone.
-    assert all(record.runs.values())
+    # There were full batches, padded batches, and a batch with only the last request.
+    assert all(capture.runs.values())
 
 
-def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny) -> None:
+def test_a_model_that_cannot_be_captured_is_still_served(tiny: Tiny) -> None:
     def fail(step: Callable[[], torch.Tensor]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -63,14 +66,14 @@ def test_a_model_that_cannot_be_recorded_is_served(tiny: Tiny) -> None:
     assert tokens(as_on_a_gpu(tiny, fail).generate([make_prompt(5)], greedy(3))) == wanted
 
 
-def test_sizes_of_recordings() -> None:
+def test_graphs_are_captured_for_small_sizes_and_multiples_of_eight() -> None:
     assert sizes(1) == [1]
     assert sizes(5) == [1, 2, 4, 5]
     assert sizes(24) == [1, 2, 4, 8, 16, 24]
     assert sizes(1000)[-3:] == [240, 248, 256]
 
 
-def test_the_largest_step_has_all_tokens_and_samples_for_all(tiny: Tiny) -> None:
+def test_the_largest_step_has_as_many_tokens_and_sampled_rows_as_allowed(tiny: Tiny) -> None:
     engine = tiny.engine(block_size=16, max_num_seqs=6, max_num_batched_tokens=100)
     plan = memory.largest_plan(engine.config, engine.max_model_len)
     assert (plan.num_tokens, len(plan.sampling)) == (96, 6)

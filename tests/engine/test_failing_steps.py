@@ -1,4 +1,4 @@
-"""A forward pass that raises ends the requests of its step, and nothing else."""
+"""A forward pass that raises ends the requests of its step with an error. All other requests go on."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def fail_once(engine: Engine) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("steps", [0, 3], ids=["on prompts", "on decodes"])
-def test_it_ends_the_requests_of_its_step_alone(engine: Engine, fail_once: Callable[[], None], steps: int) -> None:
+def test_only_the_requests_of_the_failed_step_end(engine: Engine, fail_once: Callable[[], None], steps: int) -> None:
     expected = {name: alone(engine, prompt, greedy(8)) for name, prompt in PROMPTS.items()}
     for name, prompt in PROMPTS.items():
         engine.submit(prompt, greedy(8), request_id=name)
@@ -45,7 +45,7 @@ def test_it_ends_the_requests_of_its_step_alone(engine: Engine, fail_once: Calla
     assert {name: output.token_ids for name, output in drain(engine).items()} == {"c": expected["c"]}
 
 
-def test_the_next_requests_succeed_and_find_nothing_broken_in_the_cache(
+def test_the_next_requests_succeed_and_find_no_wrong_blocks_in_the_cache(
     tiny: Tiny, engine: Engine, fail_once: Callable[[], None]
 ) -> None:
     fail_once()
@@ -58,7 +58,7 @@ def test_the_next_requests_succeed_and_find_nothing_broken_in_the_cache(
     assert again.token_ids == alone(tiny.engine(), PROMPTS["a"], greedy(8))
 
 
-def test_a_layer_that_raises_halfway_through_is_no_different(tiny: Tiny, engine: Engine) -> None:
+def test_a_failure_in_a_later_layer_leaves_the_cached_prefix_intact(tiny: Tiny, engine: Engine) -> None:
     expected = alone(tiny.engine(), PROMPTS["b"], greedy(8))
     alone(engine, PROMPTS["b"][:16], greedy(1))
 
@@ -69,13 +69,13 @@ def test_a_layer_that_raises_halfway_through_is_no_different(tiny: Tiny, engine:
     handle = engine.model.module.model.layers[1].register_forward_pre_hook(fail)
     engine.submit(PROMPTS["b"], greedy(8), request_id="b")
     assert drain(engine)["b"].error == "ValueError: not this layer"
-    # What was cached before it is cached still, and is right.
+    # The blocks that were cached before are still cached and still correct.
     (again,) = engine.generate(PROMPTS["b"], greedy(8))
     assert again.num_cached_tokens == 16
     assert again.token_ids == expected
 
 
-def test_generate_raises(engine: Engine, fail_once: Callable[[], None]) -> None:
+def test_generate_raises_and_cancels_its_other_requests(engine: Engine, fail_once: Callable[[], None]) -> None:
     fail_once()
     with pytest.raises(RuntimeError, match=r"failed: RuntimeError: out of memory, say"):
         engine.generate(list(PROMPTS.values()), greedy(8))

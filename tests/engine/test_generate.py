@@ -1,4 +1,4 @@
-"""`generate`: a list of prompts in, a list of outputs in the same order out."""
+"""`generate` takes a list of prompts and returns a list of outputs in the same order."""
 
 import pytest
 
@@ -24,12 +24,12 @@ def test_outputs_come_in_the_order_of_the_prompts(engine: Engine) -> None:
     ]
 
 
-def test_one_set_of_parameters_serves_all_prompts(engine: Engine) -> None:
+def test_one_set_of_parameters_applies_to_all_prompts(engine: Engine) -> None:
     outputs = engine.generate(PROMPTS, greedy(4))
     assert [len(output.token_ids) for output in outputs] == [4] * 5
 
 
-def test_without_parameters_it_is_greedy_and_sixteen_tokens_long(engine: Engine) -> None:
+def test_without_parameters_an_output_is_greedy_and_has_sixteen_tokens(engine: Engine) -> None:
     assert tokens(engine.generate(PROMPTS)) == tokens(engine.generate(PROMPTS, greedy(16)))
 
 
@@ -47,7 +47,7 @@ def test_no_prompts_give_no_outputs(engine: Engine) -> None:
     assert engine.generate([]) == []
 
 
-def test_there_must_be_as_many_parameters_as_prompts(engine: Engine) -> None:
+def test_a_list_of_parameters_must_have_one_entry_per_prompt(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="params has 2 entries for 5 prompts"):
         engine.generate(PROMPTS, [greedy(4)] * 2)
     assert not engine.has_work
@@ -66,17 +66,17 @@ def test_the_progress_bar_counts_requests(engine: Engine, capfd: pytest.CaptureF
     assert "5/5" in capfd.readouterr().err
 
 
-def test_there_is_no_progress_bar_unless_asked_for(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_progress_bar_by_default(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     engine.generate(PROMPTS, greedy(2))
     assert capfd.readouterr().err == ""
 
 
-def test_more_prompts_than_the_queue_holds_are_served_all_the_same(tiny: Tiny) -> None:
+def test_more_prompts_than_the_queue_holds_are_served(tiny: Tiny) -> None:
     engine = tiny.engine(max_queue_size=2, max_num_seqs=2)
     assert tokens(engine.generate(PROMPTS, greedy(6))) == [alone(engine, prompt, greedy(6)) for prompt in PROMPTS]
 
 
-def test_requests_that_were_there_before_go_on(engine: Engine) -> None:
+def test_requests_that_were_submitted_before_generate_go_on(engine: Engine) -> None:
     expected = alone(engine, PROMPTS[1], greedy(40))
     engine.submit(PROMPTS[1], greedy(40), request_id="before")
     engine.step()
@@ -84,7 +84,7 @@ def test_requests_that_were_there_before_go_on(engine: Engine) -> None:
     assert drain(engine)["before"].token_ids == expected
 
 
-def test_an_output_of_another_request_that_ends_meanwhile_comes_with_the_next_step(engine: Engine) -> None:
+def test_another_request_that_finishes_during_generate_is_returned_by_the_next_step(engine: Engine) -> None:
     expected = alone(engine, PROMPTS[1], greedy(3))
     engine.submit(PROMPTS[1], greedy(3), request_id="other")
     engine.generate(PROMPTS[:1], greedy(12))
@@ -96,7 +96,7 @@ def test_an_output_of_another_request_that_ends_meanwhile_comes_with_the_next_st
     assert not engine.has_work
 
 
-def test_an_interrupt_ends_the_requests_of_generate_and_no_other(tiny: Tiny) -> None:
+def test_an_interrupt_ends_only_the_requests_of_generate(tiny: Tiny) -> None:
     engine = tiny.engine(max_num_seqs=3)
     expected = alone(engine, PROMPTS[1], greedy(12))
     engine.submit(PROMPTS[1], greedy(12), request_id="other")
@@ -129,12 +129,12 @@ def test_a_single_text_is_one_prompt(texts: Engine) -> None:
     assert len(texts.generate("The capital of France is", greedy(3))) == 1
 
 
-def test_the_text_is_that_of_the_tokens(texts: Engine) -> None:
+def test_the_text_is_the_decoded_tokens(texts: Engine) -> None:
     (output,) = texts.generate("Numbers in words: one, two,", greedy(8))
     assert output.text == texts.model.tokenizer.decode(output.token_ids, skip_special_tokens=True)
 
 
-def test_a_chat_is_answered_to_its_end(texts: Engine) -> None:
+def test_an_answer_to_a_chat_stops_at_the_end_of_its_turn(texts: Engine) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     (output,) = texts.generate(texts.chat_prompt_ids(messages), SamplingParams(max_tokens=20, temperature=0))
     assert "Paris" in output.text

@@ -1,4 +1,4 @@
-"""Reduced precision: outputs are finite and make sense, though not bit for bit those of float32."""
+"""In half precision, outputs are finite and plausible, though not bit for bit those of float32."""
 
 import math
 
@@ -11,16 +11,16 @@ from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt
 
 @pytest.fixture(scope="module")
 def bfloat16() -> Engine:
-    """What the default model's checkpoint is stored in."""
+    """The default model in bfloat16, the dtype of its checkpoint."""
     return make_engine(default_model(), dtype="auto", kv_cache_tokens=2048)
 
 
-def test_the_checkpoints_own_type_is_the_default(bfloat16: Engine) -> None:
+def test_dtype_auto_uses_the_dtype_of_the_checkpoint(bfloat16: Engine) -> None:
     assert str(bfloat16.model.dtype) == "torch.bfloat16"
 
 
-def test_well_known_facts_survive_rounding(bfloat16: Engine) -> None:
-    # Not a question, to which the model has several ways to begin an answer that are about as likely.
+def test_a_likely_answer_survives_rounding(bfloat16: Engine) -> None:
+    # The prompt is not a question, because an answer to a question could begin in several equally likely ways.
     (output,) = bfloat16.generate("The capital of France is", greedy(5, logprobs=2))
     assert output.logprobs is not None
     first, second = output.logprobs[0].top.values()
@@ -28,7 +28,7 @@ def test_well_known_facts_survive_rounding(bfloat16: Engine) -> None:
     assert output.text.startswith(" Paris")
 
 
-def test_ragged_batches_give_finite_logprobs_and_end(bfloat16: Engine) -> None:
+def test_requests_in_ragged_batches_finish_with_finite_logprobs(bfloat16: Engine) -> None:
     prompts = ["Hi", "The three primary colours are " * 6, "1, 2, 3, 4,", "Once upon a time"]
     params = [greedy(8, logprobs=5), SamplingParams(max_tokens=8, temperature=1.0, top_p=0.9, seed=1, logprobs=5)] * 2
     for output in bfloat16.generate(prompts, params):
@@ -39,7 +39,7 @@ def test_ragged_batches_give_finite_logprobs_and_end(bfloat16: Engine) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_preempted_and_chunked_requests_end_with_finite_logprobs(tiny: Tiny, dtype: str) -> None:
+def test_preempted_and_chunked_requests_finish_with_finite_logprobs(tiny: Tiny, dtype: str) -> None:
     engine = tiny.engine(dtype=dtype, kv_cache_tokens=96, max_num_batched_tokens=16)
     for seed in range(5):
         engine.submit(make_prompt(30 + seed, seed=seed), greedy(40, logprobs=1, ignore_eos=True), request_id=str(seed))

@@ -1,4 +1,4 @@
-"""`submit`, `step` and `cancel`: requests come and go while others run."""
+"""`submit`, `step` and `cancel`: requests join and leave the batch while others run."""
 
 import random
 
@@ -11,12 +11,12 @@ PROMPTS = {f"r{i}": make_prompt(length, seed=i) for i, length in enumerate((3, 5
 
 
 def grown(engine: Engine) -> dict[str, int]:
-    """Step once; how many tokens each request has by now that the step gave one."""
+    """Step once. Return the number of tokens of each request that got a token in this step."""
     return {output.request_id: len(output.token_ids) for output in engine.step()}
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_staggered_arrivals_get_the_tokens_that_they_get_alone(tiny: Tiny, seed: int) -> None:
+def test_requests_that_arrive_at_different_times_get_the_tokens_that_they_get_alone(tiny: Tiny, seed: int) -> None:
     rng = random.Random(seed)
     engine = tiny.engine(max_num_seqs=4, max_num_batched_tokens=24)
     expected = {name: alone(engine, prompt, greedy(12)) for name, prompt in PROMPTS.items()}
@@ -30,7 +30,7 @@ def test_staggered_arrivals_get_the_tokens_that_they_get_alone(tiny: Tiny, seed:
     assert engine.stats().blocks_used == 0
 
 
-def test_an_output_grows_by_a_token_a_step_and_stays_the_same_object(tiny: Tiny) -> None:
+def test_an_output_grows_by_one_token_per_step_and_stays_the_same_object(tiny: Tiny) -> None:
     engine = tiny.engine()
     engine.submit(make_prompt(10), greedy(3), request_id="a")
     (first,) = engine.step()
@@ -44,7 +44,7 @@ def test_an_output_grows_by_a_token_a_step_and_stays_the_same_object(tiny: Tiny)
     assert engine.step() == []
 
 
-def test_running_requests_get_a_token_in_every_step_that_computes_a_long_prompt(tiny: Tiny) -> None:
+def test_running_requests_get_a_token_in_each_step_while_a_long_prompt_is_computed(tiny: Tiny) -> None:
     engine = tiny.engine(max_num_batched_tokens=16)
     for name in ("a", "b"):
         engine.submit(make_prompt(4, seed=ord(name)), greedy(30), request_id=name)
@@ -53,13 +53,13 @@ def test_running_requests_get_a_token_in_every_step_that_computes_a_long_prompt(
     for step in range(2, 6):
         computed = engine.stats().computed_tokens
         assert grown(engine) == {"a": step, "b": step}
-        # Two decodes and 14 of the prompt's 60 tokens.
+        # Each step has two decodes and 14 of the prompt's 60 tokens.
         assert engine.stats().computed_tokens - computed == 16
     assert grown(engine) == {"a": 6, "b": 6, "long": 1}
     assert engine.stats().computed_tokens - computed == 16 + 2 + 4
 
 
-def test_a_newcomer_joins_the_very_next_step(tiny: Tiny) -> None:
+def test_a_new_request_joins_the_next_step(tiny: Tiny) -> None:
     engine = tiny.engine()
     engine.submit(make_prompt(5), greedy(10), request_id="a")
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_a_newcomer_joins_the_very_next_step(tiny: Tiny) -> None:
     assert engine.stats().running == 2
 
 
-def test_a_newcomer_takes_the_place_that_a_finished_request_leaves(tiny: Tiny) -> None:
+def test_a_waiting_request_is_admitted_once_another_has_finished(tiny: Tiny) -> None:
     engine = tiny.engine(max_num_seqs=2)
     for name, length in {"short": 2, "long": 9, "next": 4}.items():
         engine.submit(make_prompt(5, seed=length), greedy(length), request_id=name)
@@ -79,7 +79,7 @@ def test_a_newcomer_takes_the_place_that_a_finished_request_leaves(tiny: Tiny) -
     assert grown(engine) == {"long": 3, "next": 1}
 
 
-def test_requests_are_batched_in_one_forward_pass(tiny: Tiny) -> None:
+def test_each_step_is_one_forward_pass_for_all_requests(tiny: Tiny) -> None:
     engine = tiny.engine()
     passes = []
     engine.model.module.register_forward_pre_hook(lambda *_: passes.append(1))
@@ -87,7 +87,7 @@ def test_requests_are_batched_in_one_forward_pass(tiny: Tiny) -> None:
     assert len(passes) == engine.stats().steps == 10
 
 
-def test_cancelling_ends_a_running_request_and_leaves_its_neighbours_alone(tiny: Tiny) -> None:
+def test_cancelling_a_running_request_does_not_affect_the_others(tiny: Tiny) -> None:
     engine = tiny.engine()
     expected = {name: alone(engine, prompt, greedy(12)) for name, prompt in PROMPTS.items()}
     for name, prompt in PROMPTS.items():
@@ -103,7 +103,7 @@ def test_cancelling_ends_a_running_request_and_leaves_its_neighbours_alone(tiny:
     assert engine.stats().blocks_used == 0
 
 
-def test_cancelling_ends_a_waiting_request_before_it_was_ever_computed(tiny: Tiny) -> None:
+def test_a_cancelled_waiting_request_is_never_computed(tiny: Tiny) -> None:
     engine = tiny.engine(max_num_seqs=1)
     engine.submit(make_prompt(4), greedy(3), request_id="runs")
     engine.submit(make_prompt(6), greedy(3), request_id="waits")
@@ -114,7 +114,7 @@ def test_cancelling_ends_a_waiting_request_before_it_was_ever_computed(tiny: Tin
     assert engine.stats().prompt_tokens == 4
 
 
-def test_cancelling_within_a_prompt_gives_its_blocks_back(tiny: Tiny) -> None:
+def test_a_request_cancelled_during_its_prefill_frees_its_blocks(tiny: Tiny) -> None:
     engine = tiny.engine(max_num_batched_tokens=16)
     engine.submit(make_prompt(100), greedy(3), request_id="long")
     assert engine.step() == []
@@ -124,7 +124,7 @@ def test_cancelling_within_a_prompt_gives_its_blocks_back(tiny: Tiny) -> None:
     assert engine.stats().blocks_used == 0
 
 
-def test_cancelling_what_is_not_here_does_nothing(tiny: Tiny) -> None:
+def test_cancelling_an_unknown_or_finished_request_does_nothing(tiny: Tiny) -> None:
     engine = tiny.engine()
     engine.cancel("nobody")
     engine.submit(make_prompt(4), greedy(1), request_id="a")

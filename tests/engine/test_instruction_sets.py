@@ -1,4 +1,4 @@
-"""The kernels are built for what the processor has."""
+"""The kernels are built for an instruction set that the processor has."""
 
 import logging
 
@@ -25,17 +25,17 @@ AMX = BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
         (OLD, []),
     ],
 )
-def test_those_that_are_there_as_a_whole(flags: set[str], names: list[str]) -> None:
+def test_an_instruction_set_counts_only_if_all_of_its_flags_are_there(flags: set[str], names: list[str]) -> None:
     assert instruction_sets.sets_of(flags) == names
 
 
-def test_the_compiler_is_told() -> None:
+def test_the_compiler_flags_name_the_instruction_set() -> None:
     amx = instruction_sets.compiler_flags("AMX")
     assert {"-mavx512f", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"} <= set(amx)
     assert instruction_sets.compiler_flags("AVX2") == ["-mavx2", "-mfma"]
 
 
-def test_without_any_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_an_instruction_set_the_log_says_that_torch_serves(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert not kernels.load_kernels_for([])
     assert "this processor has no AVX2: torch's own operators serve" in caplog.text

@@ -1,4 +1,4 @@
-"""The cache's tensors: shaped as the layers ask, zero, and no burden on memory until they are written."""
+"""The tensors of the KV cache have the shapes of the layers, are zero, and take no memory until they are written."""
 
 import os
 from pathlib import Path
@@ -26,20 +26,20 @@ def test_every_layer_gets_tensors_of_its_own_shape(dtype: torch.dtype) -> None:
     assert {tensor.dtype for layer in (first, second) for tensor in (layer.keys, layer.values)} == {dtype}
 
 
-def test_all_is_zero() -> None:
+def test_a_new_cache_is_all_zero() -> None:
     for layer in allocate(SHAPES, 50, 16, torch.float32, CPU):
         assert not layer.keys.any()
         assert not layer.values.any()
 
 
-def test_the_bytes_of_a_token_are_those_that_its_slots_take() -> None:
+def test_bytes_per_token_is_the_size_of_the_tensors_divided_by_their_slots() -> None:
     layers = allocate(SHAPES, 10, 16, torch.bfloat16, CPU)
     taken = sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values))
     assert taken == 160 * bytes_per_token(SHAPES, torch.bfloat16)
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
-def test_memory_is_taken_only_when_written() -> None:
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux has /proc/self/statm")
+def test_memory_is_resident_only_once_it_is_written() -> None:
     before = resident_bytes()
     (layer,) = allocate([LayerShape(8, 128, 128)], 4096, 16, torch.float32, CPU)
     assert layer.keys.nbytes + layer.values.nbytes == 512 * 2**20
@@ -48,9 +48,9 @@ def test_memory_is_taken_only_when_written() -> None:
     assert resident_bytes() - before > 60 * 2**20
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux has /proc/self/statm")
 @pytest.mark.parametrize("seconds", [0.0, 600.0])
-def test_memory_is_prefaulted_for_as_long_as_there_is_time(seconds: float) -> None:
+def test_prefault_stops_when_its_time_is_over(seconds: float) -> None:
     layers = allocate([LayerShape(8, 128, 128)] * 2, 1024, 16, torch.float32, CPU)
     total = sum(tensor.nbytes for layer in layers for tensor in (layer.keys, layer.values))
     before = resident_bytes()
@@ -60,8 +60,8 @@ def test_memory_is_prefaulted_for_as_long_as_there_is_time(seconds: float) -> No
     assert not any(tensor.any() for layer in layers for tensor in (layer.keys, layer.values))
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="only Linux tells the resident memory so")
-def test_memory_is_given_back_with_the_cache() -> None:
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux has /proc/self/statm")
+def test_memory_is_freed_with_the_cache() -> None:
     before = resident_bytes()
     layers = allocate([LayerShape(8, 128, 128)], 1024, 16, torch.float32, CPU)
     layers[0].keys.fill_(1.0)
@@ -70,7 +70,7 @@ def test_memory_is_given_back_with_the_cache() -> None:
     assert resident_bytes() - before < 32 * 2**20
 
 
-def test_writing_puts_tokens_at_their_slots_and_nowhere_else() -> None:
+def test_a_write_changes_the_given_slots_and_no_others() -> None:
     (layer,) = allocate([LayerShape(2, 4, 3)], 3, 4, torch.float32, CPU)
     keys, values = torch.randn(3, 2, 4), torch.randn(3, 2, 3)
     slots = [9, 0, 7]

@@ -1,4 +1,4 @@
-"""Log-probabilities are those of transformers' logits, before penalties and temperature."""
+"""Log-probabilities equal those of transformers' logits, before penalties and temperature."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def engine(tiny: Tiny) -> Engine:
 
 
 def theirs(tiny: Tiny, output: RequestOutput) -> torch.Tensor:
-    """Log-probabilities [output tokens, vocabulary] by transformers."""
+    """Log-probabilities [output tokens, vocabulary] from transformers."""
     ids = torch.tensor([output.prompt_ids + output.token_ids])
     with torch.inference_mode():
         logits = tiny.module(ids).logits[0]
@@ -39,7 +39,7 @@ def test_greedy_tokens_rank_first(tiny: Tiny, engine: Engine) -> None:
         assert {entry.rank for entry in output.logprobs or ()} == {1}
 
 
-def test_penalties_temperature_and_limits_leave_them_alone(tiny: Tiny, engine: Engine) -> None:
+def test_penalties_temperature_and_limits_do_not_change_logprobs(tiny: Tiny, engine: Engine) -> None:
     params = SamplingParams(
         max_tokens=20,
         temperature=2.0,
@@ -57,26 +57,26 @@ def test_penalties_temperature_and_limits_leave_them_alone(tiny: Tiny, engine: E
     assert max(entry.rank for output in outputs for entry in output.logprobs or ()) > 3
 
 
-def test_zero_gives_the_chosen_token_alone(tiny: Tiny, engine: Engine) -> None:
+def test_logprobs_zero_reports_only_the_chosen_token(tiny: Tiny, engine: Engine) -> None:
     (output,) = engine.generate(PROMPTS[0], greedy(6, logprobs=0))
     assert_right(tiny, output, 0)
 
 
-def test_they_come_to_those_who_ask(tiny: Tiny, engine: Engine) -> None:
+def test_only_requests_that_ask_for_logprobs_get_them(tiny: Tiny, engine: Engine) -> None:
     outputs = engine.generate(PROMPTS, [greedy(8), greedy(8, logprobs=20), greedy(8, logprobs=1)])
     assert outputs[0].logprobs is None
     assert_right(tiny, outputs[1], 20)
     assert_right(tiny, outputs[2], 1)
 
 
-def test_asking_changes_no_token(engine: Engine) -> None:
+def test_asking_for_logprobs_changes_no_token(engine: Engine) -> None:
     for params in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}):
         plain = engine.generate(PROMPTS, SamplingParams(max_tokens=12, **params))
         asking = engine.generate(PROMPTS, SamplingParams(max_tokens=12, logprobs=4, **params))
         assert tokens(asking) == tokens(plain)
 
 
-def test_preemption_loses_and_repeats_none(tiny: Tiny) -> None:
+def test_preemption_neither_loses_nor_repeats_logprobs(tiny: Tiny) -> None:
     engine = tiny.engine(kv_cache_tokens=72)
     for output in engine.generate(PROMPTS, greedy(30, logprobs=2)):
         assert_right(tiny, output, 2)

@@ -1,4 +1,4 @@
-"""Models say with the C++ kernels, recorded or not, what they say without them."""
+"""Models give the same answers with the C++ kernels, traced or not, as without them."""
 
 import dataclasses
 from collections import Counter
@@ -25,19 +25,21 @@ def fast() -> Engine:
     return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
 
 
-def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: Engine, texts: Engine) -> None:
+def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, texts: Engine) -> None:
     assert fast.model.backend.name == "cpu kernels"
     assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
     slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
     assert slow.model.backend.name == "torch"
-    # From a few words on: after "the quick " alone any rounding to bfloat16 is off by 2 to 4, and hides the rest.
+    # Prompts have a few words, because after "the quick " alone, any rounding to bfloat16 changes the log-probability
+    # by 2 to 4, which hides all other errors.
     text = (
         "the quick brown fox jumps over a lazy dog while rain falls on distant hills. Paris is the capital of France, "
         "and its river is called the Seine. In winter the days are short; people read by the fire. Water boils at one "
         "hundred degrees, unless you are high up. def add(a, b): return a + b  # adds two numbers."
     )
     prompts = [text[:length] for length in range(20, len(text), 5)]
-    # The bias makes all three give the log-probability of the same token; they may not agree on the likeliest one.
+    # The bias makes all three engines report the log-probability of the same token. Without it, they may choose
+    # different ones.
     forced = [
         greedy(1, logprobs=0, logit_bias={output.token_ids[0]: 100.0}) for output in texts.generate(prompts, greedy(1))
     ]
@@ -47,7 +49,7 @@ def test_the_default_model_is_served_by_the_kernels_no_worse_than_without(fast: 
     assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
 
 
-def test_the_default_model_runs_without_python_and_with_every_kernel(fast: Engine) -> None:
+def test_the_default_model_is_traced_and_uses_every_kernel(fast: Engine) -> None:
     forward = fast.model.forward
     assert isinstance(forward, TracedForward)
     kinds = Counter(node.kind() for node in forward._graph.graph.nodes())
@@ -71,36 +73,37 @@ def test_nothing_is_compiled_while_serving(fast: Engine) -> None:
 
 
 def with_forward(engine: Engine, forward: ForwardPass) -> Engine:
-    """Another engine with the same model, run in another way."""
+    """Another engine with the same model and another forward pass."""
     return Engine(engine.config, dataclasses.replace(engine.model, forward=forward))
 
 
-# The values of deepseek_v3 are too narrow. Routers of mixtures decide by the last bit, which fused kernels round once.
-RECORDED = [(kind, fused) for kind in SERVED if kind != "deepseek_v3" for fused in (False, True)]
+# The kernels do not support deepseek_v3, whose values are too narrow.
+TRACED = [(kind, fused) for kind in SERVED if kind != "deepseek_v3" for fused in (False, True)]
 EXACT, ROUNDED = 1e-6, 0.03
 
 
+# Fused kernels round only once. In these two mixtures of experts, the last bit may then change a router's decision.
 @pytest.mark.parametrize(
-    ("kind", "fused"), [pair for pair in RECORDED if pair not in {("phimoe", True), ("gpt_oss", True)}]
+    ("kind", "fused"), [pair for pair in TRACED if pair not in {("phimoe", True), ("gpt_oss", True)}]
 )
-def test_recorded_models_say_what_their_code_says(kind: str, fused: bool, tmp_path: Path) -> None:
+def test_traced_models_give_the_logprobs_of_their_python_code(kind: str, fused: bool, tmp_path: Path) -> None:
     save_model(SERVED[kind].config, tmp_path)
-    recorded = make_engine(tmp_path, dtype="bfloat16", block_size=16)
-    model = recorded.model
+    traced = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    model = traced.model
     assert isinstance(model.forward, TracedForward)
     if not fused:
-        recorded = with_forward(recorded, TracedForward(model.module, model.layers))
+        traced = with_forward(traced, TracedForward(model.module, model.layers))
     windows = [layer.window for layer in model.layers]
-    in_python = with_forward(recorded, EagerForward(model.module, model.backend, windows))
+    in_python = with_forward(traced, EagerForward(model.module, model.backend, windows))
     prompts = [make_prompt(length) for length in (1, 2, 7, 16, 33, 50)]
     mine, theirs = (
         torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, greedy(1, logprobs=1))])
-        for engine in (recorded, in_python)
+        for engine in (traced, in_python)
     )
     assert torch.allclose(mine, theirs, atol=ROUNDED if fused else EXACT)
 
 
-def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:
+def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) -> None:
     engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization="int8")
     kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
     layers = len(engine.model.layers)
@@ -115,12 +118,12 @@ def test_the_default_model_in_int8_says_nearly_the_same(fast: Engine) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_kernels": False}])
-def test_int8_where_it_cannot_be_had_is_refused(tiny: Tiny, settings: dict[str, Any]) -> None:
+def test_int8_is_refused_where_the_kernels_do_not_serve(tiny: Tiny, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="quantization is 'int8', which needs a model in bfloat16"):
         tiny.engine(quantization="int8", **settings)
 
 
-def test_code_that_cannot_be_recorded_runs_in_python(
+def test_code_that_cannot_be_traced_runs_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = LlamaMLP.forward
@@ -133,11 +136,13 @@ def test_code_that_cannot_be_recorded_runs_in_python(
     monkeypatch.setattr(LlamaMLP, "forward", forward)
     save_model(SERVED["llama"].config, tmp_path)
     assert isinstance(make_engine(tmp_path, dtype="bfloat16", block_size=16).model.forward, EagerForward)
-    assert "the code of llama cannot be recorded and runs in Python: TypeError: not like this" in caplog.text
+    assert "the code of llama cannot be traced and runs in Python: TypeError: not like this" in caplog.text
 
 
-def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded would decide as it did for the example, whose tokens are all 0."""
+def test_code_whose_control_flow_depends_on_tensors_runs_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traced code would always take the branch of the example, whose tokens are all 0."""
     plain = LlamaMLP.forward
 
     def forward(self: LlamaMLP, x: torch.Tensor) -> torch.Tensor:
@@ -152,7 +157,7 @@ def test_code_that_decides_by_its_tokens_runs_in_python(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
-    """Nothing that torch promises; our kernels add up in one order, whatever the batch."""
+    """torch does not promise this. The kernels are batch-invariant: they add in the same order in every batch."""
     prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(12)]
     params = greedy(16, logprobs=1)
     small_steps = make_engine(
@@ -167,7 +172,7 @@ def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine)
             assert output.logprobs == other.logprobs
 
 
-def test_other_blocks_are_served_portably() -> None:
+def test_torch_attends_if_the_kernels_do_not_support_the_block_size() -> None:
     engine = make_engine(default_model(), dtype="bfloat16", block_size=8, kv_cache_tokens=512)
     assert engine.model.backend.name == "torch"
     assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())

@@ -1,4 +1,4 @@
-"""The C++ kernels for what is older than this processor, whose own test_cpu_kernels.py tests."""
+"""The C++ kernels for processors older than this one. test_cpu_kernels.py tests those for this processor."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ TESTS = Path(__file__).with_name("test_cpu_kernels.py")
 @pytest.mark.usefixtures("cpu_kernels")
 def test_the_kernels_for_older_processors_pass_the_same_tests(name: str) -> None:
     if name not in instruction_sets()[1:]:
-        pytest.skip("it is not older than this processor")
-    # In a process of its own, as a process holds one library of kernels.
+        pytest.skip("this processor has no newer instruction set, or lacks this one")
+    # The tests run in another process, because a process can load only one library of kernels.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.engine.older_processor", str(TESTS)]
     run = subprocess.run(
         command, env=os.environ | {"NEWEST": name}, capture_output=True, text=True, timeout=300, check=False

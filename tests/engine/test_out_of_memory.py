@@ -1,4 +1,4 @@
-"""A step that the device has too little memory for is tried again with fewer tokens; nobody notices but the log."""
+"""A step that runs out of device memory is tried again with fewer tokens. The outputs stay the same."""
 
 import pytest
 import torch
@@ -10,12 +10,12 @@ from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 
 
-def short_of_memory(engine: Engine, most: int) -> list[int]:
-    """Let layers fail on more than so many tokens; the list gets the sizes of the steps that did."""
+def short_of_memory(engine: Engine, max_tokens: int) -> list[int]:
+    """Make steps of more than `max_tokens` tokens fail. The returned list gets the size of each failed step."""
     failed: list[int] = []
 
     def check(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
-        if (count := arguments[0].shape[1]) > most:
+        if (count := arguments[0].shape[1]) > max_tokens:
             failed.append(count)
             raise torch.OutOfMemoryError(f"tried to allocate for {count} tokens")
 
@@ -23,18 +23,22 @@ def short_of_memory(engine: Engine, most: int) -> list[int]:
     return failed
 
 
-@pytest.mark.parametrize(("most", "failures"), [(30, [99, 49]), (3, [99, 49, 24, 12, 6]), (1, [99, 49, 24, 12, 6, 3])])
-def test_outputs_are_the_same(tiny: Tiny, most: int, failures: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "failures"), [(30, [99, 49]), (3, [99, 49, 24, 12, 6]), (1, [99, 49, 24, 12, 6, 3])]
+)
+def test_steps_are_halved_until_they_fit_and_outputs_stay_the_same(
+    tiny: Tiny, max_tokens: int, failures: list[int]
+) -> None:
     wanted = tokens(tiny.engine().generate(PROMPTS, greedy(12)))
     engine = tiny.engine()
-    failed = short_of_memory(engine, most)
+    failed = short_of_memory(engine, max_tokens)
     assert tokens(engine.generate(PROMPTS, greedy(12))) == wanted
     assert failed == failures
     assert engine.stats().blocks_used == 0
 
 
-def test_counters_never_fall(tiny: Tiny) -> None:
-    """Triton crashes where one does."""
+def test_no_counter_decreases_after_a_failed_step(tiny: Tiny) -> None:
+    """Triton crashes if a counter decreases."""
     engine = tiny.engine()
     for number, prompt in enumerate(PROMPTS):
         engine.submit(prompt, greedy(12), request_id=str(number))
@@ -53,7 +57,7 @@ def test_counters_never_fall(tiny: Tiny) -> None:
     assert engine.stats().budget_tokens < engine.stats().steps * engine.config.max_num_batched_tokens
 
 
-def test_too_many_decodes_are_preempted(tiny: Tiny) -> None:
+def test_decodes_that_do_not_fit_are_preempted(tiny: Tiny) -> None:
     wanted = tokens(tiny.engine().generate(PROMPTS, greedy(12)))
     engine = tiny.engine()
     for number, prompt in enumerate(PROMPTS):
@@ -66,7 +70,7 @@ def test_too_many_decodes_are_preempted(tiny: Tiny) -> None:
     assert engine.stats().preemptions == 2
 
 
-def test_a_step_that_cannot_be_smaller_fails(tiny: Tiny) -> None:
+def test_a_step_of_one_token_that_does_not_fit_ends_its_request_with_an_error(tiny: Tiny) -> None:
     engine = tiny.engine()
     short_of_memory(engine, 0)
     engine.submit([5], greedy(2), request_id="a")

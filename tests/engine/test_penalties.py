@@ -1,4 +1,4 @@
-"""Penalties change logits as transformers and OpenAI define them, each row by its own request."""
+"""Penalties change logits as transformers and OpenAI define them. Each row has the penalties of its own request."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
 
 
 def midway(**params: float) -> Request:
-    """A request that has some output already."""
+    """A request that already has some output."""
     request = make_request("r", PROMPT, max_tokens=99, **{**UNCUT, **params})
     request.append(OUTPUT)
     return request
@@ -34,13 +34,15 @@ def logits() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("penalty", [0.01, 0.7, 1.3, 5.0])
-def test_the_repetition_penalty_is_that_of_transformers(logits: torch.Tensor, penalty: float) -> None:
+def test_the_repetition_penalty_equals_that_of_transformers(logits: torch.Tensor, penalty: float) -> None:
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([PROMPT + OUTPUT]), logits.clone())
     torch.testing.assert_close(penalised(logits, midway(repetition_penalty=penalty)), theirs)
 
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.5, 0.0), (0.0, 0.4), (-2.0, 2.0), (1.5, -0.3)])
-def test_presence_and_frequency_count_the_output_alone(logits: torch.Tensor, presence: float, frequency: float) -> None:
+def test_presence_and_frequency_penalties_count_only_the_output(
+    logits: torch.Tensor, presence: float, frequency: float
+) -> None:
     expected = logits.clone()
     for token, times in Counter(OUTPUT).items():
         expected[0, token] -= presence + times * frequency
@@ -48,14 +50,14 @@ def test_presence_and_frequency_count_the_output_alone(logits: torch.Tensor, pre
     torch.testing.assert_close(shaped, expected)
 
 
-def test_the_repetition_penalty_comes_before_the_others(logits: torch.Tensor) -> None:
+def test_the_repetition_penalty_is_applied_before_the_others(logits: torch.Tensor) -> None:
     both = midway(repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25)
     halfway = penalised(logits, midway(repetition_penalty=1.5))
     expected = penalised(halfway, midway(presence_penalty=0.5, frequency_penalty=0.25))
     torch.testing.assert_close(penalised(logits, both), expected)
 
 
-def test_a_first_token_is_not_penalised_for_presence(logits: torch.Tensor) -> None:
+def test_the_first_output_token_has_no_presence_or_frequency_penalty(logits: torch.Tensor) -> None:
     request = asking(presence_penalty=2.0, frequency_penalty=2.0, position=5)
     torch.testing.assert_close(penalised(logits, request), logits)
 
@@ -67,7 +69,7 @@ def test_every_row_has_its_own_penalties(logits: torch.Tensor) -> None:
         torch.testing.assert_close(row[None], penalised(logits, request))
 
 
-def test_the_logits_handed_in_stay_as_they_are(logits: torch.Tensor) -> None:
+def test_penalties_do_not_change_the_given_tensor(logits: torch.Tensor) -> None:
     before = logits.clone()
     penalised(logits, midway(repetition_penalty=2.0, presence_penalty=1.0))
     assert torch.equal(logits, before)
@@ -81,7 +83,7 @@ def test_half_precision_logits_are_penalised_in_full_precision(logits: torch.Ten
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.8])
-def test_greedy_output_with_a_repetition_penalty_is_that_of_generate(tiny: Tiny, penalty: float) -> None:
+def test_greedy_output_with_a_repetition_penalty_equals_that_of_transformers(tiny: Tiny, penalty: float) -> None:
     prompt = make_prompt(20)
     ids = torch.tensor([prompt])
     theirs = tiny.module.generate(
@@ -92,7 +94,7 @@ def test_greedy_output_with_a_repetition_penalty_is_that_of_generate(tiny: Tiny,
     assert output.token_ids == theirs[0, 20:].tolist()
 
 
-def test_a_strong_presence_penalty_brings_more_different_tokens(tiny: Tiny) -> None:
+def test_a_strong_presence_penalty_gives_more_distinct_tokens(tiny: Tiny) -> None:
     plain, varied = tiny.engine().generate(
         [make_prompt(20)] * 2,
         [SamplingParams(max_tokens=60, temperature=0, presence_penalty=penalty) for penalty in (0.0, 2.0)],

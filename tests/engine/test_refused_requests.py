@@ -1,4 +1,4 @@
-"""A request that cannot be served is refused at the door, with the field, the value and the bound."""
+"""`submit` refuses a request that cannot be served. The message names the field, the value and the bound."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def shared(tiny: Tiny) -> Engine:
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    """An engine that must still work after the test, with nothing left in it."""
+    """An engine that must still work after the test and must have no requests left."""
     expected = alone(shared, PROMPT, greedy(5))
     yield shared
     assert not shared.has_work
@@ -66,13 +66,13 @@ def test_a_parameter_that_does_not_fit_the_model_is_refused(engine: Engine, para
     assert str(refusal.value) == says
 
 
-def test_messages_need_a_tokenizer(engine: Engine) -> None:
+def test_messages_are_refused_without_a_tokenizer(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="messages is given, but the model folder has no tokenizer"):
         engine.chat_prompt_ids([{"role": "user", "content": "Hi"}])
 
 
-def test_what_can_never_fit_the_cache_is_refused_with_the_numbers(engine: Engine) -> None:
-    """The last token is never computed, so the cache's 128 tokens serve 129."""
+def test_a_request_that_can_never_fit_the_cache_is_refused_with_the_numbers(engine: Engine) -> None:
+    """The last token is never computed, so a cache of 128 tokens serves 129."""
     assert len(alone(engine, PROMPT, greedy(119))) == 119
     with pytest.raises(InvalidRequest) as refusal:
         engine.submit(PROMPT, greedy(120))
@@ -87,16 +87,16 @@ def test_the_longest_prompt_and_output_that_fit_the_context_are_served(tiny: Tin
         assert len(output.token_ids) == 256 - length
 
 
-def test_what_the_request_leaves_open_is_cut_to_the_context(tiny: Tiny) -> None:
+def test_a_request_without_max_tokens_ends_at_the_context(tiny: Tiny) -> None:
     assert len(alone(tiny.engine(), make_prompt(250), SamplingParams(ignore_eos=True))) == 6
 
 
-def test_as_many_tokens_as_there_is_room_for(tiny: Tiny, engine: Engine) -> None:
+def test_max_tokens_of_minus_one_fills_the_context_or_the_cache(tiny: Tiny, engine: Engine) -> None:
     assert len(alone(tiny.engine(), make_prompt(200), greedy(-1, ignore_eos=True))) == 56
     assert len(alone(engine, PROMPT, greedy(-1, ignore_eos=True))) == 119
 
 
-def test_an_id_cannot_be_used_twice_at_a_time(engine: Engine) -> None:
+def test_a_request_id_can_be_used_again_only_after_its_request_has_finished(engine: Engine) -> None:
     engine.submit(PROMPT, greedy(3), request_id="a")
     with pytest.raises(InvalidRequest, match="request_id 'a' belongs to an unfinished request"):
         engine.submit(PROMPT, greedy(3), request_id="a")
@@ -105,7 +105,7 @@ def test_an_id_cannot_be_used_twice_at_a_time(engine: Engine) -> None:
     assert list(drain(engine)) == ["a"]
 
 
-def test_a_full_queue_says_so_and_takes_more_later(tiny: Tiny) -> None:
+def test_a_full_queue_refuses_requests_until_there_is_room(tiny: Tiny) -> None:
     engine = tiny.engine(max_queue_size=2)
     for _ in range(2):
         engine.submit(PROMPT, greedy(3))
@@ -116,7 +116,7 @@ def test_a_full_queue_says_so_and_takes_more_later(tiny: Tiny) -> None:
     assert len(drain(engine)) == 3
 
 
-def test_a_refusal_does_not_disturb_who_is_running(engine: Engine) -> None:
+def test_a_refusal_does_not_affect_running_requests(engine: Engine) -> None:
     expected = alone(engine, PROMPT, greedy(10))
     engine.submit(PROMPT, greedy(10), request_id="runs")
     engine.step()
@@ -125,7 +125,7 @@ def test_a_refusal_does_not_disturb_who_is_running(engine: Engine) -> None:
     assert drain(engine)["runs"].token_ids == expected
 
 
-def test_text_that_is_no_unicode_is_refused(texts: Engine) -> None:
+def test_text_that_is_not_valid_unicode_is_refused(texts: Engine) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
         texts.submit("half a pair: \ud800", greedy(3))
 
@@ -138,12 +138,12 @@ EXTREMES: dict[str, dict[str, Any]] = {
     "penalty over float32": {"temperature": 1.0, "repetition_penalty": 1e300},
     "penalty under float32": {"temperature": 1.0, "repetition_penalty": 1e-300},
     "top_k over any float": {"top_k": 10**400},
-    "least min_p": {"temperature": 1.0, "min_p": 5e-324},
+    "smallest min_p": {"temperature": 1.0, "min_p": 5e-324},
 }
 
 
 @pytest.mark.parametrize("name", EXTREMES)
-def test_an_extreme_value_is_refused_or_served_but_never_hurts_a_neighbour(tiny: Tiny, name: str) -> None:
+def test_an_extreme_value_is_refused_or_served_and_never_affects_another_request(tiny: Tiny, name: str) -> None:
     extreme = EXTREMES[name]
     engine = tiny.engine()
     expected = alone(engine, PROMPT, greedy(6))
@@ -160,8 +160,8 @@ def test_an_extreme_value_is_refused_or_served_but_never_hurts_a_neighbour(tiny:
     assert not set(finished["extreme"].token_ids) & {0, 159}
 
 
-def test_a_text_that_has_tokens_which_the_model_lacks_is_refused(tmp_path: Path) -> None:
-    """Some tokenizers have tokens added that nobody made room for in the weights."""
+def test_a_text_with_tokens_outside_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Some tokenizers have added tokens for which the model has no weights."""
     save_model(SERVED["llama"].config, tmp_path)
     PreTrainedTokenizerFast(tokenizer_object=byte_fallback()).save_pretrained(tmp_path)
     engine = make_engine(tmp_path)

@@ -1,4 +1,4 @@
-"""Tokens are drawn as their probabilities say, among those that top_k, top_p and min_p leave."""
+"""The sampler draws tokens by their probabilities after top_k, top_p and min_p."""
 
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ def draw(logits: torch.Tensor, requests: list[Request]) -> list[int]:
 
 
 def far_off(tokens: list[int], probabilities: np.ndarray) -> float:
-    """By how many of its standard deviations chi-square is over its mean."""
+    """The chi-square statistic of the tokens, as the number of standard deviations above its mean."""
     counts = np.bincount(tokens, minlength=len(probabilities))
     assert not counts[probabilities == 0].any(), "an excluded token was drawn"
     possible = probabilities > 0
@@ -48,7 +48,7 @@ CUTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("params", CUTS, ids=str)
-def test_each_token_comes_as_often_as_its_probability_says(params: dict[str, Any]) -> None:
+def test_each_token_is_drawn_as_often_as_its_probability_says(params: dict[str, Any]) -> None:
     requests = [asking(seed, **params) for seed in range(DRAWS)]
     tokens = draw(torch.tensor([LOGITS]).expand(DRAWS, -1), requests)
     limits = {name: value for name, value in params.items() if name != "temperature"}
@@ -60,12 +60,12 @@ def test_positions_of_one_request_are_drawn_independently() -> None:
     tokens = draw(torch.tensor([LOGITS]).expand(1500, -1), requests)
     probabilities = softmax(LOGITS)
     assert far_off(tokens, probabilities) < 4
-    # Nor does a token tell of the next one.
+    # Successive tokens are independent, too.
     pairs = [a * len(LOGITS) + b for a, b in pairwise(tokens)]
     assert far_off(pairs, np.outer(probabilities, probabilities).ravel()) < 4
 
 
-def test_a_vocabulary_too_large_to_select_from_is_drawn_from_just_as_well() -> None:
+def test_a_large_vocabulary_that_is_sorted_is_drawn_from_correctly() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3000, generator=generator) * 3
     for params in ({"top_k": 1500}, {"top_p": 0.6}, {"top_k": 1500, "top_p": 0.6}):
@@ -73,8 +73,8 @@ def test_a_vocabulary_too_large_to_select_from_is_drawn_from_just_as_well() -> N
         tokens = draw(logits.expand(500, -1), [asking(seed, **params) for seed in range(500)])
         assert (left[tokens] > 0).all()
         likely = left > 0.004
-        shares = np.bincount(tokens, minlength=3000)[likely] / 500
-        assert np.abs(shares - left[likely]).max() < 0.06
+        frequencies = np.bincount(tokens, minlength=3000)[likely] / 500
+        assert np.abs(frequencies - left[likely]).max() < 0.06
 
 
 distinct_logits = st.lists(st.integers(-80, 80), min_size=2, max_size=24, unique=True).map(
@@ -94,7 +94,7 @@ limits = st.fixed_dictionaries(
 @given(distinct_logits, limits, st.floats(0.1, 5.0))
 def test_no_excluded_token_is_ever_drawn(logits: list[float], limits: dict[str, Any], temperature: float) -> None:
     requests = [asking(seed, temperature=temperature, **limits) for seed in range(60)]
-    # A hair of slack for what the engine computes in float32.
+    # The limits are slightly looser here, because the engine computes in float32.
     slack = dict(limits)
     if "top_p" in limits:
         slack["top_p"] = limits["top_p"] + 1e-6
@@ -105,12 +105,12 @@ def test_no_excluded_token_is_ever_drawn(logits: list[float], limits: dict[str, 
 
 
 @pytest.mark.parametrize("limit", [{"top_k": 1}, {"top_p": 1e-300}, {"top_p": 5e-324}, {"min_p": 1.0}], ids=str)
-def test_the_tightest_limits_leave_the_likeliest_token(limit: dict[str, float]) -> None:
+def test_the_tightest_limits_leave_only_the_likeliest_token(limit: dict[str, float]) -> None:
     requests = [asking(seed, temperature=5.0, **limit) for seed in range(200)]
     assert draw(torch.tensor([LOGITS]).expand(200, -1), requests) == [6] * 200
 
 
-def test_tokens_that_just_reach_top_p_are_enough() -> None:
+def test_no_token_is_added_once_top_p_is_exactly_reached() -> None:
     requests = [asking(seed, top_p=0.5) for seed in range(100)]
     assert len(set(draw(torch.zeros(100, 2), requests))) == 1
 
@@ -124,7 +124,7 @@ def test_temperatures_near_zero_are_greedy(temperature: float) -> None:
 
 
 def test_half_precision_logits_are_drawn_from_in_full_precision() -> None:
-    """Cumulated in bfloat16, the probabilities of many equal tokens would come to a halt halfway."""
+    """In bfloat16, the cumulative probability of many equal tokens would stop increasing before it reaches 1."""
     logits = torch.zeros(1, 2000, dtype=torch.bfloat16)
     tokens = draw(logits.expand(1000, -1), [asking(seed) for seed in range(1000)])
     assert far_off([token // 100 for token in tokens], np.full(20, 0.05)) < 4
@@ -144,7 +144,7 @@ anything = st.fixed_dictionaries(
 
 @SAME_EVERY_RUN
 @given(st.lists(anything, min_size=2, max_size=5), st.integers(0, 2**32 - 1), st.sampled_from([50, 2500]))
-def test_a_row_gets_the_same_token_whatever_its_neighbours_ask_for(
+def test_the_token_of_a_row_does_not_depend_on_the_parameters_of_other_rows(
     params: list[dict[str, Any]], seed: int, vocabulary: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -155,7 +155,7 @@ def test_a_row_gets_the_same_token_whatever_its_neighbours_ask_for(
 
 
 @pytest.mark.parametrize("neighbour", [{"top_k": 2}, {"top_k": 900}, {"top_k": 1500}, {"top_p": 0.9}], ids=str)
-def test_equally_likely_tokens_keep_their_order_beside_any_neighbour(neighbour: dict[str, Any]) -> None:
+def test_the_order_of_equally_likely_tokens_does_not_depend_on_other_rows(neighbour: dict[str, Any]) -> None:
     """Logits in half precision are often equal."""
     generator = torch.Generator().manual_seed(0)
     logits = (torch.randn(40, 2000, generator=generator) * 4).round().bfloat16()
@@ -163,3 +163,12 @@ def test_equally_likely_tokens_keep_their_order_beside_any_neighbour(neighbour: 
         request = asking(seed=row, top_k=60)
         (token,) = draw(logits[row : row + 1], [request])
         assert draw(logits[row : row + 2], [request, asking(**neighbour)])[0] == token
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_with_all_tokens_forbidden_gives_no_token_and_the_others_do(temperature: float) -> None:
+    logits = torch.tensor([LOGITS, [-torch.inf] * len(LOGITS), LOGITS])
+    batch = batch_of([asking(temperature=temperature, seed=1) for _ in range(3)])
+    first, forbidden, last = sample(logits, batch)
+    assert forbidden.token_ids == ()
+    assert first.token_ids == last.token_ids != ()

@@ -1,4 +1,4 @@
-"""A seeded sample depends on the request alone: not on neighbours, chunks, preemption or what is cached."""
+"""A seeded sample depends only on its request, not on other requests, chunks, preemption or the prefix cache."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def sampling(kind: str, seed: int = 7, max_tokens: int = 24) -> SamplingParams:
 
 @pytest.fixture(scope="module")
 def expected(tiny: Tiny) -> dict[str, list[int]]:
-    """Each kind of request in an engine of its own."""
+    """The tokens of each kind of request, alone in a new engine."""
     return {kind: alone(tiny.engine(), PROMPT, sampling(kind)) for kind in KINDS}
 
 
@@ -41,13 +41,13 @@ def test_the_same_seed_gives_the_same_tokens(tiny: Tiny, expected: dict[str, lis
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_seeds_give_other_tokens(tiny: Tiny, kind: str) -> None:
+def test_different_seeds_give_different_tokens(tiny: Tiny, kind: str) -> None:
     engine = tiny.engine()
     samples = [tuple(alone(engine, PROMPT, sampling(kind, seed))) for seed in (0, 1, 7, 2**32, 2**64 - 1)]
     assert len(set(samples)) == len(samples)
 
 
-def test_without_a_seed_no_two_samples_are_alike(tiny: Tiny) -> None:
+def test_without_a_seed_two_samples_differ(tiny: Tiny) -> None:
     params = SamplingParams(max_tokens=24, temperature=1.0)
     first, second = tokens(tiny.engine().generate([PROMPT] * 2, params))
     assert first != second
@@ -55,7 +55,7 @@ def test_without_a_seed_no_two_samples_are_alike(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("others", [*KINDS, "greedy"])
-def test_neighbours_do_not_matter_whatever_they_ask_for(
+def test_a_sample_does_not_depend_on_the_other_requests(
     tiny: Tiny, expected: dict[str, list[int]], kind: str, others: str
 ) -> None:
     engine = tiny.engine()
@@ -65,20 +65,26 @@ def test_neighbours_do_not_matter_whatever_they_ask_for(
     assert outputs[-1].token_ids == expected[kind]
 
 
-def test_all_kinds_together_give_what_each_gives_alone(tiny: Tiny, expected: dict[str, list[int]]) -> None:
+def test_all_kinds_of_sampling_in_one_batch_give_the_tokens_of_each_alone(
+    tiny: Tiny, expected: dict[str, list[int]]
+) -> None:
     outputs = tiny.engine().generate([PROMPT] * len(KINDS), [sampling(kind) for kind in KINDS])
     assert dict(zip(KINDS, tokens(outputs), strict=True)) == expected
 
 
 @pytest.mark.parametrize("budget", [1, 7, 64, 2048])
-def test_chunks_do_not_matter(tiny: Tiny, expected: dict[str, list[int]], budget: int) -> None:
+def test_a_sample_does_not_depend_on_the_chunks_of_its_prompt(
+    tiny: Tiny, expected: dict[str, list[int]], budget: int
+) -> None:
     engine = tiny.engine(max_num_batched_tokens=budget)
     assert alone(engine, PROMPT, sampling("plain")) == expected["plain"]
     assert engine.stats().steps == -(-45 // budget) + 23
 
 
 @pytest.mark.parametrize("caching", [True, False])
-def test_cached_prefixes_do_not_matter(tiny: Tiny, expected: dict[str, list[int]], caching: bool) -> None:
+def test_a_sample_does_not_depend_on_the_prefix_cache(
+    tiny: Tiny, expected: dict[str, list[int]], caching: bool
+) -> None:
     engine = tiny.engine(enable_prefix_caching=caching)
     for _ in range(2):
         assert alone(engine, PROMPT, sampling("plain")) == expected["plain"]
@@ -86,7 +92,7 @@ def test_cached_prefixes_do_not_matter(tiny: Tiny, expected: dict[str, list[int]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_preemption_does_not_matter(tiny: Tiny, expected: dict[str, list[int]], kind: str) -> None:
+def test_a_sample_does_not_depend_on_preemption(tiny: Tiny, expected: dict[str, list[int]], kind: str) -> None:
     engine = tiny.engine(kv_cache_tokens=120)
     prompts = {str(seed): make_prompt(45, seed=seed) for seed in range(3)} | {"ours": PROMPT}
     for name, prompt in prompts.items():

@@ -1,4 +1,4 @@
-"""Stop strings end an output in its text, wherever tokens begin and end."""
+"""Stop strings end an output at any character of its text, also within a token."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ def test_the_text_ends_before_the_stop_string(engine: Engine, whole: RequestOutp
     assert output.finish_reason == "stop"
 
 
-def test_the_last_token_is_the_one_that_completed_it(engine: Engine, whole: RequestOutput) -> None:
+def test_the_last_token_is_the_one_that_completes_the_stop_string(engine: Engine, whole: RequestOutput) -> None:
     stop = whole.text[20:27]
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=[stop], logprobs=0))
     assert output.token_ids == whole.token_ids[: len(output.token_ids)]
@@ -47,28 +47,28 @@ def test_the_last_token_is_the_one_that_completed_it(engine: Engine, whole: Requ
     assert len(output.logprobs or ()) == len(output.token_ids)
 
 
-def test_of_several_the_first_to_complete_counts(engine: Engine, whole: RequestOutput) -> None:
+def test_of_several_stop_strings_the_first_to_be_complete_counts(engine: Engine, whole: RequestOutput) -> None:
     stops = ["never said", whole.text[35:42], whole.text[15:22]]
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=stops))
     assert output.text == whole.text[: whole.text.index(stops[2])]
 
 
-def test_one_that_is_only_begun_at_the_end_is_shown(engine: Engine, whole: RequestOutput) -> None:
+def test_an_incomplete_stop_string_at_the_end_is_part_of_the_text(engine: Engine, whole: RequestOutput) -> None:
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=[whole.text[-4:] + "\N{SNOWMAN}"]))
     assert (output.text, output.finish_reason) == (whole.text, "length")
 
 
-def test_one_in_the_prompt_does_not_count(engine: Engine, whole: RequestOutput) -> None:
+def test_a_stop_string_in_the_prompt_does_not_count(engine: Engine, whole: RequestOutput) -> None:
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=["Once upon"]))
     assert output.text == whole.text
 
 
-def test_one_that_the_last_token_completes_counts_as_a_stop(engine: Engine, whole: RequestOutput) -> None:
+def test_a_stop_string_that_ends_at_max_tokens_counts_as_a_stop(engine: Engine, whole: RequestOutput) -> None:
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=[whole.text[-3:]]))
     assert output.finish_reason == "stop"
 
 
-def test_neighbours_go_on(engine: Engine, whole: RequestOutput) -> None:
+def test_a_stop_string_does_not_end_other_requests(engine: Engine, whole: RequestOutput) -> None:
     expected = [output.token_ids for output in engine.generate(OTHERS, greedy(LENGTH))]
     params = [greedy(LENGTH, stop=[whole.text[10:14]]), greedy(LENGTH), greedy(LENGTH)]
     stopped, *others = engine.generate([PROMPT, *OTHERS], params)
@@ -77,13 +77,13 @@ def test_neighbours_go_on(engine: Engine, whole: RequestOutput) -> None:
     assert {output.finish_reason for output in others} == {"length"}
 
 
-def test_min_tokens_holds_them_off(engine: Engine, whole: RequestOutput) -> None:
+def test_no_stop_string_counts_before_min_tokens(engine: Engine, whole: RequestOutput) -> None:
     stop = whole.text[5:9]
     (output,) = engine.generate(PROMPT, greedy(LENGTH, stop=[stop], min_tokens=LENGTH))
     assert output.text == whole.text
 
 
-def test_streamed_text_never_shows_a_part_of_one(engine: Engine, whole: RequestOutput) -> None:
+def test_streamed_text_never_has_a_part_of_the_stop_string(engine: Engine, whole: RequestOutput) -> None:
     stop = whole.text[20:32]
     engine.submit(PROMPT, greedy(LENGTH, stop=[stop]), request_id="a")
     shown = ""
@@ -95,7 +95,7 @@ def test_streamed_text_never_shows_a_part_of_one(engine: Engine, whole: RequestO
     assert shown == whole.text[: whole.text.index(stop)]
 
 
-def test_nothing_is_left_behind_after_generate(texts: Engine, whole: RequestOutput) -> None:
+def test_no_request_or_block_is_left_after_generate(texts: Engine, whole: RequestOutput) -> None:
     texts.generate([PROMPT] * 2, greedy(LENGTH, stop=[whole.text[10:14]]))
     assert not texts.has_work
     assert texts.stats().blocks_used == 0

@@ -1,4 +1,4 @@
-"""Attention over block tables is dense attention, whatever the batch, the blocks and the model's peculiarities."""
+"""Attention over block tables in torch agrees with dense attention for all batches, block sizes and model features."""
 
 import dataclasses
 
@@ -48,18 +48,18 @@ LAYERS = {
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_it_is_dense_attention(batch: str, layer: str, dtype: torch.dtype) -> None:
+def test_attention_agrees_with_dense_attention(batch: str, layer: str, dtype: torch.dtype) -> None:
     assert worst_error(Case(BATCHES[batch], **LAYERS[layer]), dtype) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 8, 16, 64])
-def test_the_size_of_blocks_does_not_matter(block_size: int) -> None:
+def test_attention_does_not_depend_on_the_block_size(block_size: int) -> None:
     for window in (None, 6):
         case = Case(BATCHES["everything"], block_size=block_size, window=window)
         assert worst_error(case, torch.float32) < 1e-5
 
 
-def test_where_the_blocks_lie_does_not_matter() -> None:
+def test_attention_does_not_depend_on_which_blocks_are_used() -> None:
     for seed in range(5):
         assert worst_error(Case(BATCHES["everything"], seed=seed), torch.float32) < 1e-5
 
@@ -74,12 +74,12 @@ rows = st.lists(
     max_size=8,
 )
 cases = st.builds(
-    lambda rows, kv_heads, share, widths, **others: Case(
-        rows, query_heads=kv_heads * share, shape=LayerShape(kv_heads, *widths), **others
+    lambda rows, kv_heads, group_size, widths, **others: Case(
+        rows, query_heads=kv_heads * group_size, shape=LayerShape(kv_heads, *widths), **others
     ),
     rows=rows,
     kv_heads=st.integers(1, 3),
-    share=st.integers(1, 3),
+    group_size=st.integers(1, 3),
     widths=st.tuples(st.sampled_from([4, 8, 12]), st.sampled_from([4, 8, 12])),
     block_size=st.integers(1, 17),
     window=st.one_of(st.none(), st.integers(1, 40)),
@@ -92,21 +92,21 @@ cases = st.builds(
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=60)
 @given(cases)
-def test_it_is_dense_attention_in_whatever_combination(case: Case) -> None:
+def test_attention_agrees_with_dense_attention_in_random_cases(case: Case) -> None:
     assert worst_error(case, torch.float32) < 1e-5
 
 
-def test_new_keys_and_values_are_in_the_cache_afterwards_and_nothing_else_but_blocks_begun_has_changed() -> None:
+def test_a_step_writes_its_own_slots_and_clears_partial_blocks_and_nothing_else() -> None:
     layer = Layer(Case([(3, 1), (0, 2)], block_size=4), torch.float32)
     layer.paged()
-    # 4 and 2 tokens of cache are known, of 5 blocks of 4; the rest of the block that the second row began is zero.
+    # The cache has 5 blocks of 4 slots. 4 and 2 slots have tokens. The 2 other slots of the second row's block are 0.
     garbage = (layer.cache.keys == 1000.0).all(dim=-1).all(dim=-1)
     zero = (layer.cache.values == 0).all(dim=-1).all(dim=-1)
     assert (garbage.sum(), zero.sum()) == (5 * 4 - 8, 2)
 
 
 def test_every_layer_has_its_own_cache_and_window() -> None:
-    """Two layers in turn, the first with a window of two tokens, the second without one."""
+    """The model calls two layers, the first with a window of two tokens, the second without a window."""
     shape = LayerShape(1, 2, 2)
     caches = allocate([shape, shape], 2, 4, torch.float32, CPU)
     request = make_request("a", 4)

@@ -235,3 +235,15 @@ def test_the_array_of_tables_grows_in_both_directions() -> None:
     assert array.gather([slots[1]], 602)[0, 2:].tolist() == [5] * 600
     array.give_back(slots[0])
     assert array.take() == slots[0]
+
+
+def test_a_table_that_a_step_reads_has_no_block_behind_the_chunk_that_the_step_computes() -> None:
+    tables = make_tables(num_blocks=32, block_size=4)
+    long, short = make_request("long", 22), make_request("short", 6)
+    for request in (long, short):
+        tables.admit(request, [])
+    found = tables.gather([long, short], [9, 6])
+    assert found[0].tolist() == long.blocks[:3]
+    assert found[1].tolist() == [*short.blocks, short.blocks[0]]
+    found = tables.gather([long, short], [3, 6])
+    assert found[0].tolist() == [long.blocks[0]] * 2

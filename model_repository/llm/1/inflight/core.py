@@ -20,7 +20,7 @@ from inflight.trace import StepRecord, Trace
 
 logger = logging.getLogger(__name__)
 
-NOT_A_NUMBER = "the model's logits are not numbers"
+NO_TOKEN = "no token can be chosen: the model's logits are not numbers, or all tokens are forbidden"
 
 
 class Runner(Protocol):
@@ -253,7 +253,7 @@ class EngineCore:
                 token_ids,
                 result.logprobs[: len(token_ids)],
                 reason,
-                None if token_ids else NOT_A_NUMBER,
+                None if token_ids else NO_TOKEN,
             )
             for (request, token_ids, reason), result in zip(committed, results, strict=True)
         ]

@@ -20,6 +20,6 @@ class StepResult:
     """The new tokens of one request, in sequence order."""
 
     token_ids: Sequence[int]
-    """Empty if the logits are not numbers, so that no token could be chosen."""
+    """Empty if no token could be chosen: the logits are not numbers, or all tokens are forbidden."""
     logprobs: Sequence[TokenLogprobs] = ()
     """One entry for each of `token_ids` if the request asked for them, else empty."""

@@ -143,12 +143,17 @@ class BlockTables:
         request.num_computed = 0
         self.forget_swapped(request)
 
-    def gather(self, requests: Sequence[Request], longest: int) -> NDArray[np.int64]:
-        """Return the tables of requests, [R, blocks], with as many blocks as `longest` tokens take.
+    def gather(self, requests: Sequence[Request], ends: Sequence[int]) -> NDArray[np.int64]:
+        """Return the tables of requests, [R, blocks]. Row i ends with the block of token `ends[i] - 1`.
 
-        A shorter table is padded with its first block, so that a step reads only data of the request itself.
+        A row is padded with its first block. So a step reads only data of the request itself, and no block that is not
+        written yet: it may hold NaN, which attention cannot mask.
         """
-        return self._array.gather([request.slot for request in requests], self.blocks_for(longest))
+        tables = self._array.gather([request.slot for request in requests], self.blocks_for(max(ends, default=0)))
+        for row, (request, end) in enumerate(zip(requests, ends, strict=True)):
+            if end < len(request.token_ids):  # It holds blocks for later chunks, too.
+                tables[row, self.blocks_for(end) :] = tables[row, 0]
+        return tables
 
     # -- swapping ----------------------------------------------------------------------------------------------------
 

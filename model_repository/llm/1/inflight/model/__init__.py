@@ -1,1 +1,1 @@
-"""The tensors: loading, ragged batches, attention over pages, sampling."""
+"""Everything that handles tensors: model loading, ragged batches, paged attention and sampling."""

@@ -1,4 +1,4 @@
-"""A plan laid end to end as plain arrays, on no device yet."""
+"""The arrays of a step's batch in numpy, before they are copied to a device."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -13,52 +13,54 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchArrays:
-    """The rows of a plan in one flat row of tokens, without padding. R rows, T tokens, S sampled rows; all int64.
+    """The requests of a plan as rows of one flat batch without padding: R rows, T tokens, S sampled rows, all int64.
 
     tokens   [ a a a | b | c | d d d d d ]
     query_starts 0   3   4   5           10
 
-    Rows of one token come first, the shortest context before longer ones, which suits attention.
+    Rows of one token come first, ordered by context length, so that attention can group rows of similar length.
     """
 
     order: Ints
-    """[R], which of the plan's shares each row is."""
+    """[R], the index of each row's request in `StepPlan.scheduled`."""
     token_ids: Ints
     """[T]."""
     positions: Ints
-    """[T], place of each token in its sequence."""
+    """[T], position of each token in its sequence."""
     slots: Ints
-    """[T], `block * block_size + offset` that takes the token's key and value."""
+    """[T], the slot of each token's key and value: `block * block_size + offset`."""
     partial_blocks: Ints
-    """[blocks], those of which this step writes the first slot but not the last. What else they hold is of requests
-    that are gone."""
+    """[blocks], the blocks whose first slot this step writes, but not their last.
+
+    Their other slots hold data of requests that have ended.
+    """
     block_tables: Ints
-    """[R, blocks], what the step reads and writes, each row padded with its own first block."""
+    """[R, blocks], the blocks that the step reads and writes. Each row is padded with its own first block."""
     query_starts: Ints
-    """[R + 1], borders of the rows."""
+    """[R + 1], row r has the tokens from `query_starts[r]` up to `query_starts[r + 1]`."""
     context_lens: Ints
-    """[R], cached and new tokens together."""
+    """[R], the number of cached and new tokens of each row."""
     logit_rows: Ints
-    """[S], the tokens whose logits are sampled, in the order of `StepPlan.sampling`."""
+    """[S], the indices of the tokens whose logits are sampled, in the order of `StepPlan.sampling`."""
 
     @classmethod
     def of(cls, plan: StepPlan, block_size: int) -> "BatchArrays":
-        """Lay out a plan of at least one share."""
-        shares = plan.scheduled
-        lengths = np.array([len(share.token_ids) for share in shares])
-        firsts = np.array([share.first for share in shares])
+        """Lay out a plan, which must schedule at least one request."""
+        scheduled = plan.scheduled
+        lengths = np.array([len(s.token_ids) for s in scheduled])
+        firsts = np.array([s.first for s in scheduled])
         order = np.lexsort((firsts, lengths > 1))
         lengths, firsts, tables = lengths[order], firsts[order], plan.block_tables[order]
         ends = firsts + lengths
         borders = np.concatenate(([0], np.cumsum(lengths)))
-        rows = np.repeat(np.arange(len(shares)), lengths)
+        rows = np.repeat(np.arange(len(scheduled)), lengths)
         positions = np.arange(borders[-1]) + np.repeat(firsts - borders[:-1], lengths)
         blocks, offsets = np.divmod(positions, block_size)
         blocks = tables[rows, blocks]
         partial = blocks[(offsets == 0) & (positions + block_size > ends[rows])]
         last_tokens = np.empty_like(order)
         last_tokens[order] = borders[1:] - 1
-        token_ids = [shares[i].token_ids for i in order.tolist()]
+        token_ids = [scheduled[i].token_ids for i in order.tolist()]
         return cls(
             order=order,
             token_ids=np.fromiter(chain.from_iterable(token_ids), np.int64, len(rows)),
@@ -68,5 +70,5 @@ class BatchArrays:
             block_tables=tables,
             query_starts=borders,
             context_lens=ends,
-            logit_rows=last_tokens[[share.samples for share in shares]],
+            logit_rows=last_tokens[[s.samples for s in scheduled]],
         )

@@ -1,4 +1,4 @@
-"""One forward pass of a transformers model over a flat row of tokens."""
+"""The forward pass of a transformers model over a flat row of tokens."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,27 +14,29 @@ from inflight.model.ragged_batch import RaggedBatch
 
 
 class ForwardPass(Protocol):
-    """A model over a batch."""
+    """Runs a model over a batch."""
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Get ready for these caches, and no others from then on, for up to `max_rows` requests of up to `max_blocks`
-        blocks each. Nothing is in the caches yet."""
+        """Prepare for steps over `caches` with up to `max_rows` requests of up to `max_blocks` blocks each.
+
+        Call this while the caches are still empty. Later steps must use the same caches.
+        """
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
-        """Logits [S, vocabulary] of the tokens `rows` [S]; keys and values of all tokens go into `caches`."""
+        """Write keys and values of all tokens to `caches`. Return logits [S, vocabulary] of the tokens `rows` [S]."""
 
 
 @dataclass(frozen=True)
 class EagerForward:
-    """The model's own code, operator by operator, on any device."""
+    """Runs the model's own Python code on any device."""
 
     module: torch.nn.Module
     backend: AttentionBackend
     windows: Sequence[int | None]
-    """The sliding window of each attention call, in order; None for none."""
+    """The sliding window of each attention call, in order; None if it has none."""
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """See `ForwardPass`: nothing depends on them."""
+        """Do nothing: this forward pass works with any caches."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         with use_attention(self.backend.attend(batch, caches, self.windows)):
@@ -44,10 +46,10 @@ class EagerForward:
 def forward(
     module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Logits [S, vocabulary] of the tokens `rows` [S] of a flat row of tokens [T] at `positions` [T].
+    """Return logits [S, vocabulary] of the tokens `rows` [S], given `token_ids` [T] at `positions` [T].
 
-    `use_attention` sets the attention. The model's own head runs, for it may scale or cap logits; if the model allows
-    it, only on `rows`.
+    The caller chooses the attention with `use_attention`. The model's own head computes the logits, as it may scale or
+    cap them. It runs only on `rows` if the model has the argument `logits_to_keep`.
     """
     arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
     if takes(module, "logits_to_keep"):
@@ -58,5 +60,5 @@ def forward(
 
 
 def takes(module: torch.nn.Module, name: str) -> bool:
-    """Whether the model's forward has an argument of that name."""
+    """Whether the model's `forward` has an argument called `name`."""
     return name in inspect.signature(module.forward).parameters

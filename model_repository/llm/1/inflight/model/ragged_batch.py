@@ -11,7 +11,10 @@ from inflight.model.batch_arrays import BatchArrays
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """`BatchArrays` as tensors, with its shapes as numbers. R rows, T tokens, S sampled rows."""
+    """`BatchArrays` as tensors on the device, with the row borders as plain numbers. R rows, T tokens, S sampled rows.
+
+    The fields are explained there.
+    """
 
     token_ids: torch.Tensor
     """[T] int64."""
@@ -24,11 +27,11 @@ class RaggedBatch:
     block_tables: torch.Tensor
     """[R, blocks] int64."""
     query_starts: list[int]
-    """R + 1 borders of the rows."""
+    """R + 1 numbers."""
     context_lens: list[int]
-    """R lengths of cached and new tokens together."""
+    """R numbers."""
     num_single: int
-    """How many rows, all at the front, have one token."""
+    """The number of rows with a single token. They come first."""
     logit_rows: torch.Tensor
     """[S] int64."""
 
@@ -38,7 +41,7 @@ class RaggedBatch:
 
     @classmethod
     def on(cls, device: torch.device, arrays: BatchArrays) -> "RaggedBatch":
-        """Copy a batch to a device."""
+        """Copy the arrays of a batch to a device."""
 
         def put(array: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device)

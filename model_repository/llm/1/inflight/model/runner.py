@@ -1,4 +1,4 @@
-"""Runs the model over a plan: the cache's memory, the forward pass, sampling."""
+"""Runs the model over a step plan: swaps blocks, runs the forward pass and samples."""
 
 import logging
 
@@ -19,7 +19,7 @@ from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
 
-# Of the 20 that a start may take. In a virtual machine whose memory is slow to come that is one and a half gigabytes.
+# A part of the 20 seconds that a start may take. A virtual machine with slow memory prefaults 1.5 GB in this time.
 _PREFAULT_SECONDS = 3.0
 
 
@@ -27,7 +27,7 @@ class ModelRunner:
     """A loaded model with its KV cache.
 
     Raises:
-        ValueError: the memory does not suffice for one block.
+        ValueError: The memory does not suffice for one block.
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
@@ -48,13 +48,13 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[StepResult]:
-        """Compute a plan's tokens. See `Runner.run`."""
+        """Compute the scheduled tokens. See `Runner.run`."""
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         try:
             return self._compute(plan)
         except torch.OutOfMemoryError as error:
             reason = str(error)
-        # Not in the handler: there the error still holds the tensors of the step.
+        # Inside the handler, the traceback would keep the step's tensors alive and nothing could be freed.
         torch.cuda.empty_cache()
         raise OutOfMemory(reason)
 

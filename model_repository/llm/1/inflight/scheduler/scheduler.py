@@ -145,10 +145,10 @@ class Scheduler:
             num_decodes = len(scheduled)
         padding = self._batching.padding(num_decodes)
         out, into = self.tables.take_copies()
-        longest = max([first + len(token_ids) for _, first, token_ids, *_ in scheduled], default=0)
+        ends = [first + len(token_ids) for _, first, token_ids, *_ in scheduled]
         return StepPlan(
             tuple(scheduled),
-            self.tables.gather([each.request for each in scheduled], longest),
+            self.tables.gather([each.request for each in scheduled], ends),
             preempted=tuple(self._preempted),
             swapped_out=out,
             swapped_in=into,

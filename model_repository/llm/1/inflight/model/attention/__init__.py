@@ -1,1 +1,1 @@
-"""Attention over paged blocks: the hook into transformers, the backends, the reference in plain torch."""
+"""Attention over a paged KV cache: the hook into transformers, the backends and the reference in plain torch."""

@@ -1,4 +1,4 @@
-"""Which attention serves a model, and the layout of the cache that it wants."""
+"""The attention backends: each has an attention implementation and a layout of the KV cache."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from inflight.model.ragged_batch import RaggedBatch
 
 @dataclass(frozen=True)
 class AttentionBackend:
-    """How to attend, and over what."""
+    """Allocates a KV cache in its own layout and attends over it."""
 
     name: str
     allocate: Callable[[Sequence[LayerShape], int, int, torch.dtype, torch.device], list[LayerCache]]
     attend: Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], AttentionImpl]
     checked_block_size: int
-    """Block size that the self-check uses: the smallest that the backend takes, so that there are many."""
+    """Block size of the self-check: the smallest that the backend accepts, so that the prompts need many blocks."""
 
 
 def _cpu_attention(batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> AttentionImpl:
@@ -29,7 +29,7 @@ def _cpu_attention(batch: RaggedBatch, caches: Sequence[LayerCache], windows: Se
 
 
 def _cuda_attention(batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> AttentionImpl:
-    # Here, as torch for the CPU comes without the compiler of these kernels.
+    # The import is here because these kernels need the package triton, which torch for CPUs does not install.
     from inflight.model.cuda import kernel_attention
 
     return kernel_attention.KernelAttention(kernel_attention.BatchTensors.of(batch), caches, windows)

@@ -1,7 +1,8 @@
-"""Where transformers' own model code hands its attention over to us.
+"""The attention function that transformers' models call instead of their own.
 
-Models call one registered function for every layer. It gets no batch description from them (not every model passes
-extra keyword arguments on), so whoever runs a forward pass says beforehand who attends.
+Models call this one registered function in every layer. They cannot hand it a description of the batch, as not every
+model passes extra keyword arguments on. So the code that runs a forward pass sets the implementation beforehand, with
+`use_attention`.
 """
 
 import threading
@@ -18,10 +19,10 @@ NAME = "inflight"
 
 @dataclass(slots=True)
 class AttentionCall:
-    """What a layer asks for.
+    """The arguments of one layer's attention call.
 
     `query` is [1, query heads, tokens, key width], `key` [1, KV heads, tokens, key width] and `value`
-    [1, KV heads, tokens, value width]; the tokens are those of all requests in a row.
+    [1, KV heads, tokens, value width]. The tokens of all requests follow one another.
     """
 
     module: torch.nn.Module
@@ -30,24 +31,24 @@ class AttentionCall:
     value: torch.Tensor
     scaling: float
     window: int | None
-    """A token sees this many tokens, itself included; None: all before it."""
+    """How many tokens a token sees, including itself; None if it sees all tokens before it."""
     softcap: float | None
     sinks: torch.Tensor | None
-    """[query heads]: a logit per head that takes part in the softmax and adds no value."""
+    """[query heads], a logit per head that takes part in the softmax but has no value."""
     unexpected: dict[str, Any] = field(default_factory=dict)
-    """Arguments that are set and that we know nothing of."""
+    """Arguments that the model sets and that no backend supports."""
 
 
 class AttentionImpl(Protocol):
     """Computes attention for every layer of a forward pass."""
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Attention output, [1, tokens, query heads, value width]."""
+        """Return the attention output [1, tokens, query heads, value width]."""
 
 
 _active = threading.local()
 
-# Carry no meaning for the attention itself.
+# These arguments do not change the attention output.
 _HARMLESS = frozenset(
     {
         "dropout",
@@ -71,13 +72,13 @@ _HARMLESS = frozenset(
 
 
 @contextmanager
-def use_attention(who: AttentionImpl) -> Iterator[None]:
-    """Let `who` attend in forward passes of this thread."""
-    _active.who = who
+def use_attention(implementation: AttentionImpl) -> Iterator[None]:
+    """Use `implementation` in the forward passes of this thread."""
+    _active.implementation = implementation
     try:
         yield
     finally:
-        del _active.who
+        del _active.implementation
 
 
 def _attend(
@@ -107,7 +108,7 @@ def _attend(
         sinks=s_aux,
         unexpected=unexpected,
     )
-    return _active.who.attend(call), None
+    return _active.implementation.attend(call), None
 
 
 AttentionInterface.register(NAME, _attend)

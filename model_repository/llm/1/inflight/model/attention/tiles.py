@@ -1,4 +1,4 @@
-"""Cuts the rows of a batch into tiles of a few tokens, each of which a kernel attends for at once."""
+"""Cuts the rows of a batch into tiles of a few tokens. A kernel computes the attention of one tile at a time."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 def make_tiles(query_starts: Sequence[int], context_lens: Sequence[int], rows: range, tokens: int) -> NDArray[np.int64]:
     """Cut some rows of a batch into tiles of at most `tokens` tokens.
 
-    `query_starts` and `context_lens` are those of a RaggedBatch. Returns [tiles, 4]: row, first token, number of
-    tokens, place of the first token in its sequence.
+    `query_starts` and `context_lens` are those of a RaggedBatch. Returns [tiles, 4]: row, index of the first token in
+    the batch, number of tokens, position of the first token in its sequence.
     """
     borders, contexts = np.array(query_starts), np.array(context_lens)
     chosen = np.array(rows, dtype=np.int64)
@@ -18,5 +18,5 @@ def make_tiles(query_starts: Sequence[int], context_lens: Sequence[int], rows: r
     counts = -(-lengths[chosen] // tokens)
     row = np.repeat(chosen, counts)
     offsets = (np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)) * tokens
-    places = (contexts - lengths)[row] + offsets
-    return np.stack((row, borders[row] + offsets, np.minimum(tokens, lengths[row] - offsets), places), axis=1)
+    positions = (contexts - lengths)[row] + offsets
+    return np.stack((row, borders[row] + offsets, np.minimum(tokens, lengths[row] - offsets), positions), axis=1)

@@ -1,7 +1,7 @@
-"""Attention over block tables in plain torch: right for every model and device, and the reference for faster ones.
+"""Attention over block tables in plain torch: correct for every model and device, and the reference for the kernels.
 
-Rows of one query token (decodes) are gathered into groups of similar context length, rows of several (prompt chunks)
-go one by one; a group is one call of scaled_dot_product_attention.
+Each group of rows is one call of scaled_dot_product_attention. Rows of one query token (decodes) with similar context
+lengths form a group. Each row of several query tokens (a prompt chunk) is a group of its own.
 """
 
 import math
@@ -17,11 +17,11 @@ from inflight.model.ragged_batch import RaggedBatch
 
 
 class TorchAttention:
-    """AttentionImpl for one forward pass over `batch`: layer by layer, in the order in which the model calls.
+    """AttentionImpl for one forward pass over `batch`. The model must call `attend` once per layer, in order.
 
     Args:
-        caches: one per attention call of a forward pass, in order.
-        windows: the sliding window of each, None for none.
+        caches: One per attention call of a forward pass, in order.
+        windows: The sliding window of each attention call; None if it has none.
     """
 
     def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
@@ -31,10 +31,10 @@ class TorchAttention:
         self._groups = {window: list(_groups(batch, block_size, window, dtype)) for window in set(windows)}
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
+        """Write the call's keys and values into the layer's cache, then attend over the cached tokens of each row."""
         cache, window = next(self._layers)
         if len(self._partial_blocks):
-            # A hidden slot counts 0 times its content, which is NaN if that is NaN: one request must not spoil another.
+            # A masked slot has weight 0, but 0 times NaN is NaN: old data must not spoil the result of this request.
             cache.clear(self._partial_blocks)
         cache.write(self._slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))
         query = call.query[0].transpose(0, 1)
@@ -44,26 +44,26 @@ class TorchAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows that attend together: B rows of N tokens, where B or N is 1."""
+    """Rows whose attention is computed in one call: B rows of N tokens, where B or N is 1."""
 
     first: int
     last: int
-    """Borders of its B * N tokens in the flat row."""
+    """The group has the B * N tokens from `first` up to `last` of the flat row."""
     blocks: torch.Tensor
-    """[B, blocks], from the first block that some token of the group sees."""
+    """[B, blocks], starting with the first block that any token of the group sees."""
     num_keys: int
-    """K, how many of the gathered keys count."""
+    """K, the number of gathered keys in use."""
     bias: torch.Tensor | None
-    """[B, 1, N, K]: 0 where a query sees a key, -inf where not; None if plain causal attention is meant."""
+    """[B, 1, N, K], 0 where a query sees a key, -inf elsewhere; None for plain causal attention."""
 
 
 def _groups(batch: RaggedBatch, block_size: int, window: int | None, dtype: torch.dtype) -> Iterator[_Group]:
-    """Cut a batch into groups; single-token rows come with the shortest context first, so neighbours are alike."""
+    """Cut a batch into groups. Rows of one token are ordered by context length, so neighbours have similar lengths."""
     row = 0
     while row < len(batch.context_lens):
         end = row + 1
         if row < batch.num_single:
-            # No row is padded to more than twice its own context.
+            # This pads no row to more than twice its own context.
             longest = 2 * max(batch.context_lens[row], block_size)
             while end < batch.num_single and batch.context_lens[end] <= longest:
                 end += 1
@@ -92,13 +92,13 @@ def _group(batch: RaggedBatch, row: int, end: int, block_size: int, window: int 
 
 
 def _attend_group(query: torch.Tensor, cache: LayerCache, group: _Group, call: AttentionCall) -> torch.Tensor:
-    """Attention of a group's queries [B * N, query heads, key width]: [B * N, query heads, value width]."""
+    """Return [B * N, query heads, value width], the attention of a group's queries [B * N, query heads, key width]."""
     keys = _gather(cache.keys, group)
     values = _gather(cache.values, group)
     num_rows, num_kv_heads = keys.shape[:2]
     num_heads, width = query.shape[1:]
     if num_rows == query.shape[0]:
-        # One token a row: the query heads that share a KV head take the place of the tokens.
+        # With one token per row, the query heads of a KV head use the token dimension.
         grouped = query.view(num_rows, num_kv_heads, num_heads // num_kv_heads, width)
         causal = False
     else:
@@ -122,7 +122,7 @@ def _attend_group(query: torch.Tensor, cache: LayerCache, group: _Group, call: A
 
 
 def _gather(pages: torch.Tensor, group: _Group) -> torch.Tensor:
-    """[B, KV heads, K, width] out of [blocks, block size, KV heads, width]."""
+    """Gather [B, KV heads, K, width] from pages [blocks, block size, KV heads, width]."""
     rows, count = group.blocks.shape
     gathered = pages.index_select(0, group.blocks.reshape(-1))
     return gathered.view(rows, count * pages.shape[1], *pages.shape[2:])[:, : group.num_keys].transpose(1, 2)
@@ -137,10 +137,10 @@ def _attend_step_by_step(
     *,
     causal: bool,
 ) -> torch.Tensor:
-    """What scaled_dot_product_attention lacks: softcap (Gemma 2) and sinks (gpt-oss)."""
-    share = query.shape[1] // keys.shape[1]
-    if share > 1:
-        keys, values = keys.repeat_interleave(share, 1), values.repeat_interleave(share, 1)
+    """Attention with softcap (Gemma 2) and sinks (gpt-oss), which scaled_dot_product_attention lacks."""
+    group_size = query.shape[1] // keys.shape[1]
+    if group_size > 1:
+        keys, values = keys.repeat_interleave(group_size, 1), values.repeat_interleave(group_size, 1)
     scores = (query @ keys.transpose(-1, -2) * call.scaling).float()
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap

@@ -1,1 +1,1 @@
-"""The memory behind the KV cache: tensors, sizing, huge pages, host memory for swapped blocks."""
+"""The memory of the KV cache: tensors, sizing, huge pages and host memory for swapped blocks."""

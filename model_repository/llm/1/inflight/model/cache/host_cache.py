@@ -15,13 +15,18 @@ class HostCache:
     """Host memory for blocks of preempted requests."""
 
     def __init__(self, caches: Sequence[LayerCache], num_blocks: int) -> None:
-        """Room for `num_blocks` blocks of every layer of `caches`, laid out as there."""
+        """Allocate host memory for `num_blocks` blocks of every layer, in the layout of `caches`."""
         self.num_blocks = num_blocks
         self._caches = caches
         self._host = [LayerCache(_like(c.keys, num_blocks), _like(c.values, num_blocks)) for c in caches if num_blocks]
 
     def copy(self, out: Sequence[tuple[int, int]], into: Sequence[tuple[int, int]]) -> None:
-        """Copy out of the cache, pairs (block, host block), and then into it, pairs (host block, block)."""
+        """Copy blocks to the host, then others back.
+
+        Args:
+            out: Pairs (block, host block).
+            into: Pairs (host block, block).
+        """
         for pairs, sources, targets in ((out, self._caches, self._host), (into, self._host, self._caches)):
             if pairs:
                 source_blocks, target_blocks = torch.tensor(pairs, dtype=torch.int64).T
@@ -29,12 +34,12 @@ class HostCache:
                     source.copy_blocks(source_blocks, target, target_blocks)
 
     def seconds_per_block(self) -> float:
-        """How long copying a block takes, measured on blocks that are not in use yet."""
+        """Measure how long it takes to copy one block. Call this before any block is in use."""
         count = min(_TIMED_BLOCKS, self.num_blocks, self._caches[0].keys.shape[0])
         if count == 0:
             return 0.0
         pairs = [(i, i) for i in range(count)]
-        self.copy(pairs, pairs)  # The first time, memory is fetched from the system.
+        self.copy(pairs, pairs)  # The first copy also faults the memory in, so it is not timed.
         started = time.perf_counter()
         self.copy(pairs, pairs)
         return (time.perf_counter() - started) / (2 * count)

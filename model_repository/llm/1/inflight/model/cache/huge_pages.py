@@ -1,4 +1,4 @@
-"""Memory in huge pages, for what every step reads: small ones cost it time to translate addresses."""
+"""Memory in huge pages for weights and KV cache: every step reads them, and small pages cost it TLB misses."""
 
 import mmap
 
@@ -6,7 +6,7 @@ import torch
 
 
 def zeros_huge_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on the CPU they take memory only when first written, in huge pages where the system grants them."""
+    """Allocate zeros. On the CPU, memory is taken on the first write, in huge pages if the system grants them."""
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
     count = torch.Size(size).numel()

@@ -1,4 +1,4 @@
-"""How many blocks of KV cache the memory has room for."""
+"""Computes how many blocks the KV cache has."""
 
 import contextlib
 import logging
@@ -20,25 +20,27 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 
-_SHARE_OF_GPU, _SHARE_OF_HOST = 0.9, 0.2
+_GPU_FRACTION, _HOST_FRACTION = 0.9, 0.2
 
 
 def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
-    """As many blocks as configured, or as a share of the free memory holds; no more than requests could ever use.
+    """Return the configured number of blocks, else as many as fit into a fraction of the free memory.
+
+    In the second case it is at most as many as `max_num_seqs` requests of the longest context can use.
 
     Raises:
-        ValueError: the memory does not suffice for one block.
+        ValueError: The memory does not suffice for one block.
     """
     if config.kv_cache_tokens is not None:
         return config.kv_cache_tokens // config.block_size
     bytes_per_token = kv_tensors.bytes_per_token([layer.shape for layer in model.layers], model.dtype)
     free = _free_memory(model.device) - _largest_step_bytes(model, config)
-    share = config.kv_cache_memory_fraction or (_SHARE_OF_GPU if model.device.type == "cuda" else _SHARE_OF_HOST)
-    affordable = int(free * share) // (bytes_per_token * config.block_size)
+    fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
+    affordable = int(free * fraction) // (bytes_per_token * config.block_size)
     if affordable < 1:
         raise ValueError(
-            f"kv_cache_memory_fraction is {share}; of {free} bytes of free memory that is "
-            f"less than one block of {config.block_size} tokens at {bytes_per_token} bytes"
+            f"kv_cache_memory_fraction is {fraction}; this part of {free} bytes of free memory is less than "
+            f"one block of {config.block_size} tokens with {bytes_per_token} bytes each"
         )
     blocks = min(affordable, config.max_num_seqs * -(-model.max_model_len // config.block_size))
     tokens = blocks * config.block_size
@@ -51,7 +53,7 @@ def _free_memory(device: torch.device) -> int:
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    # What the kernel would give back under pressure counts as free too.
+    # Linux frees page caches when a process needs the memory, so they count as free.
     with contextlib.suppress(FileNotFoundError), open("/proc/meminfo") as meminfo:
         for line in meminfo:
             if line.startswith("MemAvailable:"):
@@ -60,7 +62,7 @@ def _free_memory(device: torch.device) -> int:
 
 
 def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:
-    """What a GPU needs besides weights and cache, seen by running the largest step; the CPU's share leaves room."""
+    """Measure what the largest step needs on a GPU besides weights and cache. The CPU's fraction leaves enough room."""
     if model.device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(model.device)
@@ -71,7 +73,7 @@ def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:
 
 @torch.inference_mode()
 def run_largest_step(model: LoadedModel, config: EngineConfig) -> int:
-    """Run a step of as many tokens, and as many sampled ones, as there may be; the bytes of the cache that it used."""
+    """Run a step with as many tokens and sampled rows as the configuration allows. Return the bytes of its cache."""
     plan = largest_plan(config, model.max_model_len)
     shapes = [layer.shape for layer in model.layers]
     blocks = plan.block_tables.size
@@ -82,10 +84,13 @@ def run_largest_step(model: LoadedModel, config: EngineConfig) -> int:
 
 
 def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:
-    """A plan of `max_num_batched_tokens` tokens that samples for `max_num_seqs` requests, as far as both can be had."""
+    """Make a plan that computes `max_num_batched_tokens` tokens and samples for `max_num_seqs` requests.
+
+    It has fewer tokens if they cannot be split evenly or would exceed `max_model_len`. No request is without a token.
+    """
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     length = min(config.max_num_batched_tokens // rows, max_model_len)
-    # What takes most memory to sample.
+    # These parameters take the most memory to sample.
     params = SamplingParams(temperature=1.0, top_p=0.9, top_k=0, min_p=0.0)
     requests = [Request(str(row), [0] * length, params, max_tokens=1, seed=0) for row in range(rows)]
     tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)

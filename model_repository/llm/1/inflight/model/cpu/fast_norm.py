@@ -1,4 +1,4 @@
-"""RMSNorm layers as one operator instead of six."""
+"""Replaces RMSNorm layers, which take six operators, by one kernel."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 _LANES = 16
-_TOLERANCE = 1e-2  # bfloat16 rounds twice in transformers' own layers, once here.
+_TOLERANCE = 1e-2  # transformers' own layers round to bfloat16 twice, the kernel once.
 
 
 class FastRMSNorm(nn.Module):
-    """`x / rms(x) * weight` over the last dimension, in float32 inside (Zhang and Sennrich, arXiv 1910.07467)."""
+    """`x / rms(x) * weight` over the last dimension, computed in float32 (Zhang and Sennrich, arXiv 1910.07467)."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         super().__init__()
@@ -18,15 +18,15 @@ class FastRMSNorm(nn.Module):
         self._eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., width], normalised."""
+        """Normalise x [..., width]."""
         y: torch.Tensor = torch.ops.inflight.rms_norm(x, self.weight, self._eps)
         return y
 
 
 def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Replace the layers that behave like an RMSNorm, with a weight or, as in Gemma, with one plus a weight.
+    """Replace the layers that behave like an RMSNorm, which multiplies by its weight or, as in Gemma, by 1 + weight.
 
-    What they do is tried, not guessed from their names. Returns what was replaced: parent, name in it, original.
+    A trial run decides whether a layer does. Returns parent, name in the parent and original of each replaced layer.
     """
     replaced = []
     for parent in list(module.modules()):
@@ -49,7 +49,7 @@ def _fast(norm: Any) -> FastRMSNorm | None:
     try:
         wanted = norm(x).float()
     except TypeError:
-        return None  # It takes more than one argument.
+        return None  # This norm needs more than one argument.
     for candidate in (weight.data, (1.0 + weight.data.float()).to(weight.dtype)):
         fast = FastRMSNorm(candidate, eps)
         if (fast(x).float() - wanted).norm() < _TOLERANCE * wanted.norm():

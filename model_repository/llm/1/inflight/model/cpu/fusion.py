@@ -1,11 +1,11 @@
-"""Runs of operators in a recorded graph that one of the CPU kernels does at once."""
+"""Fuses sequences of operators in a traced graph into single CPU kernels."""
 
 from typing import Any
 
 import torch
 
-# In the language of TorchScript's graphs; what a pattern's own inputs are is not looked at, constants among them. So
-# another formula may look the same, and whoever fuses compares results.
+# The patterns are in the language of TorchScript's graphs. The matcher does not check the inputs of a pattern, not even
+# constants, so another formula may match too. The caller must compare results before and after.
 _SILU_MUL = """
 graph(%gate, %up):
   %activated = aten::silu(%gate)
@@ -26,7 +26,7 @@ graph(%x, %packed, %widths, %last_dim):
 _LINEAR_INT8_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(%x, %packed)", "linear_int8(%x, %packed, %scales)").replace(
     "%packed, %widths", "%packed, %scales, %widths"
 )
-# The matcher begins with what makes the first result, which must be the last of the run.
+# The matcher starts at the operator of the first result, which must be the last operator of the pattern.
 _ADD_NORM = """
 graph(%x, %y, %one, %weight, %eps):
   %sum = aten::add(%x, %y, %one)
@@ -64,9 +64,9 @@ _FUSIONS = (
 
 
 def fuse(graph: Any) -> None:
-    """Replace such runs in a TorchScript graph that has not run yet."""
-    for run, kernel in _FUSIONS:
-        arguments, *_, end = run.strip().splitlines()
-        made = end.strip().removeprefix("return (").removesuffix(")")
-        replacement = f"{arguments}\n  {made} = {kernel}\n{end}"
-        torch._C._jit_pass_custom_pattern_based_rewrite_graph(run, replacement, graph)
+    """Replace the patterns by kernels in a TorchScript graph that has not run yet."""
+    for pattern, kernel in _FUSIONS:
+        arguments, *_, end = pattern.strip().splitlines()
+        results = end.strip().removeprefix("return (").removesuffix(")")
+        replacement = f"{arguments}\n  {results} = {kernel}\n{end}"
+        torch._C._jit_pass_custom_pattern_based_rewrite_graph(pattern, replacement, graph)

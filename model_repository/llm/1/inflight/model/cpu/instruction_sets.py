@@ -1,4 +1,4 @@
-"""What the C++ kernels can be built for, and which of it this processor has."""
+"""The instruction sets that the C++ kernels support, and those that this processor has."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -16,21 +16,21 @@ INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {
     "AVX512": _AVX512,
     "AVX2": ("avx2", "fma"),
 }
-"""By name, fastest first: the processor's flags, as Linux calls them, all of which each needs."""
+"""The processor flags that each instruction set needs, in Linux's spelling. The fastest set comes first."""
 
 
 def instruction_sets() -> list[str]:
-    """The names of those that this processor has, fastest first."""
+    """The names of the instruction sets that this processor has, fastest first."""
     return sets_of(_cpu_flags())
 
 
 def sets_of(flags: Set[str]) -> list[str]:
-    """The names of those that a processor with these flags has, fastest first."""
+    """The names of the instruction sets that a processor with these flags has, fastest first."""
     return [name for name, needed in INSTRUCTION_SETS.items() if flags >= set(needed)]
 
 
 def compiler_flags(name: str) -> list[str]:
-    """What tells GCC and Clang to use an instruction set."""
+    """The flags with which GCC and Clang use an instruction set."""
     return [f"-m{_COMPILERS_NAMES.get(flag, flag)}" for flag in INSTRUCTION_SETS[name]]
 
 

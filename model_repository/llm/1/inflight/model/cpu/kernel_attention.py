@@ -1,4 +1,4 @@
-"""Attention over block tables by the C++ kernel."""
+"""The attention backend for CPUs: it calls the C++ kernel."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _TILE_TOKENS = 16
 
 
 def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:
-    """Whether the kernel can serve layers of these shapes."""
+    """Whether the kernel supports these layer shapes and this block size."""
     widths_fit = all(shape.key_width % 2 == 0 and shape.value_width % _LANES == 0 for shape in shapes)
     return widths_fit and block_size % _LANES == 0
 
@@ -24,9 +24,9 @@ def takes(shapes: Sequence[LayerShape], block_size: int) -> bool:
 def allocate(
     shapes: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """A cache in the kernel's layout: [blocks, KV heads, block size * width], see cpp/attention.cpp.
+    """Allocate a cache in the kernel's layout: [blocks, KV heads, block size * width], see cpp/attention.cpp.
 
-    A head's values of a block follow its keys: one long piece comes faster from memory than two short ones.
+    Within a block, the values of a head follow its keys, as memory reads one long piece faster than two short ones.
     """
 
     def layer(shape: LayerShape) -> LayerCache:
@@ -38,30 +38,30 @@ def allocate(
 
 
 class BatchTensors(NamedTuple):
-    """What the kernel needs to know of a batch of R rows and T tokens."""
+    """The input of the kernel for a batch of R rows and T tokens."""
 
     slots: torch.Tensor
     """[T] int64."""
     partial_blocks: torch.Tensor
     """[blocks] int64."""
     block_tables: torch.Tensor
-    """[R, most blocks] int64."""
+    """[R, blocks] int64."""
     tiles: torch.Tensor
     """[tiles, 4] int64, see `tiles.make_tiles`."""
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
-        """Take them from a batch."""
+        """Make the tensors of a batch."""
         tiles = make_tiles(batch.query_starts, batch.context_lens, range(batch.num_rows), _TILE_TOKENS)
         return cls(batch.slots, batch.partial_blocks, batch.block_tables, torch.from_numpy(tiles))
 
 
 class KernelAttention:
-    """AttentionImpl for one forward pass: layer by layer, in the order in which the model calls.
+    """AttentionImpl for one forward pass. The model must call `attend` once per layer, in order.
 
     Args:
-        caches: one per attention call of a forward pass, in order.
-        windows: the sliding window of each, None for none.
+        caches: One per attention call of a forward pass, in order.
+        windows: The sliding window of each attention call; None if it has none.
     """
 
     def __init__(self, batch: BatchTensors, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
@@ -69,7 +69,7 @@ class KernelAttention:
         self._layers = iter(zip(caches, windows, strict=True))
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
+        """Write the call's keys and values into the layer's cache, then attend over the cached tokens of each row."""
         cache, window = next(self._layers)
         output: torch.Tensor = torch.ops.inflight.paged_attention(
             call.query,

@@ -1,4 +1,4 @@
-"""Builds the C++ kernels once, keeps them, and loads them."""
+"""Builds the C++ kernels once, caches the library and loads it."""
 
 import hashlib
 import logging
@@ -21,16 +21,16 @@ _SOURCES = Path(__file__).with_name("cpp")
 
 @cache
 def load_kernels() -> bool:
-    """Make `torch.ops.inflight` usable, for the fastest instructions that this processor has.
+    """Load the kernels for the fastest instruction set of this processor into `torch.ops.inflight`.
 
-    Returns False, with the reason in the log, where that is not possible. The library lies in `$INFLIGHT_CACHE`, or
-    ~/.cache/inflight, under a name that follows from everything it depends on.
+    Returns False, with the reason in the log, if that is not possible. The library is cached in `$INFLIGHT_CACHE` or
+    ~/.cache/inflight. Its file name has a hash of everything that the build depends on.
     """
     return load_kernels_for(instruction_sets())
 
 
 def load_kernels_for(found: Sequence[str]) -> bool:
-    """As `load_kernels`, for a processor with these instruction sets, fastest first."""
+    """Like `load_kernels`, for a processor with the instruction sets `found`, fastest first."""
     if not found:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
@@ -57,7 +57,7 @@ def _key(flags: Sequence[str]) -> str:
 
 
 def _build(library: Path, flags: Sequence[str]) -> None:
-    """Build in a folder of our own and move the result, so that neither a second process nor a crash disturbs."""
+    """Build in a temporary folder, then move the library, so that a second process or a crash does no harm."""
     logger.info("building the C++ kernels, once")
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -77,7 +77,7 @@ def _build(library: Path, flags: Sequence[str]) -> None:
 
 
 def _add_ninja_to_path() -> None:
-    import ninja  # The package brings the program, which a server's PATH may not reach.
+    import ninja  # The package includes the program, but the PATH of a server may lack its folder.
 
     os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', '')}"
 

@@ -1,4 +1,4 @@
-"""Linear layers with packed weights; those that read the same input compute together."""
+"""Linear layers with packed weights. Sibling layers that read the same input are computed in one product."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,10 +12,10 @@ _PANEL = 32
 
 
 class PackedLinears:
-    """Weights of sibling layers side by side, such as those of query, key and value.
+    """The packed weights of sibling layers, for example of query, key and value, as one matrix.
 
-    The first sibling that is called computes for all; the others find their columns ready if they are given the very
-    same input.
+    The first sibling that is called computes the product for all. The others take their columns of it if they get the
+    very same input tensor.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], room: "WeightRoom", *, int8: bool = False) -> None:
@@ -30,17 +30,17 @@ class PackedLinears:
         self._outputs: Sequence[torch.Tensor] = ()
 
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """What sibling `index` makes of x [..., in_features]: [..., its out_features]."""
+        """Return the output [..., out_features] of sibling `index` for x [..., in_features]."""
         if not self._outputs or self._input is not x:
             product = self._product(x)
-            # Where steps are short even a view takes time.
+            # A single layer needs no split: in a short step, even a view costs noticeable time.
             self._outputs = torch.split(product, self._widths, dim=-1) if len(self._widths) > 1 else (product,)
             self._input = x
         columns = self._outputs[index]
         if self._counts[index] < self._widths[index]:
             columns = columns.narrow(-1, 0, self._counts[index])
         if index == len(self._widths) - 1:
-            # The last one is usually called last: let the memory go.
+            # Models usually call the last sibling last, so the memory can be freed.
             self._input, self._outputs = None, ()
         return columns
 
@@ -54,22 +54,23 @@ class PackedLinears:
 
 
 class WeightRoom:
-    """Memory for the packed weights of all layers, which alone are often too small for huge pages."""
+    """Memory for the packed weights of all layers. Those of a single layer are often too small for huge pages."""
 
     def __init__(self, layers: Iterable[nn.Linear], *, int8: bool) -> None:
         weights = sum(_padded_rows(layer.weight) * layer.in_features for layer in layers)
         self._rest = zeros_huge_pages((weights if int8 else 2 * weights,), torch.uint8, torch.device("cpu"))
 
     def copy(self, packed: torch.Tensor) -> torch.Tensor:
-        """The packed weights, in this memory."""
+        """Copy the packed weights of a layer into this memory and return the copy."""
         part, self._rest = self._rest[: packed.nbytes], self._rest[packed.nbytes :]
         return part.view(packed.dtype).view(packed.shape).copy_(packed)
 
 
 def rounded_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [N, K] as int8 with a scale [N] in float32 for each output, the largest weight of which becomes 127.
+    """Round weights [N, K] to int8. Return them with a float32 scale [N] for each output.
 
-    What is called W8A16: activations stay in bfloat16.
+    The scale maps the largest absolute weight of an output to 127. This scheme is called W8A16, as activations stay in
+    bfloat16.
     """
     scales = weight.float().abs().amax(dim=1) / 127
     scales[scales == 0] = 1
@@ -77,7 +78,7 @@ def rounded_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class PackedLinear(nn.Module):
-    """Does what an `nn.Linear` in bfloat16 does. Keeps no weight of the original."""
+    """Replaces an `nn.Linear` in bfloat16. It does not keep the original weight."""
 
     def __init__(self, layer: nn.Linear, group: PackedLinears, index: int) -> None:
         super().__init__()
@@ -86,25 +87,25 @@ class PackedLinear(nn.Module):
         self.group, self._index = group, index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [..., in_features] to [..., out_features]."""
+        """Map x [..., in_features] to [..., out_features]."""
         y = self.group.columns(self._index, x)
         return y if self.bias is None else y + self.bias
 
 
 def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Replace the linear layers of a model that the kernels can compute, `int8` with their weights rounded.
+    """Replace the linear layers of a model that the kernels support. With `int8`, their weights are rounded to int8.
 
-    Returns what was replaced: parent, name in it, original.
+    Returns parent, name in the parent and original of each replaced layer.
     """
-    places = {layer: (parent, name) for parent, name, layer in _linears(module)}
-    if not places:
+    parents = {layer: (parent, name) for parent, name, layer in _linears(module)}
+    if not parents:
         return []
     replaced = []
-    room = WeightRoom(places, int8=int8)
-    for siblings in _siblings(module, places):
+    room = WeightRoom(parents, int8=int8)
+    for siblings in _siblings(module, parents):
         group = PackedLinears(siblings, room, int8=int8)
         for index, layer in enumerate(siblings):
-            parent, name = places[layer]
+            parent, name = parents[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
             replaced.append((parent, name, layer))
     return replaced
@@ -117,11 +118,11 @@ def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
                 yield parent, name, child
 
 
-def _siblings(module: nn.Module, places: dict[nn.Linear, tuple[nn.Module, str]]) -> list[list[nn.Linear]]:
-    """The layers in groups: those of one parent that get the very same input one after the other in a dry run."""
+def _siblings(module: nn.Module, parents: dict[nn.Linear, tuple[nn.Module, str]]) -> list[list[nn.Linear]]:
+    """Group the layers. Siblings have one parent and get the same input tensor one after the other in a dry run."""
     calls: list[tuple[nn.Linear, torch.Tensor]] = []
     hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs: calls.append((layer, inputs[0]))) for layer in places
+        layer.register_forward_pre_hook(lambda layer, inputs: calls.append((layer, inputs[0]))) for layer in parents
     ]
     try:
         probe_layers(module)
@@ -133,15 +134,15 @@ def _siblings(module: nn.Module, places: dict[nn.Linear, tuple[nn.Module, str]])
     previous: tuple[nn.Linear, torch.Tensor] | None = None
     for layer, x in calls:
         if layer in seen:
-            continue  # Used twice; it stays in its group.
+            continue  # A layer that is called again stays in its group.
         seen.add(layer)
-        together = previous is not None and previous[1] is x and places[previous[0]][0] is places[layer][0]
-        if together:
+        is_sibling = previous is not None and previous[1] is x and parents[previous[0]][0] is parents[layer][0]
+        if is_sibling:
             groups[-1].append(layer)
         else:
             groups.append([layer])
         previous = (layer, x)
-    return groups + [[layer] for layer in places if layer not in seen]
+    return groups + [[layer] for layer in parents if layer not in seen]
 
 
 def _padded_rows(weight: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""A model's forward pass as a graph of operators that runs without Python."""
+"""Traces a model's forward pass into a graph of operators that runs without Python."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,25 +18,28 @@ _CPU = torch.device("cpu")
 
 
 class TracedForward:
-    """What the model's code calls on the CPU kernels, recorded once by TorchScript's tracer.
+    """The model's code over the CPU kernels, traced once by TorchScript.
 
-    Of a step of one token Python takes almost half. The graph has no shapes in it: they are recorded as operators, too.
-    Code that decides by what it finds in tensors, as some mixtures of experts do, is not recorded right; whoever makes
-    one compares. TorchScript is frozen by its makers, but a second's recording does; torch.compile takes as long as a
+    In a step of one token, Python takes almost half of the time. The traced graph has no fixed shapes, as the operators
+    that compute shapes are traced, too. A model whose control flow depends on the values of tensors, as in some
+    mixtures of experts, is traced incorrectly. So the caller must compare the results with those of the eager forward
+    pass.
+
+    TorchScript is no longer developed, but tracing takes only a second. torch.compile would take all of the time that a
     start may take.
 
     Raises:
-        Exception: whatever the model's code raises where it is recorded.
+        Exception: Any exception that the model's code raises while it is traced.
     """
 
     def __init__(self, module: Any, layers: Sequence[AttentionLayer], *, fused: bool = False) -> None:
-        """`fused`: let kernels do several recorded operators at once."""
+        """With `fused`, single kernels replace sequences of traced operators."""
         example = _example(module, layers)
         with warnings.catch_warnings(), torch.inference_mode():
-            # That it is deprecated, and that Python's decisions are recorded as they fall.
+            # The tracer warns that it is deprecated, and that it fixes Python's control flow.
             warnings.simplefilter("ignore")
-            recorded = _Traceable(module, [layer.window for layer in layers])
-            self._graph: Any = torch.jit.trace(recorded, example, check_trace=False)  # type: ignore[no-untyped-call]
+            traceable = _Traceable(module, [layer.window for layer in layers])
+            self._graph: Any = torch.jit.trace(traceable, example, check_trace=False)  # type: ignore[no-untyped-call]
         torch._C._jit_pass_inline(self._graph.graph)
         if fused:
             fuse(self._graph.graph)
@@ -47,11 +50,11 @@ class TracedForward:
         return logits
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """See `ForwardPass`: nothing depends on them."""
+        """Do nothing: this forward pass works with any caches."""
 
     @property
     def num_compilations(self) -> int:
-        """How often TorchScript has compiled it: once for each kind of arguments, whatever their shapes."""
+        """How often TorchScript has compiled the graph: once per combination of argument types, for all shapes."""
         return len(self._graph.get_debug_state().execution_plans)
 
 
@@ -75,7 +78,7 @@ class _Traceable(torch.nn.Module):
 
 
 def _example(module: Any, layers: Sequence[AttentionLayer]) -> tuple[Any, ...]:
-    """Arguments for a row of two tokens and one of three, each in a block of its own."""
+    """Example arguments: one row of two tokens and one row of three, each in its own block."""
     positions = torch.tensor([0, 1, 0, 1, 2])
     batch = BatchTensors(
         slots=torch.tensor([0, 1, 16, 17, 18]),

@@ -1,1 +1,1 @@
-"""What makes a model faster on an NVIDIA GPU."""
+"""Faster serving on NVIDIA GPUs: attention kernels and captured CUDA graphs."""

@@ -1,4 +1,4 @@
-"""Attention over block tables by the kernels in the Triton language."""
+"""The attention backend for GPUs: it calls the kernels in the Triton language."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,28 +12,28 @@ from inflight.model.cuda.attention_kernel import attend
 from inflight.model.ragged_batch import RaggedBatch
 
 _TILE_TOKENS = 16
-# So many keys of a row are worth a program of their own.
+# A part has at least this many keys; with fewer, another program is not worth its cost.
 _PART_KEYS = 256
 _MAX_PARTS = 32
 
 
 class BatchTensors(NamedTuple):
-    """What the kernels need to know of a batch of R rows and T tokens; rows of one token come first."""
+    """The input of the kernels for a batch of R rows and T tokens. Rows of one token come first."""
 
     slots: torch.Tensor
     """[T] int64."""
     block_tables: torch.Tensor
-    """[R, most blocks] int64."""
+    """[R, blocks] int64."""
     single: torch.Tensor
-    """[rows of one token, 4] int64, see `tiles.make_tiles`."""
+    """[rows of one token, 4] int64, the tiles of these rows, see `tiles.make_tiles`."""
     prompts: torch.Tensor
-    """[tiles of other rows, 4] int64."""
+    """[tiles, 4] int64, the tiles of the other rows."""
     parts: int
-    """Into how many parts the keys of rows of one token are cut."""
+    """The number of parts into which the keys are cut in rows of one token."""
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
-        """Take them from a batch."""
+        """Make the tensors of a batch."""
         device, singles = batch.slots.device, batch.num_single
         single, prompts = (
             torch.from_numpy(make_tiles(batch.query_starts, batch.context_lens, rows, tokens)).to(device)
@@ -44,18 +44,18 @@ class BatchTensors(NamedTuple):
 
 
 def parts_for(longest: int, rows: int) -> int:
-    """Into how many parts to cut contexts of up to `longest` tokens: the fewer the more rows there are."""
+    """The number of parts for contexts of up to `longest` tokens, a power of two. More rows need fewer parts."""
     wanted = min(longest // _PART_KEYS, _MAX_PARTS, 512 // max(rows, 1))
-    # Each number is another compilation of the kernel.
+    # The kernel is compiled once for each number, so there should be few of them.
     return 1 << max(0, wanted.bit_length() - 1)
 
 
 class KernelAttention:
-    """AttentionImpl for one forward pass: layer by layer, in the order in which the model calls.
+    """AttentionImpl for one forward pass. The model must call `attend` once per layer, in order.
 
     Args:
-        caches: one per attention call of a forward pass, in order.
-        windows: the sliding window of each, None for none.
+        caches: One per attention call of a forward pass, in order.
+        windows: The sliding window of each attention call; None if it has none.
     """
 
     def __init__(self, batch: BatchTensors, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
@@ -63,7 +63,7 @@ class KernelAttention:
         self._layers = iter(zip(caches, windows, strict=True))
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        """Write the call's keys and values into its layer's cache, then attend over what each row sees of it."""
+        """Write the call's keys and values into the layer's cache, then attend over the cached tokens of each row."""
         batch = self._batch
         cache, window = next(self._layers)
         cache.write(batch.slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))

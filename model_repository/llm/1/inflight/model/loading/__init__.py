@@ -1,1 +1,1 @@
-"""From a Hugging Face folder to a model that can be served: support checks, probes, optimisation, self-check."""
+"""Turns a Hugging Face folder into a model to serve: support checks, a dry run, optimisation and a self-check."""

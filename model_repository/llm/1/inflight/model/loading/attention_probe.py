@@ -1,4 +1,4 @@
-"""A dry run that learns how a model calls its attention."""
+"""A dry run that finds out how a model calls its attention function."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from inflight.model.forward import forward
 
 @dataclass(frozen=True)
 class AttentionLayer:
-    """What one attention call of a forward pass needs, whatever the batch."""
+    """The properties of one attention call of a forward pass that are the same for every batch."""
 
     module: torch.nn.Module
     shape: LayerShape
@@ -23,24 +23,26 @@ def probe_layers(module: torch.nn.Module) -> tuple[AttentionLayer, ...]:
     """Run three tokens through a model and return its attention calls in order.
 
     Raises:
-        UnsupportedModel: the model fails on a flat row of tokens, or asks its attention for what we don't know.
+        UnsupportedModel: The model fails on a flat row of tokens, or asks for a kind of attention that is not served.
     """
-    recorder = _Recorder()
+    probe = _Probe()
     device = next(module.parameters()).device
     try:
-        with use_attention(recorder), torch.inference_mode():
+        with use_attention(probe), torch.inference_mode():
             positions = torch.arange(3, device=device)
             forward(module, torch.zeros_like(positions), positions, positions)
     except UnsupportedModel:
         raise
     except Exception as error:
         raise UnsupportedModel(
-            f"a flat row of tokens does not go through it: {type(error).__name__}: {error}"
+            f"its forward pass fails on a flat row of tokens: {type(error).__name__}: {error}"
         ) from error
-    return tuple(recorder.layers)
+    return tuple(probe.layers)
 
 
-class _Recorder:
+class _Probe:
+    """An attention implementation that collects the calls and returns a placeholder."""
+
     def __init__(self) -> None:
         self.layers: list[AttentionLayer] = []
 
@@ -54,9 +56,9 @@ class _Recorder:
             raise UnsupportedModel(f"{kind} is not causal")
         tokens = {call.query.shape[2], call.key.shape[2], call.value.shape[2]}
         if len(tokens) > 1 or call.query.shape[0] != 1:
-            raise UnsupportedModel(f"{kind} attends to other tokens than the sequence's own")
+            raise UnsupportedModel(f"{kind} attends to tokens outside the sequence")
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
         self.layers.append(AttentionLayer(call.module, shape, call.window))
-        # Any output of the right shape will do: only how the model asks is of interest.
-        share = call.query.shape[1] // call.value.shape[1]
-        return call.value.repeat_interleave(share, 1).transpose(1, 2).contiguous()
+        # Nobody reads the output, so any tensor of the right shape will do.
+        group_size = call.query.shape[1] // call.value.shape[1]
+        return call.value.repeat_interleave(group_size, 1).transpose(1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""A Hugging Face folder or hub id made ready to serve, or refused with the reason."""
+"""Loads a model from a Hugging Face folder or hub id and checks that it can be served."""
 
 import logging
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ from inflight.model.loading.self_check import LONGEST, SelfCheck
 
 logger = logging.getLogger(__name__)
 
-# Tokenizers that know no length say a huge number.
+# A tokenizer without a known maximum length reports a huge number instead.
 _NO_LENGTH = 10**9
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that passed every gate, and what serving needs to know of it."""
+    """A model that passed every check, with all that serving needs to know about it."""
 
     module: torch.nn.Module
     layers: tuple[AttentionLayer, ...]
@@ -53,11 +53,11 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """Load weights and tokenizer, then make sure that the model comes out right when it is served ragged.
+    """Load weights and tokenizer, then check that the model computes ragged batches correctly.
 
     Raises:
-        UnsupportedModel: it would not; the message says why.
-        ValueError: folder, dtype or length don't fit; the message names the field.
+        UnsupportedModel: The model cannot be served. The message says why.
+        ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
     hf_config = _hf_config(config)
     support.check_config(hf_config)
@@ -99,8 +99,8 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
 
 
 def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.device) -> Any:
-    # Straight to the device, where accelerate is there to do it; else by way of the host's memory.
-    straight = device.type != "cpu" and is_accelerate_available()
+    # accelerate loads weights directly to the device. Without it they take a detour through host memory.
+    directly = device.type != "cpu" and is_accelerate_available()
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
@@ -108,7 +108,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
             config=hf_config,
             dtype=dtype,
             attn_implementation=interface.NAME,
-            device_map={"": device} if straight else None,
+            device_map={"": device} if directly else None,
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
         )
@@ -157,7 +157,9 @@ def _max_model_len(
     if wanted is None and bound is None:
         raise ValueError("max_model_len must be given: the model does not say how long its context is")
     if wanted is not None and bound is not None and wanted > bound:
-        raise ValueError(f"max_model_len is {wanted}; it must be at most {bound}, what the model is right for")
+        raise ValueError(
+            f"max_model_len is {wanted}; it must be at most {bound}, the longest context that is computed correctly"
+        )
     return wanted or bound or 0
 
 
@@ -165,12 +167,15 @@ def _generation_config(config: EngineConfig) -> Mapping[str, Any]:
     try:
         return dict(GenerationConfig.from_pretrained(config.model).to_diff_dict())
     except OSError:
-        # Many folders have none; that is no error.
+        # Many folders have no generation_config.json; that is no error.
         return {}
 
 
 def _eos_token_ids(config: EngineConfig, generation: Mapping[str, Any], tokenizer: Any | None) -> frozenset[int]:
-    """From generation_config.json, else the tokenizer, else what config.json itself says: never a class's default."""
+    """End-of-sequence tokens from the first source that has them: generation_config.json, the tokenizer, config.json.
+
+    config.json is read as written, because a config class may add a default that the model does not use.
+    """
     written, _ = PreTrainedConfig.get_config_dict(config.model)
     candidates = (
         generation.get("eos_token_id"),

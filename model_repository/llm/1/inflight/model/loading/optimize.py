@@ -1,4 +1,4 @@
-"""Makes a loaded model faster where this machine allows it, and makes sure that it still says the same."""
+"""Makes a loaded model faster with the means of this machine, and checks that its logits stay correct."""
 
 import importlib.util
 import logging
@@ -24,12 +24,13 @@ logger = logging.getLogger(__name__)
 def optimize(
     module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
 ) -> tuple[AttentionBackend, ForwardPass]:
-    """What is to attend, and what to run: kernels for the GPU, or for the CPU where the model is in bfloat16.
+    """Choose the attention backend and the forward pass.
 
-    Whatever does not come out right in the self-check is undone.
+    A GPU gets the kernels for GPUs. A CPU gets the C++ kernels if the model is in bfloat16. An optimisation that fails
+    the self-check is undone.
 
     Raises:
-        ValueError: quantization is asked for and cannot be had.
+        ValueError: The configuration asks for quantization, but this model or machine does not support it.
     """
     windows = [layer.window for layer in layers]
     portable = TORCH, EagerForward(module, TORCH, windows)
@@ -46,13 +47,15 @@ def optimize(
     replaced = replace_norms(module) + pack_linears(module, int8=config.quantization == "int8")
     eager = EagerForward(module, backend, windows)
     if not check.passes(eager, layers, backend):
-        _check_no_quantization(config, f"does not get {module.config.model_type} right")
-        logger.warning("the CPU kernels do not get %s right; torch's own operators serve", module.config.model_type)
+        _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
+        logger.warning(
+            "the CPU kernels fail the self-check with %s; torch's own operators serve", module.config.model_type
+        )
         for parent, name, original in replaced:
             setattr(parent, name, original)
         return portable
-    captured = _traced(module, eager, layers, check) if backend is CPU_KERNELS else None
-    return backend, captured or eager
+    traced = _traced(module, eager, layers, check) if backend is CPU_KERNELS else None
+    return backend, traced or eager
 
 
 def _on_gpu(
@@ -61,13 +64,17 @@ def _on_gpu(
     if not config.enable_kernels:
         return None
     if importlib.util.find_spec("triton") is None:
-        logger.warning("there is no compiler for the kernels, package triton; torch's own operators attend")
+        logger.warning(
+            "the package triton, which compiles the kernels for GPUs, is missing; torch's own operators serve"
+        )
         return None
     from inflight.model.cuda.graphed_forward import CudaGraphs, GraphedForward
 
     eager = EagerForward(module, CUDA_KERNELS, [layer.window for layer in layers])
     if not check.passes(eager, layers, CUDA_KERNELS):
-        logger.warning("the kernels for GPUs do not get %s right; torch's own serve", module.config.model_type)
+        logger.warning(
+            "the kernels for GPUs fail the self-check with %s; torch's own operators serve", module.config.model_type
+        )
         return None
     return CUDA_KERNELS, GraphedForward(eager, CudaGraphs()) if config.enable_cuda_graphs else eager
 
@@ -80,16 +87,16 @@ def _check_no_quantization(config: EngineConfig, reason: str) -> None:
 def _traced(
     module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck
 ) -> TracedForward | None:
-    captured, reason = None, "it decides by what it finds in its tokens"
+    usable, reason = None, "its control flow depends on the values of tensors"
     try:
-        recorded = TracedForward(module, layers)
-        if check.same(recorded, eager, layers, CPU_KERNELS):
-            captured = recorded
+        plain = TracedForward(module, layers)
+        if check.same(plain, eager, layers, CPU_KERNELS):
+            usable = plain
             fused = TracedForward(module, layers, fused=True)
             if check.passes(fused, layers, CPU_KERNELS):
-                captured = fused
-    except Exception as error:  # noqa: BLE001 - a model's code may fail in any way where it is recorded
+                usable = fused
+    except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
         reason = f"{type(error).__name__}: {error}"
-    if captured is None:
-        logger.warning("the code of %s cannot be recorded and runs in Python: %s", module.config.model_type, reason)
-    return captured
+    if usable is None:
+        logger.warning("the code of %s cannot be traced and runs in Python: %s", module.config.model_type, reason)
+    return usable

@@ -1,7 +1,7 @@
-"""Serves two made-up requests through pages, ragged and in chunks, and compares with the model by itself.
+"""Serves two random prompts through a paged cache, in ragged batches and chunks, and compares the logits.
 
-Catches at load what no config tells: positions that a model makes up itself, state kept between tokens, masks that it
-applies behind the attention interface.
+The reference is the model's own eager forward pass. At load time, the check finds what no config reveals: positions
+that the model computes itself, state between tokens, and masks that it applies outside the attention interface.
 """
 
 import logging
@@ -28,20 +28,24 @@ logger = logging.getLogger(__name__)
 
 _SHORT, _LONG, LONGEST = 13, 40, 640
 _DECODED = 4
-# Relative error of logits. Rounding gives about 1e-6, 2e-3 and 2e-2; a wrong mask or position 1e-1 and more.
+# Bounds on the relative error of logits. Rounding causes about 1e-6, 2e-3 and 2e-2, in this order. A wrong mask or
+# position causes 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _SAME = 1e-3
 
 
 class SelfCheck:
-    """A model's own logits for some prompts, to compare those with that it gives when it is served.
+    """Holds the logits of a model's own forward pass, to compare them with the logits that serving computes.
 
     Raises:
-        UnsupportedModel: the model does not get through its own forward pass.
+        UnsupportedModel: The model's own forward pass fails.
     """
 
     def __init__(self, module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> None:
-        """`candidates` are readings of the model's layers; the prompts are longer than their windows."""
+        """`candidates` are the possible readings of the model's layers.
+
+        The prompts are longer than the windows of all candidates, as far as 640 tokens and `max_model_len` allow.
+        """
         self._module = module
         self._prompts = _prompts(module, candidates, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
@@ -49,10 +53,10 @@ class SelfCheck:
             self._wanted = _eager_logits(module, self._prompts)
 
     def served_layers(self, candidates: Sequence[tuple[AttentionLayer, ...]]) -> tuple[AttentionLayer, ...]:
-        """The first of some readings with which the model comes out right, compared at every position.
+        """Return the first reading of the layers that gives the right logits at every position.
 
         Raises:
-            UnsupportedModel: none does; by how much the first is off is said.
+            UnsupportedModel: No reading does. The message has the error of the first one.
         """
         errors = []
         for layers in candidates:
@@ -62,12 +66,12 @@ class SelfCheck:
             if errors[-1] < self._tolerance:
                 return layers
         raise UnsupportedModel(
-            f"{self._module.config.model_type} does not come out right when served ragged: its logits are off by "
-            f"{errors[0]:.1%} from those that it gives by itself"
+            f"{self._module.config.model_type} does not come out right in ragged batches: its logits differ by "
+            f"{errors[0]:.1%} from those of its own forward pass"
         )
 
     def passes(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
-        """Whether the model comes out right with a way to compute it over a backend's caches."""
+        """Whether `forward` computes the right logits over the caches of `backend`."""
         try:
             return self._error(forward, layers, backend) < self._tolerance
         except RuntimeError as error:
@@ -77,11 +81,11 @@ class SelfCheck:
     def same(
         self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
     ) -> bool:
-        """Whether two ways to compute the model do the same to every token, but for rounding here and there.
+        """Whether two forward passes give the same logits for every token, up to a relative error of `_SAME`.
 
-        Stricter than `passes`, which in half precision lets single tokens differ.
+        Stricter than `passes`, which lets single tokens differ in half precision.
         """
-        logits = (_paged_logits(self._module, way, layers, self._prompts, backend) for way in (forward, other))
+        logits = (_paged_logits(self._module, each, layers, self._prompts, backend) for each in (forward, other))
         mine, others = (torch.cat(rows) for rows in logits)
         return bool(((mine - others).norm(dim=-1) <= _SAME * others.norm(dim=-1)).all())
 
@@ -101,7 +105,7 @@ def _failing_as_unsupported(module: Any) -> Iterator[None]:
 
 
 def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> list[list[int]]:
-    """Two prompts of made-up tokens, longer than any window if that is affordable."""
+    """Two prompts of random tokens. The first is longer than any window, within `LONGEST` and `max_model_len`."""
     widest = max((layer.window or 0 for layers in candidates for layer in layers), default=0)
     long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
     short = min(max(_SHORT, long // 2), max_model_len)
@@ -111,8 +115,10 @@ def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_
 
 
 def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
-    """Relative error of logits [tokens, vocabulary]: of the worst token, or in half precision, where a mixture of
-    experts may route a token elsewhere by rounding alone, of the median one."""
+    """Relative error of logits [tokens, vocabulary]: of the worst token in float32, of the median in half precision.
+
+    In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ.
+    """
     errors = (mine - other).norm(dim=-1) / other.norm(dim=-1)
     return float(errors.max() if mine.dtype == torch.float32 else errors.float().median())
 
@@ -125,7 +131,7 @@ def _paged_logits(
     prompts: Sequence[list[int]],
     backend: AttentionBackend,
 ) -> list[torch.Tensor]:
-    """Logits [tokens, vocabulary] of each prompt, computed in unequal chunks, single tokens among them."""
+    """Logits [tokens, vocabulary] of each prompt, computed in chunks of unequal length, some of a single token."""
     device, block_size = next(module.parameters()).device, backend.checked_block_size
     tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), block_size, prefix_caching=False)
     shapes = [layer.shape for layer in layers]
@@ -138,29 +144,34 @@ def _paged_logits(
         arrays = BatchArrays.of(plan, block_size)
         batch = RaggedBatch.on(device, arrays)
         flat = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
-        for share, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
-            logits[plan.scheduled[share].request.request_id].append(flat[first:last])
-        for share in plan.scheduled:
-            tables.commit(share.request, share.num_tokens)
+        for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
+            logits[plan.scheduled[index].request.request_id].append(flat[first:last])
+        for scheduled in plan.scheduled:
+            tables.commit(scheduled.request, scheduled.num_tokens)
     return [torch.cat(logits[request.request_id]) for request in requests]
 
 
 def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan | None:
-    """The first request gets on by half of what is left, the second by a third, the last tokens one by one."""
-    shares = []
+    """Schedule half of the first request's remaining tokens and a third of the second's; the last ones one by one.
+
+    Returns None when nothing is left to compute.
+    """
+    scheduled = []
     for parts, request in enumerate(requests, start=2):
         left = request.num_uncomputed
         if left:
-            shares.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
-    if not shares:
+            scheduled.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
+    if not scheduled:
         return None
-    return StepPlan(tuple(shares), tables.gather([s.request for s in shares], max(s.end for s in shares)))
+    return StepPlan(tuple(scheduled), tables.gather([s.request for s in scheduled], [s.end for s in scheduled]))
 
 
 @torch.inference_mode()
 def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tensor]:
-    """Logits [tokens, vocabulary] of each prompt as `generate` would get them: the last tokens with the model's own
-    cache, whose window is not always that of its masks."""
+    """Logits [tokens, vocabulary] of each prompt as transformers' `generate` computes them.
+
+    The last tokens use the model's own cache, because its window is not always that of the model's masks.
+    """
     device = next(module.parameters()).device
     keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
     module.set_attn_implementation("eager")

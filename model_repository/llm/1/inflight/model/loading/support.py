@@ -1,4 +1,4 @@
-"""Which models are served: what can be told from config and calls. The self-check has the last word."""
+"""Decides from a model's config and attention calls whether it can be served. The self-check has the last word."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,20 @@ from inflight.model.attention import interface
 from inflight.model.loading.attention_probe import AttentionLayer
 
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
-# Their frequencies depend on the longest sequence in the batch once it is over the original length.
+# With these types, the frequencies of all requests change once one sequence in the batch exceeds the original length.
 _BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 def check_config(config: PreTrainedConfig) -> None:
-    """Refuse what the config alone tells cannot be served.
+    """Refuse a model whose config alone shows that it cannot be served.
 
     Raises:
-        UnsupportedModel: with the reason.
+        UnsupportedModel: The message has the reason.
     """
     text_config = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{config.model_type} is an encoder-decoder")
-    # "vision" is about the tokens of images, and there are none; `is_causal` is what transformers' masks go by.
+    # The value "vision" concerns only the tokens of images, which are not served. transformers' masks use `is_causal`.
     both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
     if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
@@ -34,10 +34,10 @@ def check_config(config: PreTrainedConfig) -> None:
 
 
 def check_attention_is_ours(module: Any) -> None:
-    """Refuse a model that silently kept an attention of its own.
+    """Refuse a model that silently kept an attention implementation of its own.
 
     Raises:
-        UnsupportedModel: with the reason.
+        UnsupportedModel: The message has the reason.
     """
     config = module.config
     for part in {id(c): c for c in (config, config.get_text_config(decoder=True))}.values():
@@ -50,13 +50,15 @@ def check_attention_is_ours(module: Any) -> None:
 def readings(
     text_config: PreTrainedConfig, layers: Sequence[AttentionLayer], longest_checked: int
 ) -> tuple[list[tuple[AttentionLayer, ...]], int | None]:
-    """What the layers that the dry run saw may mean, likeliest first, and a bound on the length if that stays open.
+    """Return the possible readings of the layers that the dry run saw, likeliest first, and a bound on the length.
 
-    A window may come as an argument, or stand in the config alone, for models that keep it in their masks. Whether a
-    model without layer types uses the config's window can only be tried; one too wide to try bounds the length.
+    The bound is None if nothing bounds the length.
+    Some models pass their window as an argument; others have it in the config alone and put it into their masks. If the
+    config lists no layer types, only a trial shows whether the model uses the config's window. A window of
+    `longest_checked` tokens or more is too wide to try; then it bounds the length instead.
 
     Raises:
-        UnsupportedModel: attention is not called once per layer.
+        UnsupportedModel: The model does not call attention once per layer.
     """
     expected = text_config.num_hidden_layers
     if len(layers) != expected:
@@ -81,7 +83,7 @@ def readings(
 
 
 def max_length(text_config: PreTrainedConfig) -> int | None:
-    """The longest sequence that comes out right, or None if the config does not say."""
+    """The longest sequence that the model computes correctly, or None if the config does not say."""
     bounds = [getattr(text_config, "max_position_embeddings", None)]
     for rope in _rope_parameters(text_config):
         if rope.get("rope_type", rope.get("type")) in _BATCH_DEPENDENT_ROPE:
@@ -91,7 +93,7 @@ def max_length(text_config: PreTrainedConfig) -> int | None:
 
 
 def _rope_parameters(text_config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
-    """The rope parameters of a config, which may hold one set for each layer type."""
+    """The RoPE parameters of a config, which may have one set per layer type."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     nested = [value for value in rope.values() if isinstance(value, dict)]
     yield from nested or [rope]

@@ -1,1 +1,1 @@
-"""From logits to tokens."""
+"""Sampling: chooses tokens from logits."""

@@ -1,4 +1,4 @@
-"""Applies what logits processors change."""
+"""Applies the edits of logits processors."""
 
 import torch
 
@@ -6,7 +6,7 @@ from inflight.logits_processors.edits import LogitEdits
 
 
 def apply_edits(logits: torch.Tensor, edits: LogitEdits) -> torch.Tensor:
-    """Logits [S, vocabulary] in float32 with all changes; the same tensor as it is if there are none."""
+    """Return the edited logits [S, vocabulary] in float32, or the same tensor if there are no edits."""
     passes = edits.gather()
     if not passes:
         return logits

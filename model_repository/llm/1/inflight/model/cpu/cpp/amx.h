@@ -1,4 +1,4 @@
-// Intel's matrix unit (AMX): eight tiles of up to sixteen rows of 64 bytes, and products of them in bfloat16.
+// Intel's matrix unit (AMX): eight tiles of up to 16 rows of 64 bytes, and their products in bfloat16.
 
 #pragma once
 
@@ -8,14 +8,14 @@
 
 #include <cstdint>
 
-// Whether the system lets this process use it; a sandbox may not.
+// Whether the system permits this process to use AMX. A sandbox may refuse it.
 inline bool may_use_amx() {
   constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
   static const bool may = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
   return may;
 }
 
-// How many rows, of how many bytes each, the eight tiles of a thread have.
+// The number of rows, and of bytes per row, of each of the eight tiles of a thread.
 struct alignas(64) TileShapes {
   struct Shape {
     int64_t rows, bytes;

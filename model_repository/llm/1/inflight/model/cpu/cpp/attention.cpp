@@ -1,10 +1,13 @@
 // Attention over a paged KV cache in bfloat16, as in vLLM (arXiv 2309.06180), for decodes and prompt chunks alike.
 //
-// A block of 16 n tokens of one KV head is, for keys, [n][D / 2][16][2]: sixteen tokens in lanes, pairs of dimensions to
-// sum over; for values, [n][8][D][2]: dimensions in lanes, pairs of tokens to sum over. So neither product adds across
-// lanes. Keys and values may lie anywhere; side by side, memory brings them faster. A task is a tile of query rows (tokens
-// times the query heads of a KV head) with one KV head. A few rows at a time see one part of their sequence after the
-// other, as in FlashAttention (arXiv 2205.14135): what lies between the two products stays in the first cache.
+// A block has 16 n tokens of one KV head. Its keys are [n][D / 2][16][2]: sixteen tokens are the lanes of a SIMD group,
+// and the sum runs over pairs of dimensions. Its values are [n][8][D][2]: the dimensions are lanes, and the sum runs over
+// pairs of tokens. So neither product adds across lanes. Keys and values may be at any address, but memory reads them
+// faster if they are next to each other.
+//
+// A task is one KV head with a tile of query rows (tokens times the query heads of the KV head). A thread takes a few
+// rows at a time through their sequence, part by part, with an online softmax, as in FlashAttention (arXiv 2205.14135).
+// So the data between the two products stays in the L1 cache.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -23,8 +26,8 @@
 
 namespace {
 
-// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. Blocks `partial` are new and have room left:
-// what their values hold there must be finite, as it counts 0 times.
+// Stores new keys and values [1, heads, T, width] at `slots` [T] of the pages. The blocks `partial` are new and have free
+// slots. Their values are cleared first: a free slot has weight 0, but 0 times NaN would be NaN.
 void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, const Tensor& values, const Tensor& slots,
                  const Tensor& partial, int64_t block_size) {
   const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3);
@@ -39,21 +42,22 @@ void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, con
   }
   at::parallel_for(0, slots.size(0), ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
-      const int64_t block = slot_of[t] / block_size, place = slot_of[t] % block_size;
-      const int64_t lanes = place / LANES * LANES, lane = place % LANES;
+      const int64_t block = slot_of[t] / block_size, offset = slot_of[t] % block_size;
+      const int64_t group_start = offset / LANES * LANES, lane = offset % LANES;
       for (int64_t h = 0; h < heads; ++h) {
         const BFloat16* k = from_k + t * key.stride(2) + h * key.stride(1);
-        BFloat16* page_k = to_k + block * keys.stride(0) + h * keys.stride(1) + lanes * width_k + lane * 2;
+        BFloat16* page_k = to_k + block * keys.stride(0) + h * keys.stride(1) + group_start * width_k + lane * 2;
         for (int64_t d = 0; d < width_k; d += 2) std::memcpy(page_k + d * LANES, k + d, 2 * sizeof *k);
         const BFloat16* v = from_v + t * value.stride(2) + h * value.stride(1);
-        BFloat16* page_v = to_v + block * values.stride(0) + h * values.stride(1) + (lanes + lane / 2 * 2) * width_v + lane % 2;
+        BFloat16* page_v =
+            to_v + block * values.stride(0) + h * values.stride(1) + (group_start + lane / 2 * 2) * width_v + lane % 2;
         for (int64_t d = 0; d < width_v; d += LANES) store_first_of_pairs(page_v + d * 2, v + d);
       }
     }
   });
 }
 
-// What there is to attend to, see `paged_attention`.
+// The arguments of `paged_attention`.
 struct Attention {
   const Tensor &query, &keys, &values, &block_tables, &tiles;
   int64_t heads, width_k, width_v, block_size, window;
@@ -65,7 +69,7 @@ struct Attention {
   int64_t start_of(int64_t end) const { return window > 0 ? std::max<int64_t>(0, end - window) : 0; }
 };
 
-// What a thread attends with: some rows at a time, in its own memory.
+// Computes attention in one thread, up to `ROWS` rows at a time, with buffers of its own.
 template <class Products>
 class Worker {
  public:
@@ -93,22 +97,25 @@ class Worker {
  private:
   static constexpr int64_t ROWS = Products::ROWS;
 
-  // Rows of the tile from `begin` on.
+  // Computes `rows` rows of the tile, from row `begin` on.
   void attend_rows(const int64_t* tile, int64_t head, int64_t begin, int64_t rows, const Pages& pages) {
     Seen seen[ROWS];
     int64_t end[ROWS];
     BFloat16* outputs[ROWS];
     for (int64_t r = 0; r < rows; ++r) {
-      const int64_t place = (begin + r) / group_, token = tile[1] + place, of = head * group_ + (begin + r) % group_;
-      const BFloat16* from = a_.query.const_data_ptr<BFloat16>() + token * a_.query.stride(2) + of * a_.query.stride(1);
+      const int64_t offset = (begin + r) / group_, token = tile[1] + offset;
+      const int64_t query_head = head * group_ + (begin + r) % group_;
+      const BFloat16* from =
+          a_.query.const_data_ptr<BFloat16>() + token * a_.query.stride(2) + query_head * a_.query.stride(1);
       std::copy(from, from + a_.width_k, queries_.data() + r * a_.width_k);
-      outputs[r] = a_.output + (token * a_.query.size(1) + of) * a_.width_v;
-      end[r] = tile[3] + place + 1;
-      if (a_.sinks) seen[r] = {a_.sinks[of], 1};
+      outputs[r] = a_.output + (token * a_.query.size(1) + query_head) * a_.width_v;
+      end[r] = tile[3] + offset + 1;
+      if (a_.sinks) seen[r] = {a_.sinks[query_head], 1};
     }
     const int64_t all_first = a_.start_of(end[0]) / LANES, all_last = (end[rows - 1] + LANES - 1) / LANES;
     for (int64_t first = all_first, last; first < all_last; first = last) {
-      last = std::min(all_last, (first / PART + 1) * PART);  // Where parts end no other row has a say in.
+      // Parts end at multiples of PART, so that the sums of a row do not depend on the other rows.
+      last = std::min(all_last, (first / PART + 1) * PART);
       products_.score(queries_.data(), rows, pages, first, last, scores_);
       float kept[ROWS], scale[ROWS];
       for (int64_t r = 0; r < rows; ++r) {
@@ -130,23 +137,30 @@ class Worker {
   alignas(64) Factor probabilities_[ROWS * PART_STRIDE];
 };
 
-// AttentionImpl for tile after tile, which `take` gives out.
+// Computes task after task, until `take` returns no more.
 template <class Products, class Take>
 void attend(const Attention& a, const Take& take) {
   Worker<Products> worker(a);
   const int64_t tasks = a.tiles.size(0) * a.heads;
   for (int64_t taken = take(); taken < tasks; taken = take()) {
-    const int64_t task = tasks - 1 - taken;  // The long ones, which come last, first.
+    const int64_t task = tasks - 1 - taken;  // The longest tasks have the highest numbers and must start first.
     worker.attend(a.tiles.const_data_ptr<int64_t>() + task / a.heads * 4, task % a.heads);
   }
 }
 
-// Writes the step's keys and values into the pages, then attends: [1, T, query heads, value width].
+// Writes the step's keys and values into the pages, then computes attention. Returns [1, T, query heads, value width].
 //
-// query [1, query heads, T, D], key [1, KV heads, T, D] and value [1, KV heads, T, DV] with any strides but the last;
-// keys [blocks, KV heads, block size * D], values [blocks, KV heads, block size * DV], likewise; slots [T]; partial [blocks];
-// block_tables [R, most blocks]; tiles [tiles, 4]: row, first token, number of tokens, place of the first in its
-// sequence. A token sees `window` tokens, itself included, or all before it if that is 0; softcap 0 is none.
+// query         [1, query heads, T, D]; in this and the next four tensors, only the last dimension must be contiguous
+// key           [1, KV heads, T, D]
+// value         [1, KV heads, T, DV]
+// keys          [blocks, KV heads, block size * D]
+// values        [blocks, KV heads, block size * DV]
+// slots         [T]
+// partial       [blocks]
+// block_tables  [R, blocks]
+// tiles         [tiles, 4]: row, first token, number of tokens, position of the first token in its sequence
+// window        how many tokens a token sees, including itself; 0 if it sees all tokens before it
+// softcap       0 for no cap
 Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& keys,
                        const Tensor& values, const Tensor& slots, const Tensor& partial,
                        const Tensor& block_tables, const Tensor& tiles, double scaling, int64_t window, double softcap,

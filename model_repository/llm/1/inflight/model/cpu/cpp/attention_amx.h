@@ -1,4 +1,4 @@
-// The two products of attention by Intel's matrix unit.
+// The two products of attention, computed by Intel's matrix unit.
 
 #pragma once
 
@@ -8,14 +8,14 @@
 
 namespace {
 
-constexpr int64_t DIMENSIONS = 32;  // Of a tile of keys.
+constexpr int64_t DIMENSIONS = 32;  // The number of dimensions in a tile of keys.
 
-// Tiles 0 to 3 are sums; 4 queries by dimensions, 5 probabilities by the tokens of a lane; 6 keys, 7 values.
+// Tiles 0 to 3 hold sums, tile 4 queries, tile 5 probabilities of the tokens of one SIMD group, tile 6 keys, tile 7 values.
 inline TileShapes attention_tiles(int64_t rows) {
   return TileShapes({{rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 64}, {rows, 32}, {16, 64}, {8, 64}});
 }
 
-// What follows a tile of keys in memory's order and in the order of use: the next keys, and the values of these.
+// Prefetches the next keys in memory and the values of the current keys.
 inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
   for (int64_t i = 0; i < DIMENSIONS * LANES; i += 2 * LANES) {
     _mm_prefetch(next_keys + i, _MM_HINT_T0);
@@ -23,14 +23,15 @@ inline void prefetch_tiles(const BFloat16* next_keys, const BFloat16* values) {
   }
 }
 
-// Scores with the tokens of `COUNT` lanes, four at most; fetches their values and as many lanes of keys after them.
+// Computes the scores with `COUNT` SIMD groups of tokens, at most four. Prefetches their values and the keys of as many
+// groups after them.
 template <int COUNT>
-void score_lane_tiles(const BFloat16* queries, const Pages& pages, int64_t lane, float* scores) {
+void score_lane_tiles(const BFloat16* queries, const Pages& pages, int64_t group, float* scores) {
   const BFloat16 *keys[COUNT], *next_keys[COUNT], *values[COUNT];
   for (int64_t l = 0; l < COUNT; ++l) {
-    keys[l] = pages.key_lanes(lane + l);
-    next_keys[l] = pages.key_lanes(std::min(lane + l + COUNT, pages.lanes - 1));
-    values[l] = pages.value_lanes(lane + l);
+    keys[l] = pages.key_lanes(group + l);
+    next_keys[l] = pages.key_lanes(std::min(group + l + COUNT, pages.lanes - 1));
+    values[l] = pages.value_lanes(group + l);
   }
   _tile_zero(0);
   _tile_zero(1);
@@ -64,16 +65,16 @@ void score_lane_tiles(const BFloat16* queries, const Pages& pages, int64_t lane,
   if constexpr (COUNT > 3) _tile_stored(3, scores + 3 * LANES, PART_STRIDE * 4);
 }
 
-// Scores as in attention_lanes.h, for as many rows as the tiles have.
+// Computes the scores as in attention_lanes.h, for as many rows as the tiles have.
 inline void score_tiles(const BFloat16* queries, const Pages& pages, int64_t first, int64_t last, float* scores) {
   static constexpr decltype(&score_lane_tiles<4>) REST[] = {nullptr, score_lane_tiles<1>, score_lane_tiles<2>,
                                                             score_lane_tiles<3>};
-  int64_t lane = first;
-  for (; lane + 4 <= last; lane += 4) score_lane_tiles<4>(queries, pages, lane, scores + (lane - first) * LANES);
-  if (lane < last) REST[last - lane](queries, pages, lane, scores + (lane - first) * LANES);
+  int64_t group = first;
+  for (; group + 4 <= last; group += 4) score_lane_tiles<4>(queries, pages, group, scores + (group - first) * LANES);
+  if (group < last) REST[last - group](queries, pages, group, scores + (group - first) * LANES);
 }
 
-// Mixes as in attention_lanes.h, for as many rows as the tiles have.
+// Adds values by probability as in attention_lanes.h, for as many rows as the tiles have.
 inline void mix_tiles(const BFloat16* probabilities, int64_t rows, const Pages& pages, int64_t first, int64_t last,
                       const Mixture& mixture) {
   const int64_t pair_bytes = pages.width_v * 4;
@@ -84,9 +85,9 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, const Pages& 
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t lane = first; lane < last; ++lane) {
-      const BFloat16* values = pages.value_lanes(lane) + d * 2;
-      _tile_loadd(5, probabilities + (lane - first) * LANES, PART_STRIDE * 2);
+    for (int64_t group = first; group < last; ++group) {
+      const BFloat16* values = pages.value_lanes(group) + d * 2;
+      _tile_loadd(5, probabilities + (group - first) * LANES, PART_STRIDE * 2);
       _tile_loadd(7, values, pair_bytes);
       _tile_dpbf16ps(0, 5, 7);
       if (chunks > 1) {
@@ -112,8 +113,8 @@ inline void mix_tiles(const BFloat16* probabilities, int64_t rows, const Pages& 
   }
 }
 
-// The two products of up to `ROWS` rows. Few ones too, though lanes were a little faster: a row must not be summed up in
-// another way when it has other neighbours.
+// The two products for up to `ROWS` rows. A few rows also use the matrix unit, although SIMD is a little faster for them:
+// the sums of a row must not depend on the number of other rows.
 class ByAmx {
  public:
   static constexpr int64_t ROWS = 16;

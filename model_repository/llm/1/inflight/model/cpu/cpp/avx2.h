@@ -1,4 +1,5 @@
-// Lanes in two registers of AVX2. Pairs are multiplied as floats, first the one of each pair, then the other.
+// A SIMD group of 16 lanes in two AVX2 registers. Pairs are multiplied as floats: first the first element of each pair,
+// then the second.
 
 #pragma once
 
@@ -19,7 +20,7 @@ struct BytePairs {
 using Mask = uint16_t;
 using Factor = float;
 
-// Shapes of what is summed up at the same time, so that sums, weights and an input fit in sixteen registers.
+// How many sums are computed at the same time. Sums, weights and an input must fit into 16 registers.
 constexpr int MAX_SUMS = 6;
 constexpr int MAX_ROWS = 3;
 constexpr int MAX_QUERIES = 4;
@@ -42,7 +43,7 @@ inline Lanes fma(Lanes a, Lanes b, Lanes c) {
 }
 inline Lanes maximum(Lanes a, Lanes b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
 inline Lanes fraction(Lanes a) { return {a.low - _mm256_floor_ps(a.low), a.high - _mm256_floor_ps(a.high)}; }
-// Powers count as at least -126 and less than 128.
+// Powers below -126 count as -126, and powers of 128 or more as 127.
 inline Lanes times_two_to_floor(Lanes a, Lanes power) {
   const auto two_to = [](__m256 n) {
     const __m256 bounded = _mm256_min_ps(_mm256_max_ps(_mm256_floor_ps(n), _mm256_set1_ps(-126)), _mm256_set1_ps(127));
@@ -86,7 +87,7 @@ inline Lanes load_floats(const BFloat16* from) {
   return {half(from), half(from + 8)};
 }
 
-// `lanes` are the first ones.
+// `lanes` must be the first lanes without a gap.
 inline Lanes load_floats(const BFloat16* from, Mask lanes) {
   if (lanes == 0xffff) return load_floats(from);
   BFloat16 some[LANES] = {};
@@ -94,26 +95,26 @@ inline Lanes load_floats(const BFloat16* from, Mask lanes) {
   return load_floats(some);
 }
 
-// Stores sixteen numbers as the first of each pair; the others are not touched.
+// Stores 16 numbers as the first elements of 16 pairs. The second elements stay as they are.
 inline void store_first_of_pairs(BFloat16* to, const BFloat16* from) {
   for (int64_t i = 0; i < LANES; ++i) to[2 * i] = from[i];
 }
 
 inline void store_bf16(BFloat16* to, Lanes value) {
-  // To the nearest, to even ones at half way; what is not a number would overflow.
+  // Rounds to nearest, ties to even. NaN is handled separately, because the addition would overflow.
   const auto bits = [](__m256 floats) {
     const __m256i from = _mm256_castps_si256(floats), high = _mm256_srli_epi32(from, 16);
     const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
     const __m256i sum = _mm256_add_epi32(from, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
-    const __m256i spoiled = _mm256_castps_si256(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(floats, floats, _CMP_UNORD_Q));
     const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, spoiled);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, is_nan);
   };
   const __m256i mixed = _mm256_packus_epi32(bits(value.low), bits(value.high));
   _mm256_storeu_si256((__m256i*)to, _mm256_permute4x64_epi64(mixed, 0b11011000));
 }
 
-// `lanes` are the first ones.
+// `lanes` must be the first lanes without a gap.
 inline void store_bf16(BFloat16* to, Lanes value, Mask lanes) {
   if (lanes == 0xffff) return store_bf16(to, value);
   BFloat16 some[LANES];
@@ -131,7 +132,7 @@ inline BytePairs load_pairs(const int8_t* from) {
   return {_mm_loadu_si128((const __m128i*)from), _mm_loadu_si128((const __m128i*)(from + LANES))};
 }
 
-// One of each pair, as floats: the first, or the second.
+// The first or the second elements of all pairs, as floats.
 template <bool SECOND>
 inline __m256 one_of(__m256i pairs) {
   return _mm256_castsi256_ps(SECOND ? _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff0000)) : _mm256_slli_epi32(pairs, 16));
@@ -151,7 +152,7 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, i
     const __m256 low = one_of<SECOND>(pairs.low), high = one_of<SECOND>(pairs.high);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
-      asm volatile("" ::: "memory");  // Load when it is needed: the compiler would run out of registers.
+      asm volatile("" ::: "memory");  // Keeps the compiler from loading rows early, as it would run out of registers.
       const __m256 row = _mm256_set1_ps(rows[r * stride + SECOND]);
       sums[r][c].low = _mm256_fmadd_ps(low, row, sums[r][c].low);
       sums[r][c].high = _mm256_fmadd_ps(high, row, sums[r][c].high);
@@ -159,7 +160,8 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, i
   }
 }
 
-// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+// Multiplies one pair of each row with columns of pairs and adds the products to `sums`. Rows are `stride` apart;
+// `column(c)` loads a column.
 template <int ROWS, int COLUMNS, class Column>
 inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, int64_t stride, const Column& column) {
   add_one_of_pairs<false>(sums, rows, stride, column);

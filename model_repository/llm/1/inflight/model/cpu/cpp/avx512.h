@@ -1,12 +1,12 @@
-// Lanes in one register of AVX512.
+// A SIMD group of 16 lanes in one AVX512 register.
 
 #pragma once
 
 using Lanes = __m512;
 using Mask = __mmask16;
 
-// Shapes of what is summed up at the same time, so that sums, weights and an input fit in 32 registers. Few rows take
-// several columns of lanes, to hide the latency of the sums.
+// How many sums are computed at the same time. Sums, weights and an input must fit into 32 registers. A few rows are
+// multiplied with several SIMD groups of columns at a time, which hides the latency of the additions.
 constexpr int MAX_SUMS = 24;
 constexpr int MAX_ROWS = 12;
 constexpr int MAX_QUERIES = 8;
@@ -33,7 +33,7 @@ inline Lanes load_floats(const BFloat16* from, Mask lanes = 0xffff) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-// Stores sixteen numbers as the first of each pair; the others are not touched.
+// Stores 16 numbers as the first elements of 16 pairs. The second elements stay as they are.
 inline void store_first_of_pairs(BFloat16* to, const BFloat16* from) {
   const __m512i spread = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)from));
   _mm512_mask_storeu_epi16(to, 0x55555555, spread);

@@ -1,4 +1,4 @@
-// Pairs of AVX512's extension BF16, which multiplies them.
+// Pairs for AVX512 with the extension BF16, which multiplies pairs in one instruction.
 
 #pragma once
 
@@ -13,7 +13,7 @@ inline void store_factors(Factor* to, Lanes value) { store_bf16(to, value); }
 
 inline Pairs load_pairs(const BFloat16* from) { return (Pairs)_mm512_loadu_si512(from); }
 
-// Whole numbers up to 127, which bfloat16 holds exactly.
+// Converts int8 weights to bfloat16, which represents integers up to 127 exactly.
 inline Pairs load_pairs(const int8_t* from) {
   const auto floats = [](const int8_t* of) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)of)));
@@ -23,7 +23,8 @@ inline Pairs load_pairs(const int8_t* from) {
 
 inline Pairs repeat_pair(const BFloat16* pair) { return (Pairs)_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)); }
 
-// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+// Multiplies one pair of each row with columns of pairs and adds the products to `sums`. Rows are `stride` apart;
+// `column(c)` loads a column.
 template <int ROWS, int COLUMNS, class Column>
 inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const BFloat16* rows, int64_t stride, const Column& column) {
   if constexpr (ROWS < COLUMNS) {

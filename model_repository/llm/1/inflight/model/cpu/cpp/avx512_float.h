@@ -1,4 +1,4 @@
-// Pairs for AVX512 without BF16: multiplied as floats, first the one of each pair, then the other.
+// Pairs for AVX512 without BF16. They are multiplied as floats: first the first element of each pair, then the second.
 
 #pragma once
 
@@ -11,7 +11,7 @@ struct BytePairs {
   __m256i bytes;
 };
 
-// To the nearest, to even ones at half way; what is not a number would overflow.
+// Rounds to nearest, ties to even. NaN is handled separately, because the addition would overflow.
 inline __m256i to_bf16(Lanes value) {
   const __m512i from = _mm512_castps_si512(value), high = _mm512_srli_epi32(from, 16);
   const __m512i even = _mm512_and_si512(high, _mm512_set1_epi32(1));
@@ -26,7 +26,7 @@ inline Pairs load_pairs(const BFloat16* from) { return _mm512_loadu_si512(from);
 
 inline BytePairs load_pairs(const int8_t* from) { return {_mm256_loadu_si256((const __m256i*)from)}; }
 
-// One of each pair, as floats: the first, or the second.
+// The first or the second elements of all pairs, as floats.
 template <bool SECOND>
 inline Lanes one_of(Pairs pairs) {
   return _mm512_castsi512_ps(SECOND ? _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff0000)) : _mm512_slli_epi32(pairs, 16));
@@ -60,7 +60,8 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, i
   }
 }
 
-// Adds the products of a pair of each row, `stride` apart, with columns of pairs, which `column(c)` loads.
+// Multiplies one pair of each row with columns of pairs and adds the products to `sums`. Rows are `stride` apart;
+// `column(c)` loads a column.
 template <int ROWS, int COLUMNS, class Column>
 inline void add_products(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, int64_t stride, const Column& column) {
   add_one_of_pairs<false>(sums, rows, stride, column);

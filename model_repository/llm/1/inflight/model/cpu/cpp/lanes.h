@@ -1,8 +1,9 @@
-// What the kernels share. Lanes are sixteen floats side by side; pairs are two neighbouring bf16 for each of them.
+// Definitions that all kernels share.
 //
-// A product multiplies both of a pair with two others and adds them to the float of the lane. So what is summed over lies
-// in pairs, and what is computed side by side lies in lanes. What pairs are multiplied with are factors, bf16 or floats:
-// that, and how lanes are computed, is up to the processor.
+// `Lanes` is a SIMD group of 16 floats. `Pairs` is a pair of neighbouring bf16 numbers for each of these lanes. A product
+// multiplies both elements of a pair with two factors and adds the results to the float of the lane. So the dimension of
+// the sum is stored in pairs, and the dimension that is computed in parallel is stored in lanes. A `Factor` is a bf16 or
+// a float, depending on the processor, and so is the implementation of the operations.
 
 #pragma once
 
@@ -16,7 +17,7 @@ using at::BFloat16;
 using at::Tensor;
 
 constexpr int64_t LANES = 16;
-constexpr int64_t ROWS_OF_A_THREAD = 32;  // Fewer are not worth the second thread's start.
+constexpr int64_t ROWS_OF_A_THREAD = 32;  // With fewer rows, starting a second thread costs more than it saves.
 
 #if defined(__AVX512BF16__)
 #include "avx512_bf16.h"
@@ -26,12 +27,12 @@ constexpr int64_t ROWS_OF_A_THREAD = 32;  // Fewer are not worth the second thre
 #include "avx2.h"
 #endif
 
-// Those of sixteen lanes that are below `count`.
+// The mask of the lanes 0 to `count` - 1.
 inline Mask lanes_below(int64_t count) { return (Mask)((1u << std::clamp<int64_t>(count, 0, LANES)) - 1); }
 
 constexpr float LOG2_E = 1.44269504f;
 
-// 2^x to about 3 ulp, by a polynomial for its fraction whose largest error is the least there is.
+// 2^x to about 3 ulp. A minimax polynomial computes the power of the fraction of x.
 inline Lanes two_to(Lanes x) {
   const Lanes r = fraction(x);
   Lanes p = all(1.8745128e-3f);
@@ -39,11 +40,11 @@ inline Lanes two_to(Lanes x) {
   return times_two_to_floor(p, x);
 }
 
-// x / (1 + e^-x). Where e^-x is too large for a float it is 0.
+// x / (1 + e^-x). The result is 0 if e^-x is too large for a float.
 inline Lanes silu(Lanes x) { return x / (all(1.0f) + two_to(x * all(-LOG2_E))); }
 
-// Calls `work` on every thread with a function that gives out the numbers below `count`, and `count` when none is left.
-// Each takes the next one when it is free, as another process may have taken its processor for a while.
+// Calls `work` on every thread with a function that returns the next of the numbers below `count`, or `count` when none
+// is left. A thread takes a number when it is free, so a thread that another process delays gets fewer numbers.
 template <class Work>
 void share_out(int64_t count, const Work& work) {
   std::atomic<int64_t> next{0};

@@ -1,7 +1,8 @@
-// A matrix product, with weights in bfloat16 or int8: by Intel's matrix unit where there is one, else made for few rows.
+// A matrix product with weights in bfloat16 or int8. Intel's matrix unit computes it if the processor has one. Otherwise
+// SIMD code does, which is optimised for few rows.
 //
-// Weights [N, K] are packed as [N / 32][K / 2][32][2]: a panel of 32 output columns, pair by pair of inputs. Every output
-// is summed up in the order of its inputs, whatever else is computed: a row's result does not depend on its neighbours.
+// Weights [N, K] are packed as [N / 32][K / 2][32][2]: panels of 32 output columns, with pairs of inputs. Each output is
+// summed in the order of its inputs, so a row's result does not depend on other rows (the product is batch-invariant).
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -21,10 +22,11 @@ namespace {
 
 constexpr int MAX_PANELS = 8;
 
-// Whether rows lie pair by pair in tiles of the rows that are multiplied together, rather than one after the other.
+// Whether the rows that are multiplied together are interleaved pair by pair in memory, instead of one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 
-// `ROWS` rows of x from `row` on times `WIDTH` panels from `panel` on; the panel `ahead`, if there is one, is fetched.
+// Multiplies `ROWS` rows of x from `row` on with `WIDTH` panels from `panel` on. Prefetches the panel `ahead` if it is
+// given.
 template <class Kind, int ROWS, int WIDTH>
 void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel,
                      const typename Kind::Weight* ahead) {
@@ -53,7 +55,8 @@ void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, in
     }
 }
 
-// What multiplies some number of rows: panels one by one, or several at once to hide the latency of few sums.
+// Multiplies a fixed number of rows with one panel, or with several panels at a time. With few rows, several panels hide
+// the latency of the additions.
 template <class Kind>
 struct Kernel {
   using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, const typename Kind::Weight*);
@@ -70,14 +73,14 @@ constexpr std::array<Kernel<Kind>, MAX_ROWS> kernels(std::integer_sequence<int, 
             multiply_panels<Kind, BEFORE + 1, panels_at_once(BEFORE + 1)>}...}};
 }
 
-// The rows of tile number `tile` of `tiles`, which share all rows equally.
+// The rows of tile number `tile`, if `tiles` tiles of equal size, up to one row, cover all rows.
 struct Tile {
   int64_t first, count;
 
   Tile(int64_t rows, int64_t tiles, int64_t tile) : first(rows * tile / tiles), count(rows * (tile + 1) / tiles - first) {}
 };
 
-// Rows of x pair by pair, tile after tile, as floats.
+// Returns the rows of x as floats, tile after tile. Within a tile, rows are interleaved pair by pair.
 template <class Kind>
 Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
   const Tensor floats = at::empty({rows * product.pairs * 2}, at::kFloat);
@@ -98,7 +101,7 @@ Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
   return floats;
 }
 
-// All rows times all panels.
+// Multiplies all rows with all panels.
 template <class Kind>
 void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panels) {
   static constexpr auto KERNELS = kernels<Kind>(std::make_integer_sequence<int, MAX_ROWS>());
@@ -133,7 +136,7 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
   });
 }
 
-// [N, K] to [N / 32, K / 2, 32, 2]; N is a multiple of 32 and K of 2.
+// Packs weights [N, K] as [N / 32, K / 2, 32, 2]. N must be a multiple of 32 and K of 2.
 Tensor pack_weight(const Tensor& weight) {
   const int64_t columns = weight.size(0), inputs = weight.size(1);
   TORCH_CHECK(columns % PANEL == 0 && inputs % 2 == 0, "weight is [", columns, ", ", inputs, "], not [32 n, 2 k]");
@@ -145,7 +148,7 @@ void check_scales(const Tensor& packed, const Tensor& scales) {
               " columns");
 }
 
-// `GATED`: the first half of the columns are gates, the product that of their silu and the other half.
+// With `GATED`, the first half of the columns are gates, and the result is silu(gate) times the second half.
 template <class Kind, bool GATED = false>
 Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   const int64_t panels = packed.size(0) / (GATED ? 2 : 1), columns = panels * PANEL, inputs = packed.size(1) * 2;
@@ -182,19 +185,20 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   return y;
 }
 
-// x [..., K] by packed weights of N columns in bfloat16: [..., N].
+// Multiplies x [..., K] with packed bfloat16 weights of N columns. Returns [..., N].
 Tensor linear(const Tensor& x, const Tensor& packed) { return multiply<Bf16>(x, packed, nullptr); }
 
-// x [..., K] by packed weights of N columns in int8 with scales [N]: [..., N].
+// Multiplies x [..., K] with packed int8 weights of N columns and scales [N]. Returns [..., N].
 Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales) {
   check_scales(packed, scales);
   return multiply<Int8>(x, packed, scales.const_data_ptr<float>());
 }
 
-// x [..., K] by packed weights of a gate's N columns and as many others: silu(gate) * other, rounded once: [..., N].
+// Multiplies x [..., K] with packed weights of N gate columns and N other columns. Returns silu(gate) * other [..., N],
+// rounded once.
 Tensor linear_silu_mul(const Tensor& x, const Tensor& packed) { return multiply<Bf16, true>(x, packed, nullptr); }
 
-// The same by weights in int8 with a scale for each of their columns.
+// The same with int8 weights and a scale for each of their columns.
 Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor& scales) {
   check_scales(packed, scales);
   return multiply<Int8, true>(x, packed, scales.const_data_ptr<float>());

@@ -1,4 +1,4 @@
-// A product by Intel's matrix unit, of the same packed weights: sixteen pairs of inputs by sixteen columns are a tile.
+// The product by Intel's matrix unit, with the same packed weights. A tile of weights is 16 pairs of inputs by 16 columns.
 
 #pragma once
 
@@ -13,20 +13,21 @@ namespace {
 constexpr int64_t TILE_ROWS = 16;
 constexpr int64_t TILE_INPUTS = 32;
 
-// Tiles 0 and 1 are sums of `top` rows, 2 and 3 of `bottom` rows; 4 and 5 the inputs of those; 6 and 7 weights.
+// Tiles 0 and 1 hold the sums of the `top` rows, tiles 2 and 3 those of the `bottom` rows. Tile 4 holds inputs of the
+// `top` rows, tile 5 those of the `bottom` rows. Tiles 6 and 7 hold weights.
 inline TileShapes product_tiles(int64_t top, int64_t bottom) {
   return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
 }
 
-// Fetches of a panel, with the tiles of the inputs from `input` on, as many bytes as their weights would be in int8: half
-// of a panel in bfloat16. With more than that, what is multiplied now waits.
+// Prefetches a part of a panel while the tiles of the inputs from `input` on are multiplied: as many bytes as their
+// weights have in int8, which is half of a panel in bfloat16. Prefetching more would delay the current product.
 template <class Weight>
 void prefetch(const Weight* panel, int64_t input) {
   const char* from = (const char*)panel + input * PANEL;
   for (int64_t i = 0; i < TILE_INPUTS * PANEL; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
 }
 
-// A panel in int8 that becomes one in bfloat16 tile by tile, while the one before is multiplied.
+// Converts a panel from int8 to bfloat16, one tile at a time, while the tile before it is multiplied.
 struct Turning {
   const int8_t* from = nullptr;
   BFloat16* to = nullptr;
@@ -40,8 +41,8 @@ struct Turning {
 constexpr int64_t BLOCK_ROWS = 2 * TILE_ROWS;
 using Sums = float[BLOCK_ROWS][PANEL];
 
-// Sums that are scaled, rounded and stored a few rows at a time while the next block is multiplied: what tiles store can't
-// be loaded at once. Where there are sums of gates they are multiplied by these and their sigmoids.
+// Finished sums of a block. They are scaled, rounded and stored a few rows at a time while the next block is multiplied,
+// because data that a tile has just stored cannot be loaded at once. With gates, the sums are multiplied with silu(gate).
 template <class Kind>
 struct Leaving {
   const Sums *sums = nullptr, *gates = nullptr;
@@ -60,9 +61,9 @@ struct Leaving {
   }
 };
 
-// `top` and `bottom` rows of x, sixteen at most, times one panel of weights, into `sums`, once all that is `leaving` is
-// stored. The panel `ahead`, if there is one, is fetched. Inputs pass by the first cache, so that weights stay there for the
-// next rows.
+// Multiplies `top` plus `bottom` rows of x, at most 16 each, with one panel of weights. Writes the result into `sums` after
+// it has stored all rows of `leaving`. Prefetches the panel `ahead` if it is given. Inputs are loaded with a streaming hint,
+// so that the weights stay in the L1 cache for the next rows.
 template <class Kind>
 void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int64_t bottom, const BFloat16* weights,
                     const typename Kind::Weight* ahead, const Turning& turning, Leaving<Kind>& leaving, Sums& sums) {
@@ -99,8 +100,8 @@ void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int6
   }
 }
 
-// Multiplies panel after panel of y, of `rows` rows. With gates these are the first half of all weights; their sums wait
-// until those of the other half are there, so rows are taken in parts.
+// Computes panel after panel of y, which has `rows` rows. With gates, the gates are the first half of all weights. Their
+// sums are kept until the sums of the other half are computed, so the rows are computed in parts.
 template <class Kind, bool GATED>
 class Multiplier {
  public:
@@ -109,7 +110,7 @@ class Multiplier {
     if constexpr (INT8) turned_.resize(panel_size());
   }
 
-  // `next`: the panel after it, if it is one of y's.
+  // Computes panel `panel` of y. Prefetches panel `next` if y has it.
   void multiply(int64_t panel, int64_t next) {
     const Weight* after = next < panels_ ? weights(next) : nullptr;
     for (int64_t first = 0; first < rows_; first += part_) {
@@ -132,7 +133,7 @@ class Multiplier {
   int64_t panel_size() const { return p_.pairs * 2 * PANEL; }
   const Weight* weights(int64_t panel) const { return p_.weights + panel * panel_size(); }
 
-  // The part of rows from `first` on times a panel of weights, for gates or for panel `panel` of y.
+  // Multiplies the part of the rows from `first` on with panel `of_weights`, for the gates or for panel `panel` of y.
   template <bool GATES>
   void multiply_part(int64_t panel, int64_t of_weights, int64_t first, const Weight* ahead) {
     const int64_t last = std::min(rows_, first + part_);
@@ -172,7 +173,7 @@ class Multiplier {
   int64_t shaped_ = 0;
 };
 
-// All rows times all panels of y.
+// Multiplies all rows with all panels of y.
 template <bool GATED, class Kind>
 void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
   const int64_t threads = at::get_num_threads();

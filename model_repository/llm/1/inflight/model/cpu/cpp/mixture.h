@@ -1,4 +1,4 @@
-// Values by probability, of some rows, part after part.
+// The sums of values, weighted by probability, of some rows. They are computed part by part.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Values mixed so far for some rows, `width` of each. With the last part they are scaled and leave.
+// The weighted sums so far, `width` for each row. With the last part, they are scaled and written to `outputs`.
 struct Mixture {
   float* so_far;
   int64_t width;
@@ -14,7 +14,7 @@ struct Mixture {
   const float *kept, *scale;
   BFloat16* const* outputs;
 
-  // Adds a part's sixteen values from `d` on to `kept` times what there is.
+  // Multiplies the sums so far with `kept` and adds a part's values for the 16 dimensions from `d` on.
   void add(int64_t row, int64_t d, Lanes values) const {
     float* const before = so_far + row * width + d;
     if (!begins) values = fma(load(before), all(kept[row]), values);

@@ -1,4 +1,4 @@
-// What is multiplied, and the kinds of weights.
+// The operands of a product, and the kinds of weights.
 
 #pragma once
 
@@ -13,13 +13,13 @@ struct Bf16 {
   static Lanes scaled(Lanes sum, const float*) { return sum; }
 };
 
-// Whole numbers up to 127, and a scale for each column.
+// Weights are integers up to 127, with a scale for each column.
 struct Int8 {
   using Weight = int8_t;
   static Lanes scaled(Lanes sum, const float* scales) { return sum * load(scales); }
 };
 
-// What is multiplied: x and y by their first rows and strides, packed weights, and their scales if there are.
+// The operands: first rows and strides of the input x and the output y, packed weights, and their scales if they are int8.
 template <class Kind>
 struct Product {
   const BFloat16* x;

@@ -1,14 +1,15 @@
-// The rows of a tensor: all of its dimensions but the last, as one.
+// The rows of a tensor: all dimensions but the last are flattened into one.
 
 #pragma once
 
 #include <ATen/ATen.h>
 #include <c10/util/accumulate.h>
 
-// A new tensor. If all of its rows are in one dimension, they lie an odd number of cache lines apart: the same column of
-// sixteen neighbours is a tile, and at an even number, as most widths are, these would share half of a cache's sets or less.
+// Allocates a tensor. If all of its rows are in one dimension, their distance is an odd number of cache lines. A tile reads
+// the same column of 16 neighbouring rows. If their distance were even, as most widths are, these would share at most half
+// of the sets of a cache.
 inline at::Tensor empty_rows(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  constexpr int64_t LINE = 32;  // Numbers in bfloat16.
+  constexpr int64_t LINE = 32;  // bfloat16 numbers per cache line.
   const int64_t width = sizes.back(), lines = (width + LINE - 1) / LINE | 1;
   if (sizes.size() < 2 || c10::multiply_integers(sizes) != sizes[sizes.size() - 2] * width) return at::empty(sizes, options);
   auto longer = sizes.vec();
@@ -16,12 +17,12 @@ inline at::Tensor empty_rows(at::IntArrayRef sizes, const at::TensorOptions& opt
   return at::empty(longer, options).narrow(-1, 0, width);
 }
 
-// How far apart the rows of such a tensor are.
+// The distance between the rows of such a tensor.
 inline int64_t row_stride(const at::Tensor& y) { return y.dim() < 2 ? y.size(-1) : y.stride(-2); }
 
 class Rows {
  public:
-  // Copies only what does not lie as rows of one piece each, at equal distances.
+  // Copies x only if its rows are not contiguous or not at equal distances.
   explicit Rows(const at::Tensor& x) {
     TORCH_CHECK(x.scalar_type() == at::kBFloat16, "rows are ", x.scalar_type(), ", not bfloat16");
     width = x.size(-1);
@@ -38,6 +39,6 @@ class Rows {
   int64_t count, width, stride;
 
  private:
-  at::Tensor held_;  // What the rows are read from lives as long as these.
+  at::Tensor held_;  // Keeps the memory of the rows alive.
   const at::BFloat16* first_;
 };

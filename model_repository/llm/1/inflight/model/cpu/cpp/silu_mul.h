@@ -1,4 +1,4 @@
-// What a gate does to what it is beside, for products that do not do it themselves.
+// The gate of a gated MLP, silu(gate) * up, for products that do not compute it themselves.
 
 #pragma once
 

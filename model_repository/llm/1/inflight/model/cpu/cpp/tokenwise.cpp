@@ -1,4 +1,4 @@
-// What a decoder does to every token by itself between its matrix products, each in one pass and rounded once at its end.
+// The operators that a decoder applies to each token between its matrix products. Each takes one pass and rounds once.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -15,7 +15,7 @@
 
 namespace {
 
-// A row divided by its root mean square, times weights, rounded once at the end.
+// Divides a row by its root mean square and multiplies it with weights. The result is rounded once.
 struct Norm {
   const BFloat16* weight;
   int64_t width;
@@ -39,7 +39,7 @@ struct Norm {
   }
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x.
+// Returns x / sqrt(mean(x^2) + eps) * weight over the last dimension of x.
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   const Rows rows(x);
   const Norm norm(weight, rows.width, eps);
@@ -52,7 +52,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return y;
 }
 
-// The norm, as above, of what a residual becomes, and that: x + y, of one shape.
+// Adds a residual and applies the norm above: returns the norm of x + y, and x + y. x and y have the same shape.
 std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const Tensor& weight, double eps) {
   TORCH_CHECK(x.sizes() == y.sizes(), "x is ", x.sizes(), ", y ", y.sizes());
   const Rows rows(x), others(y);
@@ -71,8 +71,8 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const 
   return {normed, sum};
 }
 
-// x * cos + (-x's second half, x's first half) * sin, rounded once at the end (RoPE, arXiv 2104.09864, with the halves
-// of GPT-NeoX): x [1, heads, T, width], cos and sin [1, 1, T, width].
+// Returns x * cos + (-x's second half, x's first half) * sin, rounded once (RoPE, arXiv 2104.09864, with the halves of
+// GPT-NeoX). x is [1, heads, T, width], cos and sin are [1, 1, T, width].
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const int64_t heads = x.size(1), tokens = x.size(2), width = x.size(3), half = width / 2;
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && cos.scalar_type() == at::kBFloat16, "x and cos must be bfloat16");
@@ -80,7 +80,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const std::vector<int64_t> angles{1, 1, tokens, width};
   TORCH_CHECK(cos.sizes() == angles && sin.sizes() == angles, "x is ", x.sizes(), ", cos ", cos.sizes());
   const Tensor cosines = cos.contiguous(), sines = sin.contiguous();
-  // Token by token, as attention reads it.
+  // The heads of a token are next to each other, as attention reads them.
   Tensor y = at::empty({1, tokens, heads, width}, x.options());
   const BFloat16 *in = x.const_data_ptr<BFloat16>(), *c = cosines.const_data_ptr<BFloat16>(),
                  *s = sines.const_data_ptr<BFloat16>();
@@ -103,40 +103,41 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return y.transpose(1, 2);
 }
 
-// The place of the largest of each row [S, V], the first of equal ones; what is not a number counts as larger than all.
+// Returns the index of the largest element of each row of x [S, V], the first of equal ones. NaN counts as the largest.
 Tensor argmax(const Tensor& x) {
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(1) > 0 && x.stride(1) == 1, "x is ", x.sizes());
   const int64_t width = x.size(1);
-  TORCH_CHECK(width <= 1 << 24, "rows of ", width, " are too long: their places must be whole numbers in float32");
-  Tensor places = at::empty({x.size(0)}, x.options().dtype(at::kLong));
+  TORCH_CHECK(width <= 1 << 24, "rows of ", width, " are too long: float32 must represent their indices exactly");
+  Tensor indices = at::empty({x.size(0)}, x.options().dtype(at::kLong));
   const BFloat16* in = x.const_data_ptr<BFloat16>();
-  int64_t* out = places.mutable_data_ptr<int64_t>();
+  int64_t* out = indices.mutable_data_ptr<int64_t>();
   alignas(64) float numbers[LANES];
   std::iota(numbers, numbers + LANES, 0.0f);
-  const auto place_in = [&](const BFloat16* row) -> int64_t {
-    Lanes most = all(-std::numeric_limits<float>::infinity()), place = all(0.0f), here = load(numbers);
+  const auto argmax_of = [&](const BFloat16* row) -> int64_t {
+    Lanes max_values = all(-std::numeric_limits<float>::infinity()), max_indices = all(0.0f), current = load(numbers);
     for (int64_t d = 0; d < width; d += LANES) {
       const Mask lanes = lanes_below(width - d);
       const Lanes value = load_floats(row + d, lanes);
-      const Mask spoiled = not_a_number(value);
-      if (spoiled) return d + __builtin_ctz(spoiled);
-      const Mask larger = less(most, value) & lanes;
-      most = select(larger, value, most);
-      place = select(larger, here, place);
-      here = here + all(LANES);
+      const Mask nan = not_a_number(value);
+      if (nan) return d + __builtin_ctz(nan);
+      const Mask larger = less(max_values, value) & lanes;
+      max_values = select(larger, value, max_values);
+      max_indices = select(larger, current, max_indices);
+      current = current + all(LANES);
     }
-    const Mask largest = equal(most, all(largest_of(most)));
-    return (int64_t)-largest_of(select(largest, all(0.0f) - place, all(-std::numeric_limits<float>::infinity())));
+    const Mask largest = equal(max_values, all(largest_of(max_values)));
+    // The smallest index among the lanes with the largest value.
+    return (int64_t)-largest_of(select(largest, all(0.0f) - max_indices, all(-std::numeric_limits<float>::infinity())));
   };
   at::parallel_for(0, x.size(0), 1, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) out[row] = place_in(in + row * x.stride(0));
+    for (int64_t row = first; row < last; ++row) out[row] = argmax_of(in + row * x.stride(0));
   });
-  return places;
+  return indices;
 }
 
 }  // namespace
 
-// gate / (1 + e^-gate) * up, rounded once at the end; both [..., width].
+// Returns gate / (1 + e^-gate) * up, rounded once. Both are [..., width].
 Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   TORCH_CHECK(gate.sizes() == up.sizes(), "gate is ", gate.sizes(), ", up ", up.sizes());
   const Rows gates(gate), ups(up);
