@@ -100,10 +100,9 @@ class Request:
             self.token_ids.append(token)
             for processor in self.processors:
                 processor.accept(token)
-            if token in self.stop_token_ids or self.num_output >= self.max_tokens:
-                reason = self.finish_reason(token)
-                if reason is not None:
-                    return token_ids[:count], reason
+            reason = self.finish_reason(token)
+            if reason is not None:
+                return token_ids[:count], reason
         return token_ids, None
 
     def finish_reason(self, token: int) -> str | None:
