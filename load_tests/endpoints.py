@@ -12,7 +12,7 @@ from load_tests.failures import failing
 from load_tests.openai_stream import TokenCounts, completion_body, refusal
 
 ANSWER_SECONDS = 300.0
-"""After which a request has failed."""
+"""A request without a complete answer after this time has failed."""
 
 
 class Endpoint(Protocol):

@@ -14,9 +14,9 @@ from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Record, Run
 
 DRAIN_SECONDS = 60.0
-"""How long a run waits, after its last request was sent, for answers; then it cancels them."""
+"""How long a run waits for answers after its last request was sent. Then it cancels the remaining requests."""
 PAUSE_AFTER_FAILURE = 1.0
-"""Seconds. A refused user who asked again at once would be refused most of the time."""
+"""In seconds. Without the pause, users whose requests are refused would send most of all requests."""
 
 
 def _nothing() -> None:

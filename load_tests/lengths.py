@@ -106,6 +106,6 @@ def _cut(draws: NDArray[np.float64], shortest: int, longest: int) -> Ints:
 # service, 8,819 of a coding one. The bounds are the traces' shortest and longest. Prompt and output are drawn
 # independently; the correlation of their logarithms is 0.09 and 0.00.
 AZURE_CHAT = LogNormal(760, 0.985, 2, 14050), LogNormal(151, 0.859, 7, 1000)
-"""Prompts and outputs."""
+"""Distributions of prompt and output lengths."""
 AZURE_CODE = LogNormal(1095, 1.360, 3, 7437), LogNormal(16.3, 0.847, 6, 1899)
-"""Prompts and outputs."""
+"""Distributions of prompt and output lengths."""

@@ -19,7 +19,7 @@ from load_tests.workload_fields import Strict
 from load_tests.workload_streams import DrawnStream, ReplayedStream
 
 WORKLOADS = Path(__file__).parent / "workloads"
-"""Those that come with the project."""
+"""The folder of the project's workload files."""
 _BLOCK_REQUESTS = 1_000
 
 
