@@ -65,7 +65,7 @@ class Simulation:
         self._step_seconds += seconds
         self._padding += plan.padding
         scheduler.observe(plan, seconds)
-        recorder.tokens([share.request for share in plan.sampling], self.now)
+        recorder.tokens([scheduled.request for scheduled in plan.sampling], self.now)
         for outcome in scheduler.commit(plan, [_TOKEN] * len(plan.sampling), self.now):
             if outcome.finish_reason is not None:
                 recorder.finished(outcome.request, self.now)
