@@ -15,7 +15,7 @@ parameters { key: "model" value { string_value: "in git" } }
 parameters { key: "kept" value { string_value: "as it was" } }
 """
 
-# Imports ssl because that is what fails first where the stub was given another libpython than its own.
+# It imports ssl because this import fails first if the stub runs with another libpython than its own.
 MODEL = """
 import ssl
 import time
