@@ -104,7 +104,7 @@ def read_workload(path: Path) -> Workload:
         document = yaml.safe_load(path.read_text())
         file = WorkloadFile.model_validate(document, context=path.parent)
     except yaml.YAMLError as error:
-        raise WorkloadError(f"{path} is no YAML: {error}") from error
+        raise WorkloadError(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:
         raise WorkloadError("\n".join(f"{path}: {_explain(one, document)}" for one in error.errors())) from error
     return Workload(path.stem, file)
@@ -116,7 +116,7 @@ def _explain(error: ErrorDetails, document: Any) -> str:
         case "missing":
             return f"{field} is missing"
         case "extra_forbidden":
-            return f"{field} is no field"
+            return f"{field} is not a known field"
         case "value_error":
             return f"{field}: {error['ctx']['error']}"
     return f"{field} is {error['input']!r}: {error['msg']}"

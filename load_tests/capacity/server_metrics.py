@@ -129,11 +129,10 @@ class ServerUse:
 
 
 def server_use(samples: Sequence[ServerSample]) -> ServerUse | None:
-    """Summarise some samples. Return None if there are no samples, or nothing was computed between the first and the
-    last.
+    """Summarise some samples.
 
-    The server updates its metrics every half second, so a sample may be that old. Fractions over short intervals are
-    therefore inexact.
+    Return None if there are no samples, or nothing was computed between the first and the last. The server updates its
+    metrics every half second, so a sample may be that old. Fractions over short intervals are therefore inexact.
     """
     if not samples:
         return None

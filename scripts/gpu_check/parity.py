@@ -35,11 +35,11 @@ def prompts() -> list[list[int]]:
 
 
 def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[CheckResult]:
-    """Fraction of requests with the same tokens as transformers' `generate` on the CPU, for the tiny model of each
-    kind.
+    """Compare the tokens of tiny models with those of transformers' `generate` on the CPU.
 
-    In bfloat16 a near tie can select another token, and all tokens after it then differ. So the bfloat16 result counts
-    the models whose logits pass the engine's own check, which the engine makes before it uses the kernels.
+    In float32 the result is the fraction of requests with the same tokens. In bfloat16 a near tie can select another
+    token, and all tokens after it then differ. So the bfloat16 result counts the models whose logits pass the engine's
+    own check, which the engine makes before it uses the kernels.
     """
     same = total = by_kernels = 0
     missed = []

@@ -67,8 +67,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Restore the step of SmolLM's pre-tokenizer that transformers' GGUF reader drops: each digit is a token of its
-    own.
+    """Restore a step of SmolLM's pre-tokenizer that transformers' GGUF reader drops: each digit is its own token.
 
     Without this step the spaces before a number are merged with it, and the model gets tokens that it was not trained
     on.

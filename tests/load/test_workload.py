@@ -178,7 +178,7 @@ def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
 WRONG = [
     (document(rate=0), "streams.only.rate is 0: Input should be greater than 0"),
     (document(rate="2"), "streams.only.rate is '2': Input should be a valid number"),
-    (document(colour="red"), "streams.only.colour is no field"),
+    (document(colour="red"), "streams.only.colour is not a known field"),
     (document(prompts={"distribution": "fixed"}), "streams.only.prompts.tokens is missing"),
     (
         document(prompts={"distribution": "uniform", "low": 9, "high": 3}),
@@ -218,12 +218,12 @@ def test_nonsense_is_refused_with_its_place_and_bound(tmp_path: Path, written: o
 def test_what_is_no_yaml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text("about: [")
-    with pytest.raises(WorkloadError, match=r"test\.yaml is no YAML"):
+    with pytest.raises(WorkloadError, match=r"test\.yaml is not valid YAML"):
         read_workload(path)
 
 
 def test_a_file_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text("about: !!python/object/apply:os.getcwd []")
-    with pytest.raises(WorkloadError, match="is no YAML"):
+    with pytest.raises(WorkloadError, match="is not valid YAML"):
         read_workload(path)
