@@ -1,4 +1,4 @@
-# `make help` lists what there is to do. Everything but `clean` and `help` sets up $(VENV) first.
+# `make help` lists the targets. All targets except `clean`, `help` and `gpu-check` set up $(VENV) first.
 
 VENV ?= .venv
 LOAD_ARGS ?= --users 16 --spawn-rate 16 --run-time 30s
@@ -16,28 +16,28 @@ docs_tools := $(VENV)/.docs
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make serve    Triton with the model on 127.0.0.1, in the foreground"
+	@echo "make serve    run Triton with the model on 127.0.0.1, in the foreground"
 	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags)"
-	@echo "make gateway  OpenAI's API on 127.0.0.1:9000 for a running server; variables: GRPC_PORT, ARGS (its own flags)"
+	@echo "make gateway  run OpenAI's API on 127.0.0.1:9000 in front of a running server; variables: GRPC_PORT, ARGS (flags of the gateway)"
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
-	@echo "make sweep    how much a server carries and where its knee is: a report in results/, in 15 minutes; variable: SWEEP"
-	@echo "make compare  settings and servers beside each other under one workload; variable: COMPARE, see its --help"
-	@echo "make bench    tokens per second of the engine, alone and behind Triton, and of transformers, beside the committed ratios; in minutes"
-	@echo "make bench-step   where a step's time goes on the CPU, and what each way to make it faster, each kernel and each instruction set brings"
-	@echo "make bench-mixed  how evenly tokens come while long prompts arrive"
-	@echo "make precision    what bfloat16 and int8 change: perplexity, divergence, agreement with transformers"
+	@echo "make sweep    measure how much load a server carries; writes a report to results/ in 15 minutes; variable: SWEEP (flags)"
+	@echo "make compare  compare settings and servers under one workload; variable: COMPARE (flags, such as --help)"
+	@echo "make bench    measure tokens per second of the engine, alone and behind Triton, and of transformers; compare with the committed ratios; takes minutes"
+	@echo "make bench-step   measure where a step's time goes on the CPU, and the gain from each optimisation, kernel and instruction set"
+	@echo "make bench-mixed  measure how evenly tokens arrive while long prompts are computed"
+	@echo "make precision    measure the effect of bfloat16 and int8: perplexity, divergence, agreement with transformers"
 	@echo "make peers    install vLLM and llama.cpp for make compare COMPARE=--peers"
-	@echo "make bench-client what the client library costs beside the generated gRPC stubs, and its memory"
-	@echo "make bench-gateway what the OpenAI-compatible gateway adds to a token's time"
-	@echo "make bench-queue  time to first token when many requests come at once, with the engine's queue and with Triton's"
-	@echo "make gpu-check    whether the engine is right and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
-	@echo "make experiments  claims of papers tried on the scheduler, in the simulator; plots in results/; in minutes"
-	@echo "make docs     the documentation as a site, in build/site; a broken link is an error"
-	@echo "make test     the whole test suite, on a real server"
-	@echo "make test-engine  the tests of the engine with torch, without a server, in two minutes"
-	@echo "make check    lint, types and the unit tests, in seconds"
-	@echo "make clean    remove $(VENV) and what tools left behind"
+	@echo "make bench-client measure the client library's overhead over the generated gRPC stubs, and its memory"
+	@echo "make bench-gateway measure how much time the OpenAI-compatible gateway adds to each token"
+	@echo "make bench-queue  measure the time to first token when many requests arrive at once, with the engine's queue and with Triton's"
+	@echo "make gpu-check    check that the engine is correct and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
+	@echo "make experiments  test claims of papers with the scheduler in the simulator; writes plots to results/; takes minutes"
+	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
+	@echo "make test     run the whole test suite, on a real server"
+	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two minutes"
+	@echo "make check    run the linter, the type checker and the unit tests; takes seconds"
+	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 
 $(installed): pyproject.toml client/pyproject.toml
@@ -88,7 +88,7 @@ peers: $(installed)
 bench-queue: $(installed)
 	@$(bin)/python -m load_tests.bench.queues
 
-# Not from $(VENV): the machine has a torch for its GPU.
+# This target does not use $(VENV), because the machine has a build of torch for its GPU.
 gpu-check:
 	@PYTHONPATH=.:model_repository/llm/1 $(or $(PYTHON),python3) -m scripts.gpu_check $(GPU)
 

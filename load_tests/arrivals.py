@@ -1,4 +1,4 @@
-"""When requests come: processes of arrival times, in seconds from 0 on."""
+"""Processes of arrival times, in seconds from 0 on."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -18,7 +18,7 @@ class Arrivals(Protocol):
 
 @dataclass(frozen=True)
 class AllAtOnce:
-    """Everybody is there from the start: what throughput is measured with."""
+    """All requests arrive at time 0, as in measurements of throughput."""
 
     def times(self, count: int, chance: np.random.Generator) -> Floats:
         """Zeros."""
@@ -27,44 +27,44 @@ class AllAtOnce:
 
 @dataclass(frozen=True)
 class Gamma:
-    """Independent gaps with a given coefficient of variation: 1 is Poisson, above it arrivals cluster."""
+    """Independent gaps with a given coefficient of variation. 1 is a Poisson process; above 1 arrivals cluster."""
 
     rate: float
-    """Requests per second, on average."""
+    """Mean number of requests per second."""
     cv: float = 1.0
 
     def times(self, count: int, chance: np.random.Generator) -> Floats:
-        """A running sum of gaps."""
+        """Cumulative sums of gaps."""
         shape = self.cv**-2
         return np.cumsum(chance.gamma(shape, 1 / (self.rate * shape), count))
 
 
 @dataclass(frozen=True)
 class OnOff:
-    """Poisson arrivals for a while, none for a while, and so on."""
+    """Poisson arrivals for a while, then a pause, and so on."""
 
     rate: float
-    """Requests per second while it is on."""
+    """Requests per second outside the pauses."""
     on_seconds: float
     off_seconds: float
 
     def times(self, count: int, chance: np.random.Generator) -> Floats:
-        """Poisson arrivals with the pauses put in between."""
+        """Poisson arrivals with the pauses inserted."""
         times = Gamma(self.rate).times(count, chance)
         return np.asarray(times + np.floor(times / self.on_seconds) * self.off_seconds)
 
 
 @dataclass(frozen=True)
 class Staircase:
-    """Poisson arrivals whose rate changes in steps; the last rate stays."""
+    """Poisson arrivals whose rate changes in steps. The last rate stays."""
 
     rates: tuple[float, ...]
-    """Requests per second of each step; over 0."""
+    """Requests per second in each step; positive."""
     seconds: float
-    """How long a step takes."""
+    """Length of a step."""
 
     def times(self, count: int, chance: np.random.Generator) -> Floats:
-        """Arrivals of rate 1, seen through the inverse of the cumulative rate."""
+        """Arrivals of rate 1, mapped through the inverse of the cumulative rate."""
         expected = np.cumsum(chance.exponential(1.0, count))
         starts = np.concatenate([[0.0], np.cumsum(np.array(self.rates) * self.seconds)])
         step = np.minimum(np.searchsorted(starts, expected, side="right") - 1, len(self.rates) - 1)

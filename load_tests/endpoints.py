@@ -1,4 +1,4 @@
-"""Servers under load: ours over gRPC and HTTP, and all that speak OpenAI's protocol."""
+"""Clients for the servers under load: Inflight over gRPC and HTTP, and all servers with OpenAI's protocol."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,15 +12,15 @@ from load_tests.failures import failing
 from load_tests.openai_stream import TokenCounts, completion_body, refusal
 
 ANSWER_SECONDS = 300.0
-"""After which a request has failed."""
+"""A request without a complete answer after this time has failed."""
 
 
 class Endpoint(Protocol):
-    """A server, as a load generator sees it."""
+    """A server as the load generator sees it."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
 
     def ask(
         self, prompt: Sequence[int], max_tokens: int, *, tenant: str, priority: int, target_ttft: float | None
@@ -36,7 +36,7 @@ class Endpoint(Protocol):
 
 
 def sampling_of(max_tokens: int, tenant: str, priority: int, target_ttft: float | None) -> Sampling:
-    """What `Endpoint.ask` promises, as our client takes it."""
+    """The arguments of `Endpoint.ask` as fields of our client's `Sampling`."""
     sampling = Sampling(max_tokens=max_tokens, ignore_eos=True, temperature=0.0, return_token_ids=True)
     if tenant:
         sampling["tenant"] = tenant
@@ -49,7 +49,7 @@ def sampling_of(max_tokens: int, tenant: str, priority: int, target_ttft: float 
 
 @dataclass(frozen=True)
 class TritonEndpoint:
-    """The model of an Inflight server; nothing is sent twice."""
+    """The model of an Inflight server. No request is sent again after a failure."""
 
     name: str
     client: AsyncClient
@@ -68,14 +68,14 @@ class TritonEndpoint:
 
 @asynccontextmanager
 async def grpc_endpoint(url: str, model: str = "llm") -> AsyncIterator[Endpoint]:
-    """A server by its host and port for gRPC."""
+    """A server, given the host and port of its gRPC endpoint."""
     async with _client(f"grpc://{url}", model) as client:
         yield TritonEndpoint(f"gRPC {url}", client)
 
 
 @asynccontextmanager
 async def http_endpoint(url: str, model: str = "llm") -> AsyncIterator[Endpoint]:
-    """A server by its host and port for HTTP."""
+    """A server, given the host and port of its HTTP endpoint."""
     async with _client(f"http://{url}", model) as client:
         yield TritonEndpoint(f"HTTP {url}", client)
 
@@ -87,20 +87,20 @@ def _client(url: str, model: str) -> AsyncClient:
 
 @dataclass(frozen=True)
 class OpenAIEndpoint:
-    """A server that has /v1/completions, such as our gateway, vLLM and llama.cpp's server."""
+    """A server with /v1/completions, such as our gateway, vLLM and llama.cpp's server."""
 
     name: str
     url: str
-    """Up to and without /v1."""
+    """The URL before /v1."""
     model: str
     session: aiohttp.ClientSession
     extra: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the body that this server wants besides, or instead of ours."""
+    """Fields of the body that this server needs in addition to ours or instead of them."""
 
     async def ask(
         self, prompt: Sequence[int], max_tokens: int, *, tenant: str, priority: int, target_ttft: float | None
     ) -> AsyncIterator[int]:
-        """See `Endpoint`; the protocol has no `target_ttft`."""
+        """See `Endpoint`. The protocol has no `target_ttft`."""
         body = {**completion_body(self.model, prompt, max_tokens, tenant, priority), **self.extra}
         with failing(aiohttp.ClientError, TimeoutError):
             async with self.session.post(f"{self.url}/v1/completions", json=body) as response:
@@ -117,8 +117,8 @@ class OpenAIEndpoint:
 async def openai_endpoint(
     url: str, model: str = "llm", extra: Mapping[str, object] | None = None
 ) -> AsyncIterator[Endpoint]:
-    """A server by its URL, such as http://127.0.0.1:9000; `extra` are further fields of the body."""
-    # Servers close connections that were idle for a while, and a request that meets that fails.
+    """A server, given its URL, such as http://127.0.0.1:9000. `extra` are additional fields of the body."""
+    # A server closes connections that are idle for a while. A request sent on one at that moment fails.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:

@@ -1,11 +1,11 @@
-"""How a request of a load test fails."""
+"""The failure of a request in a load test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class RequestFailed(Exception):
-    """A request was refused, broke, or was not answered in full."""
+    """A request was refused, ended with an error, or was not answered completely."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

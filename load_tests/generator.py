@@ -1,4 +1,5 @@
-"""Sends requests and writes down what comes of them: at planned times (open loop), or from users who wait (closed)."""
+"""Sends requests and records the answers: at planned times (open loop), or from users who wait for answers (closed
+loop)."""
 
 import asyncio
 import contextlib
@@ -13,9 +14,9 @@ from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Record, Run
 
 DRAIN_SECONDS = 60.0
-"""How long a run waits, after its last request was sent, for answers; then it cancels them."""
+"""How long a run waits for answers after its last request was sent. Then it cancels the remaining requests."""
 PAUSE_AFTER_FAILURE = 1.0
-"""Seconds. A refused user who asked again at once would be refused most of the time."""
+"""In seconds. Without the pause, users whose requests are refused would send most of all requests."""
 
 
 def _nothing() -> None:
@@ -29,16 +30,16 @@ async def open_loop(
     advance: Callable[[], object] = _nothing,
     drain: float = DRAIN_SECONDS,
 ) -> Run:
-    """Send each request at its time, however busy the server is; `advance` is called when one has ended.
+    """Send each request at its time, however busy the server is. `advance` is called whenever a request has ended.
 
-    `requests` are in the order of their times. Those that are not answered `drain` seconds after the last was due are
-    cancelled and recorded as `UNFINISHED`.
+    `requests` are in the order of their times. Requests that are not answered `drain` seconds after the last one was
+    due are cancelled and recorded as `UNFINISHED`.
     """
     observer = _Observer(endpoint, advance)
     end = max((request.at for request in requests), default=0.0) + drain
     async with _until(end) as group:
         for request in requests:
-            # Written before its time, not at it.
+            # Generate the prompt before the request is due, so that this does not delay the request.
             prompt = request.prompt()
             await asyncio.sleep(request.at - observer.now())
             group.create_task(observer.ask(request, prompt, request.at))
@@ -55,12 +56,12 @@ async def closed_loop(
     advance: Callable[[], object] = _nothing,
     drain: float = DRAIN_SECONDS,
 ) -> Run:
-    """Let users send one request after another, in the order of `requests`, whose times are not heeded.
+    """Let users send one request after another, in the order of `requests`. The times of the requests are ignored.
 
-    A user whose request failed pauses for `PAUSE_AFTER_FAILURE`. `advance` is called when a request has ended.
+    A user whose request failed pauses for `PAUSE_AFTER_FAILURE`. `advance` is called whenever a request has ended.
 
-    It ends after `seconds`, or `count` requests, or what comes first; a request that runs then has `drain` seconds
-    more, and is cancelled and recorded as `UNFINISHED` after that.
+    The run ends after `seconds` or after `count` requests, whichever comes first. Requests that still run then have
+    `drain` more seconds. After that they are cancelled and recorded as `UNFINISHED`.
 
     Raises:
         ValueError: neither `seconds` nor `count` is given.
@@ -86,7 +87,8 @@ async def closed_loop(
 
 @contextlib.asynccontextmanager
 async def _until(seconds: float | None) -> AsyncIterator[asyncio.TaskGroup]:
-    """Tasks that are cancelled after so long, unless they end before; an error in one ends all and is raised."""
+    """A task group that is cancelled after `seconds` unless it ends earlier. An error in one task ends all and is
+    raised."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
             yield group
@@ -94,13 +96,13 @@ async def _until(seconds: float | None) -> AsyncIterator[asyncio.TaskGroup]:
 
 @dataclass
 class _Observation:
-    """What is seen of one request so far."""
+    """What the generator has seen of one request so far."""
 
     request: PlannedRequest
     scheduled: float
     sent: float
     times: list[float] = field(default_factory=list)
-    """Of each piece."""
+    """Arrival time of each piece of the answer."""
     tokens: int = 0
     error: str | None = UNFINISHED
 
@@ -124,7 +126,7 @@ class _Observation:
 
 
 class _Observer:
-    """Asks one endpoint during one run."""
+    """Sends the requests of one run to one endpoint."""
 
     def __init__(self, endpoint: Endpoint, advance: Callable[[], object]) -> None:
         self._endpoint = endpoint
@@ -137,7 +139,7 @@ class _Observer:
         return time.perf_counter() - self._origin
 
     async def ask(self, request: PlannedRequest, prompt: Sequence[int], scheduled: float | None) -> bool:
-        """Send a request, read its answer and return whether all of it came."""
+        """Send a request, read its answer and return whether the answer was complete."""
         sent = self.now()
         seen = _Observation(request, sent if scheduled is None else scheduled, sent)
         self._observations.append(seen)
@@ -159,7 +161,7 @@ class _Observer:
         return seen.error is None
 
     def run(self) -> Run:
-        """All that was seen, once everything has ended."""
+        """The records of all requests, after the last one has ended."""
         busy = (time.process_time() - self._computed) / self.now()
         ordered = sorted(self._observations, key=lambda seen: seen.scheduled)
         return Run([seen.record(index) for index, seen in enumerate(ordered)], busy)

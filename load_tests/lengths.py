@@ -1,4 +1,4 @@
-"""How long prompts and outputs are, in tokens."""
+"""Distributions of prompt and output lengths, in tokens."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -14,18 +14,18 @@ class Lengths(Protocol):
 
     @property
     def mean(self) -> float:
-        """Tokens, on average."""
+        """Mean length in tokens."""
 
     def draw(self, count: int, chance: np.random.Generator) -> Ints:
         """`count` lengths of at least 1, shape [count]."""
 
     def scaled(self, factor: float) -> "Lengths":
-        """The same, that many times as long."""
+        """The same distribution with lengths multiplied by `factor`."""
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """From `low` to `high`, both included; a fixed length where they are equal."""
+    """Uniform from `low` to `high`, both included. A fixed length if they are equal."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ class Uniform:
         return chance.integers(self.low, self.high, count, dtype=np.int64, endpoint=True)
 
     def scaled(self, factor: float) -> "Uniform":
-        """Both ends scaled."""
+        """Both bounds scaled."""
         return Uniform(_scale(self.low, factor), _scale(self.high, factor))
 
 
@@ -50,10 +50,10 @@ def fixed(tokens: int) -> Uniform:
 
 @dataclass(frozen=True)
 class Exponential:
-    """Memoryless lengths up to `max`, as outputs are in Anyscale's benchmark of continuous batching."""
+    """Memoryless lengths up to `max`, like the outputs in Anyscale's benchmark of continuous batching."""
 
     scale: float
-    """Mean before the longest are cut."""
+    """Mean before lengths are limited to `max`."""
     max: int
 
     @property
@@ -61,17 +61,17 @@ class Exponential:
         return float(self.scale * (1 - np.exp(-self.max / self.scale)))
 
     def draw(self, count: int, chance: np.random.Generator) -> Ints:
-        """Exponential draws, cut."""
+        """Exponential draws, limited to `max`."""
         return _cut(chance.exponential(self.scale, count), 1, self.max)
 
     def scaled(self, factor: float) -> "Exponential":
-        """Mean and longest scaled."""
+        """Mean and maximum scaled."""
         return Exponential(self.scale * factor, _scale(self.max, factor))
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Many short and a few very long ones, from `min` to `max`."""
+    """Many short lengths and a few very long ones, from `min` to `max`."""
 
     median: float
     sigma: float
@@ -81,15 +81,15 @@ class LogNormal:
 
     @property
     def mean(self) -> float:
-        """Tokens, on average; by a large draw, as the cut has no short formula."""
+        """Mean length in tokens, estimated from a large draw, because the limits leave no short formula."""
         return float(self.draw(20_000, np.random.default_rng(0)).mean())
 
     def draw(self, count: int, chance: np.random.Generator) -> Ints:
-        """Log-normal draws, cut."""
+        """Log-normal draws, limited to `min` and `max`."""
         return _cut(chance.lognormal(np.log(self.median), self.sigma, count), self.min, self.max)
 
     def scaled(self, factor: float) -> "LogNormal":
-        """The spread stays."""
+        """Median and limits scaled; the spread stays the same."""
         return LogNormal(self.median * factor, self.sigma, _scale(self.min, factor), _scale(self.max, factor))
 
 
@@ -106,6 +106,6 @@ def _cut(draws: NDArray[np.float64], shortest: int, longest: int) -> Ints:
 # service, 8,819 of a coding one. The bounds are the traces' shortest and longest. Prompt and output are drawn
 # independently; the correlation of their logarithms is 0.09 and 0.00.
 AZURE_CHAT = LogNormal(760, 0.985, 2, 14050), LogNormal(151, 0.859, 7, 1000)
-"""Prompts and outputs."""
+"""Distributions of prompt and output lengths."""
 AZURE_CODE = LogNormal(1095, 1.360, 3, 7437), LogNormal(16.3, 0.847, 6, 1899)
-"""Prompts and outputs."""
+"""Distributions of prompt and output lengths."""

@@ -1,7 +1,7 @@
-"""`make load`: Locust's users who stream over gRPC.
+"""`make load`: Locust users that stream over gRPC.
 
-The other kinds are `locust -f` with load_tests/locust/http_user.py, infer_user.py or openai_user.py, or several of
-them with commas in between.
+For the other kinds of users, run `locust -f` with load_tests/locust/http_user.py, infer_user.py or openai_user.py, or
+with several of them, separated by commas.
 """
 
 from load_tests.locust.grpc_user import GrpcUser

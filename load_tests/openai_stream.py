@@ -1,4 +1,5 @@
-"""Requests and answers of OpenAI's /v1/completions, as our gateway, vLLM and llama.cpp's server understand them."""
+"""Requests and answers of OpenAI's /v1/completions, in the form that our gateway, vLLM and llama.cpp's server
+understand."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ _SHOWN_CHARACTERS = 500
 def completion_body(
     model: str, prompt: Sequence[int], max_tokens: int, tenant: str, priority: int
 ) -> dict[str, object]:
-    """The body for a streamed answer of so many tokens; an empty `tenant` and a `priority` of 0 are left out."""
+    """The body that asks for a streamed answer of `max_tokens` tokens. An empty `tenant` and a `priority` of 0 are left
+    out."""
     body: dict[str, object] = {
         "model": model,
         "prompt": list(prompt),
@@ -31,15 +33,15 @@ def completion_body(
 
 
 def refusal(status: int, text: str) -> RequestFailed:
-    """The failure that another status than 200 stands for."""
+    """The failure for a response whose status is not 200."""
     return RequestFailed(f"Status{status}", f"the server answered {status}: {text[:_SHOWN_CHARACTERS]}")
 
 
 class TokenCounts:
     """Counts the tokens of one streamed answer.
 
-    A piece of text counts as one token, unless the server says with it how many there are so far. Tokens that came
-    together are made up for in the last piece, by the count that follows it at once.
+    A piece of text counts as one token, unless the server sends the number of tokens so far with it. If tokens arrive
+    together, the total count that follows the last piece corrects the number for that piece.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class TokenCounts:
         self._ended = self._counted = False
 
     def read(self, line: str) -> int:
-        """How many new tokens a line of the stream brings: those of the event that it ends.
+        """Return the number of new tokens in the event that this line of the stream ends.
 
         Raises:
             RequestFailed: the event is an error.
@@ -70,6 +72,6 @@ class TokenCounts:
         return new
 
     def check_end(self) -> None:
-        """Raise RequestFailed where the stream has ended without a count, and so before its end."""
+        """Raise RequestFailed if the stream ended without the count, which means that it was cut off."""
         if not (self._ended and self._counted):
             raise RequestFailed("CutStream", "the stream ended before the answer and the count of its tokens")

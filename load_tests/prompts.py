@@ -1,4 +1,4 @@
-"""Prompts of token ids, each exactly as long as the traffic says."""
+"""Prompts of token ids, each exactly as long as the traffic specifies."""
 
 import zlib
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ import numpy as np
 
 from load_tests.traffic import Arrival
 
-# Every vocabulary has these ids, and special tokens come before or after them.
+# All supported vocabularies have these ids. The ids of special tokens lie outside this range.
 _FIRST_TOKEN, _LAST_TOKEN = 1_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest(Arrival):
-    """A request with what it takes to write its prompt."""
+    """A request with the data to generate its prompt."""
 
     kind: str = ""
-    """The name of its stream in the workload."""
+    """Name of its stream in the workload."""
     seed: int = 0
-    """What the tokens of its own, after the shared ones, are drawn from."""
+    """Seed of the tokens after the shared prefix."""
 
     def prompt(self) -> list[int]:
-        """Its token ids, `prompt_tokens` of them, the same in every call.
+        """Return its `prompt_tokens` token ids. They are the same in every call.
 
-        The first `prefix_tokens` are those of all requests of the same kind and prefix. A turn of a chat is all prefix,
-        so it begins with the whole turn before it; random tokens stand in for the answers in between.
+        All requests with the same kind and prefix share the first `prefix_tokens` ids. The prompt of a chat turn is all
+        prefix, so it starts with the whole prompt of the turn before. Random tokens stand for the answers in between.
         """
         prefix = _tokens(self.prefix_tokens, zlib.crc32(self.kind.encode()), self.prefix)
         own = _tokens(self.prompt_tokens - self.prefix_tokens, self.seed)
@@ -32,6 +32,6 @@ class PlannedRequest(Arrival):
 
 
 def _tokens(count: int, *seed: int) -> list[int]:
-    # Token by token a longer draw begins as a shorter one does.
+    # With the same seed, a longer draw starts with the tokens of a shorter one.
     ids: list[int] = np.random.default_rng(seed).integers(_FIRST_TOKEN, _LAST_TOKEN, count).tolist()
     return ids

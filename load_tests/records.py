@@ -1,4 +1,4 @@
-"""What a load generator saw of a server, request by request."""
+"""The load generator's records of requests."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,49 +13,50 @@ from load_tests.slo import Slo
 UNFINISHED = "Unfinished"
 """Error of a request that was cancelled because the run was over."""
 WRONG_LENGTH = "WrongLength"
-"""Error of a request whose answer has another number of tokens than was asked for."""
+"""Error of a request whose answer does not have the requested number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One request; times are seconds from the start of the run, by the generator's clock."""
+    """One request. Times are seconds from the start of the run, by the generator's clock."""
 
     index: int
     kind: str
-    """The name of its stream in the workload."""
+    """Name of its stream in the workload."""
     tenant: str
     priority: int
     prompt_tokens: int
     max_tokens: int
     target_ttft: float | None
-    """Seconds; takes the place of the objective's."""
+    """In seconds. It replaces the objective's."""
     scheduled: float
-    """When it was to be sent. In an open loop that is planned, and all waiting counts from it, so that a slow server or
-    generator hides nothing (Gil Tene's "coordinated omission"); in a closed loop it is when it was sent."""
+    """When the request was due. In an open loop this time is planned, and all waiting counts from it, so that a slow
+    server or generator hides no delay (Gil Tene's "coordinated omission"). In a closed loop it is the time of
+    sending."""
     sent: float
     first_token: float | None
-    """When the first piece came; None where none did."""
+    """When the first piece of the answer arrived. None if none did."""
     last_token: float | None
     output_tokens: int
     gaps: tuple[float, ...]
-    """Seconds between the pieces of the answer, each of which is one token or several that came together."""
+    """Seconds between the pieces of the answer. A piece is one token, or several that arrived together."""
     error: str | None
-    """Name of the exception that ended it, or one of those above."""
+    """Name of the exception that ended the request, or one of the constants above."""
 
     @property
     def done(self) -> bool:
-        """Whether all of its answer came."""
+        """Whether the complete answer arrived."""
         return self.error is None and self.first_token is not None
 
     @property
     def mean_gap(self) -> float:
-        """Mean time from a token to the next; 0 for one token."""
+        """Mean time between two tokens. 0 if there is one token."""
         assert self.first_token is not None
         assert self.last_token is not None
         return (self.last_token - self.first_token) / max(1, self.output_tokens - 1)
 
     def meets(self, slo: Slo) -> bool:
-        """Whether it was answered within an objective."""
+        """Whether the request was answered within an objective."""
         if not self.done:
             return False
         assert self.first_token is not None
@@ -69,11 +70,12 @@ class Run:
 
     records: Sequence[Record]
     generator_busy: float
-    """Processor time of the generator's own process to time passed; near 1, which is one core, it measures itself."""
+    """Processor time of the generator's process over elapsed time. Near 1, which is one core, the generator measures
+    itself."""
 
     @property
     def done(self) -> list[Record]:
-        """Those that were answered."""
+        """The records of answered requests."""
         return [record for record in self.records if record.done]
 
     @property
@@ -89,22 +91,22 @@ class Run:
 
     @property
     def ttft(self) -> Floats:
-        """Seconds from the scheduled time to the first text, of those that were answered."""
+        """Seconds from the scheduled time to the first text, for answered requests."""
         return np.array([r.first_token - r.scheduled for r in self.done if r.first_token is not None])
 
     @property
     def gaps(self) -> Floats:
-        """Seconds between pieces, of all those that were answered together."""
+        """Seconds between pieces, for all answered requests together."""
         return np.array([gap for record in self.done for gap in record.gaps])
 
     @property
     def e2e(self) -> Floats:
-        """Seconds from the scheduled time to the last token, of those that were answered."""
+        """Seconds from the scheduled time to the last token, for answered requests."""
         return np.array([r.last_token - r.scheduled for r in self.done if r.last_token is not None])
 
     @property
     def lateness(self) -> Floats:
-        """Seconds by which the generator sent later than planned."""
+        """Seconds by which the generator sent each request later than planned."""
         return np.array([record.sent - record.scheduled for record in self.records])
 
     def goodput(self, slo: Slo) -> float:
@@ -112,21 +114,21 @@ class Run:
         return sum(record.meets(slo) for record in self.records) / max(self.duration, 1e-9)
 
     def attainment(self, slo: Slo) -> float:
-        """Share of all requests that were answered within an objective."""
+        """Fraction of all requests that were answered within an objective."""
         return sum(record.meets(slo) for record in self.records) / len(self.records)
 
     def errors(self) -> dict[str, int]:
-        """How many requests ended with which error."""
+        """Number of requests that ended with each error."""
         kinds = [record.error for record in self.records if record.error is not None]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
     def between(self, begin: float, end: float) -> "Run":
-        """The requests that were scheduled in a part of the run, such as what is left after a warm-up."""
+        """The requests that were scheduled in a part of the run, such as the part after the warm-up."""
         return Run([record for record in self.records if begin <= record.scheduled < end], self.generator_busy)
 
 
 def write_records(records: Iterable[Record], path: Path) -> None:
-    """Write a line of JSON for each."""
+    """Write each record as a line of JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(asdict(record))}\n" for record in records))
 

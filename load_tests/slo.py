@@ -1,16 +1,16 @@
-"""What users want of a server."""
+"""The users' objective for latencies."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Slo:
-    """Service level objective: a request is good if its first token and its tokens come in time.
+    """Service level objective: a request meets it if its first token and the following tokens arrive in time.
 
-    The time between tokens is its mean over a request, as in DistServe (OSDI'24), where it is called TPOT.
+    The time between tokens is the mean over a request, as in DistServe (OSDI'24), where it is called TPOT.
     """
 
     ttft: float
-    """Seconds; a request's own target takes its place."""
+    """In seconds. A request's own target replaces it."""
     itl: float
     """Seconds."""

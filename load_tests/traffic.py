@@ -1,4 +1,4 @@
-"""What a server is asked, request by request: made from distributions, or read from a recorded trace."""
+"""The requests that a server receives: drawn from distributions, or read from a recorded trace."""
 
 import csv
 import heapq
@@ -15,20 +15,20 @@ from load_tests.lengths import Lengths
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that will come."""
+    """A request that will arrive."""
 
     at: float
     """Seconds from the start."""
     prompt_tokens: int
     output_tokens: int
-    """After which it ends by itself."""
+    """Number of output tokens after which the request ends by itself."""
     max_tokens: int
-    """What it asks for at most, which is all that a scheduler knows."""
+    """The limit that the request sets. It is all that a scheduler knows of the output length."""
     tenant: str = ""
     priority: int = 0
     target_ttft: float | None = None
     prefix: int = 0
-    """Requests with the same number begin with the same `prefix_tokens` tokens."""
+    """Requests with the same number share their first `prefix_tokens` tokens."""
     prefix_tokens: int = 0
 
 
@@ -40,19 +40,19 @@ class Stream:
     prompts: Lengths
     outputs: Lengths
     max_tokens: int = 0
-    """What every request asks for at most; 0: each asks for what it will generate."""
+    """The limit that every request sets. 0: each request sets its own output length as the limit."""
     tenants: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
-    """Their shares of the requests."""
+    """Weight of each tenant among the requests."""
     priority: int = 0
     target_ttft: float | None = None
     """Seconds."""
     prefixes: int = 1
-    """How many different beginnings there are."""
+    """Number of different shared prefixes."""
     prefix_tokens: int = 0
-    """Tokens that come before each prompt and are the same for all with that beginning; 0: none are shared."""
+    """Length of the shared prefix before each prompt. 0: no prefix is shared."""
 
     def make(self, count: int, seed: int) -> list[Arrival]:
-        """Return that many requests in the order of arrival, the same ones for the same seed."""
+        """Return `count` requests in the order of arrival. The same seed gives the same requests."""
         chance = np.random.default_rng(seed)
         times = self.arrivals.times(count, chance).tolist()
         prompts = (self.prompts.draw(count, chance) + self.prefix_tokens).tolist()
@@ -80,14 +80,15 @@ class Stream:
 
 
 def merge(*streams: Sequence[Arrival]) -> list[Arrival]:
-    """Several streams as one, in the order of arrival."""
+    """Merge several streams into one, in the order of arrival."""
     return list(heapq.merge(*streams, key=lambda arrival: arrival.at))
 
 
 def replay(path: Path, count: int, speed: float = 1.0) -> list[Arrival]:
     """The first requests of a recorded trace, `speed` times as fast.
 
-    The file is one of the Azure LLM inference traces, or has their columns: TIMESTAMP, ContextTokens, GeneratedTokens.
+    The file is one of the Azure LLM inference traces, or has the same columns: TIMESTAMP, ContextTokens,
+    GeneratedTokens.
 
     Raises:
         ValueError: the file has other columns.
@@ -96,7 +97,7 @@ def replay(path: Path, count: int, speed: float = 1.0) -> list[Arrival]:
         rows = csv.DictReader(file)
         if not {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= set(rows.fieldnames or ()):
             raise ValueError(f"{path} must have columns TIMESTAMP, ContextTokens and GeneratedTokens")
-        # Python reads microseconds and the traces have a digit more.
+        # Python parses microseconds, and the traces have one more digit.
         found = [
             (datetime.fromisoformat(row["TIMESTAMP"][:26]), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
             for row, _ in zip(rows, range(count), strict=False)

@@ -1,4 +1,4 @@
-"""Workloads as YAML files: who asks what, how often, and how soon the answers are wanted."""
+"""Workloads as YAML files: which requests arrive, how often, and how soon the answers are due."""
 
 import heapq
 import zlib
@@ -19,7 +19,7 @@ from load_tests.workload_fields import Strict
 from load_tests.workload_streams import DrawnStream, ReplayedStream
 
 WORKLOADS = Path(__file__).parent / "workloads"
-"""Those that come with the project."""
+"""The folder of the project's workload files."""
 _BLOCK_REQUESTS = 1_000
 
 
@@ -34,18 +34,18 @@ _StreamField: TypeAlias = Annotated[
 
 
 class WorkloadError(ValueError):
-    """A workload file that makes no sense; the message names the file, and what is wrong where."""
+    """A workload file is not valid. The message names the file and each error in it."""
 
 
 class Objective(Strict):
-    """Within what a request is to be answered, in seconds."""
+    """Latency limits for a request, in seconds."""
 
     ttft: PositiveFloat
     itl: PositiveFloat
 
 
 class WorkloadFile(Strict):
-    """What a file holds."""
+    """The content of a workload file."""
 
     about: Annotated[str, Field(min_length=1)]
     seed: int
@@ -54,7 +54,7 @@ class WorkloadFile(Strict):
 
 
 class Workload:
-    """Requests of several streams, the same ones for the same seed."""
+    """Requests of several streams. The same seed gives the same requests."""
 
     def __init__(self, name: str, file: WorkloadFile) -> None:
         self.name = name
@@ -65,21 +65,21 @@ class Workload:
 
     @property
     def rate(self) -> float:
-        """Requests per second of all streams together, as the file has them."""
+        """Requests per second of all streams together, as the file sets them."""
         return sum(stream.rate for stream in self._streams.values())
 
     def arrivals(self, rate: float, seconds: float, seed: int = 0) -> list[PlannedRequest]:
-        """The requests of an open loop, by their times from 0 to `seconds`.
+        """The requests of an open loop, ordered by their times from 0 to `seconds`.
 
-        All streams are sped up alike, so that there are `rate` requests per second. Another `seed` gives other requests
-        of the same kinds, whose prompts no server has seen.
+        The rates of all streams are scaled by the same factor, so that `rate` requests arrive per second. Another
+        `seed` gives other requests of the same kinds, whose prompts no server has seen.
         """
         speed = rate / self.rate
         streams = [self._planned(name, stream.rate * speed, seconds, seed) for name, stream in self._streams.items()]
         return list(heapq.merge(*streams, key=lambda request: request.at))
 
     def requests(self, seed: int = 0) -> Iterator[PlannedRequest]:
-        """The requests of a closed loop, without end, in the order in which an open one would have them."""
+        """An endless sequence of requests for a closed loop, in the order in which an open loop would send them."""
         chance = np.random.default_rng(seed)
         for _ in count():
             yield from self.arrivals(self.rate, _BLOCK_REQUESTS / self.rate, int(chance.integers(2**62)))
@@ -94,17 +94,17 @@ class Workload:
 
 
 def read_workload(path: Path) -> Workload:
-    """Read a file; the workload has its name, without the suffix.
+    """Read a workload file. The workload's name is the file's name without the suffix.
 
     Raises:
-        WorkloadError: it is no YAML, or a field is unknown, missing or out of bounds.
-        OSError: it can't be read.
+        WorkloadError: the file is not valid YAML, or a field is unknown, missing or out of bounds.
+        OSError: the file can't be read.
     """
     try:
         document = yaml.safe_load(path.read_text())
         file = WorkloadFile.model_validate(document, context=path.parent)
     except yaml.YAMLError as error:
-        raise WorkloadError(f"{path} is no YAML: {error}") from error
+        raise WorkloadError(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:
         raise WorkloadError("\n".join(f"{path}: {_explain(one, document)}" for one in error.errors())) from error
     return Workload(path.stem, file)
@@ -116,14 +116,15 @@ def _explain(error: ErrorDetails, document: Any) -> str:
         case "missing":
             return f"{field} is missing"
         case "extra_forbidden":
-            return f"{field} is no field"
+            return f"{field} is not a known field"
         case "value_error":
             return f"{field}: {error['ctx']['error']}"
     return f"{field} is {error['input']!r}: {error['msg']}"
 
 
 def _field(error: ErrorDetails, document: Any) -> str:
-    """The keys that lead to what is wrong; pydantic also names which of several forms it took a value for."""
+    """The keys that lead to the error. pydantic also names the variant that it chose for a value; that part is left
+    out."""
     keys = []
     for key in error["loc"]:
         known = key in document if isinstance(document, dict) else isinstance(key, int)

@@ -1,4 +1,4 @@
-"""Lengths and arrivals as a workload file spells them."""
+"""The fields for lengths and arrivals in a workload file."""
 
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -9,7 +9,7 @@ from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, Log
 
 
 class Strict(BaseModel):
-    """A mapping whose keys are all known and whose values have the types that they say."""
+    """A mapping that accepts only known keys and values of the declared types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -21,7 +21,7 @@ class FixedLength(Strict):
     tokens: PositiveInt
 
     def lengths(self, part: int) -> Lengths:
-        """The distribution; `part` is 0 for prompts and 1 for outputs, which only Azure's tell apart."""
+        """The distribution. `part` is 0 for prompts and 1 for outputs; only Azure's traces distinguish them."""
         return fixed(self.tokens)
 
 
@@ -44,7 +44,7 @@ class UniformLength(Strict):
 
 
 class LogNormalLength(Strict):
-    """Many short and a few very long ones, cut to between `min` and `max`."""
+    """Many short lengths and a few very long ones, limited to `min` and `max`."""
 
     distribution: Literal["lognormal"]
     median: PositiveFloat
@@ -64,7 +64,7 @@ class LogNormalLength(Strict):
 
 
 class ExponentialLength(Strict):
-    """Memoryless lengths up to `max`; `mean` is that before the longest are cut."""
+    """Memoryless lengths up to `max`. `mean` is the mean before lengths are limited."""
 
     distribution: Literal["exponential"]
     mean: PositiveFloat
@@ -76,7 +76,7 @@ class ExponentialLength(Strict):
 
 
 class AzureLength(Strict):
-    """Log-normal lengths fitted to one of Azure's public traces, `scale` times as long and cut to `max`."""
+    """Log-normal lengths fitted to one of Azure's public traces, multiplied by `scale` and limited to `max`."""
 
     distribution: Literal["azure_chat", "azure_code"]
     scale: PositiveFloat = 1.0
@@ -97,17 +97,17 @@ LengthField: TypeAlias = Annotated[
 
 
 class PoissonArrivals(Strict):
-    """Requests that know nothing of each other."""
+    """Independent requests."""
 
     process: Literal["poisson"]
 
     def arrivals(self, rate: float) -> Arrivals:
-        """The process with so many requests per second on average."""
+        """The process with a mean of `rate` requests per second."""
         return Gamma(rate)
 
 
 class GammaArrivals(Strict):
-    """Independent gaps with a coefficient of variation: over 1 arrivals cluster, below they are more even."""
+    """Independent gaps with a coefficient of variation. Above 1 arrivals cluster; below 1 they are more even."""
 
     process: Literal["gamma"]
     cv: PositiveFloat
@@ -118,7 +118,7 @@ class GammaArrivals(Strict):
 
 
 class OnOffArrivals(Strict):
-    """Poisson arrivals for a while, none for a while, and so on."""
+    """Poisson arrivals for a while, then a pause, and so on."""
 
     process: Literal["on_off"]
     on_seconds: PositiveFloat
@@ -130,16 +130,16 @@ class OnOffArrivals(Strict):
 
 
 class StaircaseArrivals(Strict):
-    """Poisson arrivals whose rate changes in steps; the last one stays."""
+    """Poisson arrivals whose rate changes in steps. The last rate stays."""
 
     process: Literal["staircase"]
     levels: Annotated[list[PositiveFloat], Field(min_length=1)]
-    """The rates of the steps, to each other."""
+    """The rates of the steps, relative to each other."""
     seconds: PositiveFloat
-    """How long a step takes."""
+    """Length of a step."""
 
     def arrivals(self, rate: float) -> Arrivals:
-        """As `PoissonArrivals.arrivals`; the average is that over the steps."""
+        """See `PoissonArrivals.arrivals`. The mean is over the steps."""
         mean = sum(self.levels) / len(self.levels)
         return Staircase(tuple(rate * level / mean for level in self.levels), self.seconds)
 

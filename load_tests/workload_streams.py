@@ -1,4 +1,4 @@
-"""The streams of a workload file, and the requests that they stand for."""
+"""The streams of a workload file, and the requests that they produce."""
 
 import math
 import sys
@@ -24,33 +24,33 @@ from load_tests.workload_fields import ArrivalField, LengthField, PoissonArrival
 
 
 class Prefixes(Strict):
-    """Beginnings that prompts share, such as system prompts; they come before the prompts' own tokens."""
+    """Prefixes that prompts share, such as system prompts. They come before the prompts' own tokens."""
 
     count: PositiveInt
     tokens: PositiveInt
 
 
 class Chats(Strict):
-    """Conversations: each turn's prompt is all that was said before and a new message, whose length is the stream's.
+    """Conversations. A turn's prompt is the whole conversation so far plus a new message, whose length the stream sets.
 
-    When a turn comes does not depend on the answer to the one before, as the loop is open.
+    The time of a turn does not depend on the answer to the turn before, because the loop is open.
     """
 
     turns: LengthField
-    """How many there are, at most."""
+    """Maximum number of turns in a chat."""
     think_seconds: NonNegativeFloat
-    """From one message of a user to the next, on average (exponential); it holds the time to read the answer."""
+    """Mean time from one message of a user to the next (exponential). It includes the time to read the answer."""
     max_tokens: PositiveInt
-    """Of prompt and answer together; a turn that would have more ends the chat before it."""
+    """Limit for prompt and answer together. A chat ends before a turn that would exceed it."""
 
 
 class StreamField(Strict):
-    """What all streams have."""
+    """The fields of all streams."""
 
     rate: PositiveFloat
     """Requests per second."""
     priority: NonNegativeInt = 0
-    """1 is the highest; 0: none is sent."""
+    """1 is the highest priority. 0: no priority is sent."""
     target_ttft: PositiveFloat | None = None
     """Seconds."""
 
@@ -62,7 +62,7 @@ class DrawnStream(StreamField):
     prompts: LengthField
     outputs: LengthField
     tenants: dict[str, PositiveFloat] = Field({"": 1.0}, min_length=1)
-    """Their shares of the requests."""
+    """Weight of each tenant among the requests."""
     prefixes: Prefixes | None = None
     chats: Chats | None = None
 
@@ -73,7 +73,7 @@ class DrawnStream(StreamField):
         return self
 
     def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """The requests of that time, at so many per second instead of the stream's own rate."""
+        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate."""
         turns = 1.0 if self.chats is None else self.chats.turns.lengths(0).mean
         stream = Stream(
             self.arrivals.arrivals(rate / turns),
@@ -89,7 +89,7 @@ class DrawnStream(StreamField):
         return first if self.chats is None else self._turns(self.chats, first, seconds, seed)
 
     def _turns(self, chats: Chats, first: Sequence[Arrival], seconds: float, seed: int) -> list[Arrival]:
-        """All turns of the chats that begin so, in the order of arrival."""
+        """All turns of the chats that start with these requests, in the order of arrival."""
         chance = np.random.default_rng([seed, 1])
         prompts, outputs = self.prompts.lengths(0), self.outputs.lengths(1)
         found = []
@@ -100,7 +100,7 @@ class DrawnStream(StreamField):
                 said += message
                 if at >= seconds or said + answer > chats.max_tokens:
                     break
-                # All of a prompt is prefix, so that the next turn of this chat begins with it.
+                # The whole prompt is prefix, so that the next turn of this chat starts with it.
                 lengths = {"prompt_tokens": said, "prefix_tokens": said, "output_tokens": answer, "max_tokens": answer}
                 found.append(replace(begin, at=at, prefix=chat, **lengths))
                 said += answer
@@ -109,22 +109,23 @@ class DrawnStream(StreamField):
 
 
 def _beside(value: object, info: ValidationInfo) -> object:
-    """A path that begins at the folder of the file that names it."""
+    """Resolve a relative path from the folder of the file that contains it."""
     return Path(info.context, value) if isinstance(value, str) and isinstance(info.context, Path) else value
 
 
 class ReplayedStream(StreamField):
-    """A recorded trace, as fast as the rate says, and from its start again after its end."""
+    """A recorded trace, replayed at the given rate. It starts again after its end."""
 
     replay: Annotated[Path, BeforeValidator(_beside)]
-    """A file as `load_tests.traffic.replay` reads it; a relative path begins at the folder of the workload file."""
+    """A file in the format of `load_tests.traffic.replay`. A relative path starts at the folder of the workload
+    file."""
 
     def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """As `DrawnStream.draw`. Raises ValueError where the file holds no trace."""
+        """See `DrawnStream.draw`. Raises ValueError if the file is not a trace."""
         recorded = replay(self.replay, sys.maxsize)
         if len(recorded) < 2:
             raise ValueError(f"{self.replay} has {len(recorded)} requests; it must have at least 2")
-        # One gap more, from the last to the first again.
+        # The period has one more gap: from the last request to the first one of the next pass.
         period = recorded[-1].at * len(recorded) / (len(recorded) - 1)
         speed = rate * period / len(recorded)
         laps = range(math.ceil(seconds * speed / period))
@@ -137,7 +138,7 @@ class ReplayedStream(StreamField):
 
 
 def _covering(make: Callable[[int], list[Arrival]], rate: float, seconds: float) -> list[Arrival]:
-    """The arrivals of some seconds; `make` returns as many as it is asked for."""
+    """The arrivals of the first `seconds`. `make` returns as many arrivals as it is asked for."""
     count = math.ceil(rate * seconds) + 16
     while (arrivals := make(count))[-1].at < seconds:
         count *= 2

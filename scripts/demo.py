@@ -1,4 +1,4 @@
-"""`make demo`: eight prompts answered side by side by a running server."""
+"""`make demo`: a running server answers eight prompts side by side."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ REFRESHES_PER_SECOND = 15
 
 @dataclass
 class PromptStream:
-    """One prompt and what has come back so far; only the thread that reads the stream writes to it."""
+    """One prompt and the part of its answer received so far. Only the thread that reads the stream writes to it."""
 
     prompt: str
     text: str = ""
@@ -41,10 +41,10 @@ class PromptStream:
     error: str | None = None
 
     def read(self, client: Client, max_tokens: int) -> None:
-        """Stream the answer, to its end or to an error."""
+        """Stream the answer until its end or an error."""
         started = time.perf_counter()
         try:
-            # With the end of text ignored, the number of tokens is known.
+            # Ignoring the end of text gives every answer the same number of tokens.
             with client.stream(self.prompt, max_tokens=max_tokens, ignore_eos=True, temperature=0.7, seed=1) as stream:
                 for chunk in stream:
                     self.text += chunk.text
@@ -55,7 +55,7 @@ class PromptStream:
             self.tokens = max_tokens
 
     def panel(self, console: Console, width: int, height: int) -> Panel:
-        """Return the end of the text, as much as there is room for, in a frame."""
+        """Return a frame with the end of the text, as much as fits."""
         subtitle = None
         if self.error:
             body, style = Text(self.error), "red"
@@ -70,7 +70,7 @@ class PromptStream:
 
 
 def grid(answers: list[PromptStream], console: Console) -> Table:
-    """Return all answers in as many columns as the terminal has room for."""
+    """Return all answers in as many columns as fit into the terminal."""
     columns = max(count for count in COLUMNS if count == 1 or count * MIN_PANEL_WIDTH <= console.width)
     rows = len(answers) // columns
     height = max(3, (console.height - 2) // rows)
@@ -110,7 +110,7 @@ def print_lines(answers: list[PromptStream], threads: list[threading.Thread]) ->
 
 
 def run(client: Client, max_tokens: int) -> int:
-    """Ask all prompts at once, show the answers and return the exit status."""
+    """Send all prompts at once, show the answers and return the exit status."""
     console = Console()
     answers = [PromptStream(prompt) for prompt in PROMPTS]
     threads = [threading.Thread(target=answer.read, args=(client, max_tokens)) for answer in answers]

@@ -65,12 +65,12 @@ else in PromQL treats them like any other histogram.
 
 
 def pages() -> dict[str, str]:
-    """The text of each page by its file name."""
+    """The text of each page, by file name."""
     return {"requests.md": _requests(), "configuration.md": _configuration(), "metrics.md": _metrics()}
 
 
 def attribute_docs(owner: type) -> dict[str, str]:
-    """The docstrings under the fields of a dataclass, each on one line."""
+    """The docstrings of a dataclass's fields, each on one line."""
     (body,) = ast.parse(inspect.getsource(owner)).body
     assert isinstance(body, ast.ClassDef)
     found = {}

@@ -1,23 +1,24 @@
 """`make bench`: output tokens per second of this engine and of transformers, on the same requests and weights.
 
-Each system answers the same requests in the same order, greedily, from token ids to text, in bfloat16 on the CPU
-(transformers in float32 where torch has no fast products of that) with torch's own number of threads. Prompts and
-output lengths are random but the same in every run, and end-of-sequence tokens are ignored. Only the tokens that the
-requests asked for count: what a static batch computes for a request that is already done is lost.
+Each system answers the same requests in the same order, greedily, from token ids to text. All compute in bfloat16 on
+the CPU with torch's own number of threads; transformers computes in float32 if torch has no fast bfloat16 matrix
+products on this CPU. Prompts and output lengths are random but the same in every run. End-of-sequence tokens are
+ignored. Only tokens that the requests asked for count: what a static batch computes for a finished request is lost.
 
-    transformers `generate`                  one request after another; the first eighth of them, as it takes so long
+    transformers `generate`                  one request at a time; only the first eighth of them, because it is slow
     transformers `generate`, static batches  in order of arrival, padded left, each as long as its longest output
-    transformers, continuous batching        its own manager, with as many requests and tokens to a step as ours
+    transformers, continuous batching        its own manager, with as many requests and tokens in a step as our engine
     Inflight, in process                     `Engine.generate` with all requests at once; portable: without CPU kernels
     Inflight behind Triton                   that many clients, each sending its next request when the last is done;
                                              they stream over gRPC and share the cores with the server
 
-Then the regression guard: ratios of this run beside the committed ones, and exit status 1 where one fell by more than
-the noise. To them belongs how much of a step its matrix products alone take, which no step can be faster than.
+The regression guard follows: ratios of this run beside the committed ones. The exit status is 1 if a ratio fell by more
+than the noise. One of the ratios is the time of a step's matrix products alone over the time of the whole step.
 
-One system runs at a time, loaded anew and warmed up with other prompts, and all take turns, twice. A step is one pass
-of the model: its time is that of `generate` over the passes, and what the engine itself counts. Batch use is output
-tokens counted over steps times requests at once. The first token is timed by the client, from sending on.
+One system runs at a time. It is loaded anew and warmed up with other prompts. The systems alternate for two rounds. A
+step is one forward pass of the model. Its mean time is the time of `generate` over the number of passes or, for the
+engine, the time that the engine counts. Batch use is counted output tokens over steps times requests at once. The
+client times the first token, from sending on.
 """
 
 import argparse
@@ -57,15 +58,15 @@ def measure(system: System, folder: Path, requests: Sequence[PlannedRequest], ad
         started = time.perf_counter()
         seen = serve(requests, advance)
         seconds = time.perf_counter() - started
-        # Before its end: what the system used would be lost with processes that nobody waits for.
+        # Before the system ends: the processor time of its processes is lost once they have ended.
         return Round(useful_tokens(requests), seconds, seen, others.share())
 
 
 def bench(folder: Path, requests: Sequence[PlannedRequest]) -> list[Measurement]:
-    """Measure one system after the other, as often as there are rounds, behind a progress bar."""
+    """Measure one system after the other in every round, with a progress bar."""
     from transformers.utils import logging
 
-    # Its bars for the loading of weights would break up this one.
+    # The progress bars for loading weights would disturb this one.
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     results = [Measurement(system.name, system.at_once, len(system.part(requests))) for system in SYSTEMS]
     total = ROUNDS * sum(result.requests for result in results)
@@ -74,7 +75,7 @@ def bench(folder: Path, requests: Sequence[PlannedRequest]) -> list[Measurement]
             for system, result in zip(SYSTEMS, results, strict=True):
                 bar.set_description_str(f"{number}/{ROUNDS} {system.name}, {system.at_once} at once")
                 result.rounds.append(measure(system, folder, system.part(requests), bar.update))
-                # A model is full of cycles, and the next system is to find its memory free.
+                # A model contains reference cycles. Its memory must be free before the next system starts.
                 gc.collect()
     return results
 
@@ -86,11 +87,11 @@ def _at_least_one(text: str) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Measure, print the tables, write the files asked for and return the exit status: 1 after a regression."""
+    """Measure, print the tables, write the requested files and return the exit status: 1 after a regression."""
     from load_tests.bench.step_breakdown import shares_of_floor
 
     folder = default_model()
-    # Downloaded now rather than in the middle of the run.
+    # Download Triton now, not during the measurement.
     triton_runtime()
     about = environment(DTYPE, DEVICE)
     about["transformers"] = best_dtype()
@@ -113,12 +114,12 @@ def report(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Run the benchmark and return its exit status; where it is 1 a line says why."""
+    """Run the benchmark and return its exit status. If it is 1, a line on standard error says why."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=_at_least_one, default=REQUESTS, help="how many (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    parser.add_argument("--accept", action="store_true", help=f"make these ratios the ones in {COMMITTED.name}")
-    # As Ctrl-C, so that `kill` stops the server too.
+    parser.add_argument("--requests", type=_at_least_one, default=REQUESTS, help="number of requests (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--accept", action="store_true", help=f"write the ratios of this run to {COMMITTED.name}")
+    # Handle SIGTERM like Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return report(parser.parse_args())

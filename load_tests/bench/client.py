@@ -1,8 +1,9 @@
-"""`make bench-client`: what the client costs beside the generated stubs that it stands on.
+"""`make bench-client`: the overhead of the client library over the generated gRPC stubs that it uses.
 
-A real server has a model that computes nothing (load_tests/metronome), so that all there is to see is the way there and
-back. The stubs send the same messages and read the same responses, without a look at what is in them. All take turns,
-several times; ratios are of the sums. Afterwards one client sends many requests, and its memory is read on the way.
+A real server runs a model that computes nothing (load_tests/metronome), so only the transport takes time. The stubs
+send the same messages and read the same responses, but do not parse their contents. Client and stub alternate for
+several rounds; ratios are of the sums. Afterwards one client sends many requests while the benchmark reads the memory
+of its process.
 """
 
 import argparse
@@ -39,7 +40,7 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class UserLoad:
-    """Closed loops: so many users, each with so many requests for so many tokens."""
+    """A closed loop: a number of users, the requests of each, and the tokens of each request."""
 
     users: int
     requests: int
@@ -47,7 +48,7 @@ class UserLoad:
 
     @property
     def stream(self) -> bool:
-        """Whether each token comes alone."""
+        """Whether each token arrives in a response of its own."""
         return self.tokens > 1
 
 
@@ -56,14 +57,14 @@ LOADS = (UserLoad(1, 500, 1), UserLoad(32, 50, 1), UserLoad(1, 10, 200), UserLoa
 
 @dataclass
 class Seen:
-    """What one way to the server brought under one load, times in seconds."""
+    """Results of one client under one load. Times are in seconds."""
 
     latencies: list[float] = field(default_factory=list)
     elapsed: float = 0.0
 
 
 Way: TypeAlias = Callable[[str, UserLoad], list[float]]
-"""Runs a load against a server's gRPC address; the seconds of each request."""
+"""Runs a load against a server's gRPC address. Returns the seconds of each request."""
 
 
 def threads(load: UserLoad, ask: Callable[[], object]) -> list[float]:
@@ -99,7 +100,7 @@ async def tasks(load: UserLoad, ask: Callable[[], Awaitable[object]]) -> list[fl
 
 
 def stub_threads(url: str, load: UserLoad) -> list[float]:
-    """The generated stub, for threads."""
+    """The generated stub with threads."""
     message = _message(load)
     with grpc.insecure_channel(url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -127,7 +128,7 @@ def client_threads(url: str, load: UserLoad) -> list[float]:
 
 
 def stub_tasks(url: str, load: UserLoad) -> list[float]:
-    """The generated stub, for asyncio."""
+    """The generated stub with asyncio."""
     message = _message(load)
 
     async def run() -> list[float]:
@@ -178,7 +179,7 @@ PAIRS: tuple[tuple[str, Way, Way], ...] = (
 
 
 def compare(url: str) -> dict[tuple[UserLoad, str], tuple[Seen, Seen]]:
-    """Run all loads in all ways, alternating, behind a progress bar; the client's and the stub's."""
+    """Run all loads with all clients, alternating, with a progress bar. Returns the results of client and stub."""
     seen = {(load, name): (Seen(), Seen()) for load in LOADS for name, *_ in PAIRS}
     with tqdm(total=2 * ROUNDS * len(seen), bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed}") as bar:
         for _ in range(ROUNDS):
@@ -209,7 +210,7 @@ def table(seen: dict[tuple[UserLoad, str], tuple[Seen, Seen]]) -> str:
 
 
 async def memory(url: str) -> str:
-    """Send requests through one client and say how large this process is on the way."""
+    """Send many requests with one client and report the memory of this process over time."""
     sizes = []
     async with AsyncClient(url) as client:
         for done in tqdm(range(MEMORY_STEP, max(MEMORY_REQUESTS) + 1, MEMORY_STEP), unit_scale=MEMORY_STEP):
@@ -220,13 +221,13 @@ async def memory(url: str) -> str:
 
 
 def resident_bytes() -> int:
-    """How much memory this process holds."""
+    """Resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def main() -> int:
-    """Run all and return the exit status; where it is 1 a line says why."""
+    """Run the benchmark and return the exit status. If it is 1, a line on standard error says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     try:
         with TritonServer(METRONOME, drain_seconds=2) as server:

@@ -1,8 +1,8 @@
-"""A step of the engine without its scheduler and server, for measurements.
+"""A step of the engine without scheduler and server, for measurements.
 
-A batch is laid out, goes through the model and is sampled, greedily, from the default model in bfloat16. Batches are
-decodes, so many rows of one token with 128 to 192 tokens cached, or the whole of one prompt. Times are medians of steps
-that take turns with what they are compared with.
+A step prepares a batch, runs the model and samples greedily, with the default model in bfloat16. A batch is either a
+number of decodes, which are rows of one new token after 128 to 192 cached tokens, or one whole prompt. Times are
+medians over steps. The steps that are compared alternate.
 """
 
 import time
@@ -33,18 +33,18 @@ BLOCK_SIZE = 16
 SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
 ROUNDS = 15
 WARMUP = 2
-"""Steps that are not counted: the first ones touch new memory."""
+"""Number of warm-up steps, which are not counted: the first steps touch new memory."""
 
 Step: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Work:
-    """A batch to measure: rows of new tokens after cached ones."""
+    """A batch to measure: rows of new tokens after cached tokens."""
 
     name: str
     rows: Sequence[tuple[int, int]]
-    """Cached and new tokens of each row."""
+    """Number of cached and of new tokens in each row."""
 
     @property
     def num_tokens(self) -> int:
@@ -57,13 +57,13 @@ def works() -> list[Work]:
 
 
 def decodes(rows: int) -> Work:
-    """A batch of so many rows that decode."""
+    """A batch of `rows` decodes."""
     first, last = CONTEXTS
     return Work(f"{rows} decodes", [(first + (last - first) * i // rows, 1) for i in range(rows)])
 
 
 def plan_of(work: Work) -> StepPlan:
-    """The step of a batch, every row in blocks of its own."""
+    """The step plan of a batch. Every row has its own blocks."""
     free = iter(range(num_blocks(work)))
     shares, tables = [], []
     for number, (cached, new) in enumerate(work.rows):
@@ -76,12 +76,12 @@ def plan_of(work: Work) -> StepPlan:
 
 
 def num_blocks(work: Work) -> int:
-    """How many blocks a batch takes."""
+    """Number of blocks that a batch needs."""
     return sum(-(-(cached + new) // BLOCK_SIZE) for cached, new in work.rows)
 
 
 def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
-    """What the engine does in a step, over a cache of its own."""
+    """The engine's work in a step, over its own KV cache."""
     plan = plan_of(work)
     shapes = [layer.shape for layer in model.layers]
     caches = model.backend.allocate(shapes, num_blocks(work), BLOCK_SIZE, model.dtype, model.device)
@@ -95,7 +95,7 @@ def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
 
 
 def floor_of(model: LoadedModel, work: Work) -> Step:
-    """The matrix products of a step alone; those of the head for the sampled rows."""
+    """Only the matrix products of a step. The head computes the sampled rows."""
     module: Any = model.module
     groups = {id(m.group): m.group.packed for m in module.modules() if isinstance(m, PackedLinear)}
     head = module.get_output_embeddings().group.packed
@@ -112,18 +112,18 @@ def floor_of(model: LoadedModel, work: Work) -> Step:
 
 
 def alternating(steps: Sequence[Step]) -> list[float]:
-    """Median milliseconds of each, run alternately."""
+    """Median milliseconds of each step. The steps alternate."""
     return alternating_medians([partial(seconds_of, step) for step in steps])
 
 
 def seconds_of(step: Step) -> float:
-    """How long it takes."""
+    """Duration of a step."""
     started = time.perf_counter()
     step()
     return time.perf_counter() - started
 
 
 def alternating_medians(timed: Sequence[Callable[[], float]]) -> list[float]:
-    """Median milliseconds of what each measures in seconds, called alternately."""
+    """Median milliseconds of the functions, which return seconds and are called alternately."""
     rounds = [[each() for each in timed] for _ in range(WARMUP + ROUNDS)]
     return [1000 * median(times) for times in zip(*rounds[WARMUP:], strict=True)]

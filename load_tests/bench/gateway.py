@@ -1,8 +1,8 @@
-"""`make bench-gateway`: what the OpenAI-compatible gateway adds to a token's time.
+"""`make bench-gateway`: how much time the OpenAI-compatible gateway adds to each token.
 
-One server with the real model and without its prefix cache. Users in one process, on the same cores, are closed loops.
-They ask straight to the server over gRPC, and then through the gateway over HTTP, with the same prompts. A token's time
-is that from one to the next within an answer.
+One server runs the real model without its prefix cache. The users are closed loops in one process on the same cores.
+They send the same prompts directly to the server over gRPC and through the gateway over HTTP. A token's time is the
+time between two tokens of an answer.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
 @contextmanager
 def gateway(server: TritonServer) -> Iterator[Peer]:
-    """A gateway in front of a server, in a process of its own."""
+    """Start a gateway in front of a server, in its own process."""
     command = [sys.executable, "-m", "inflight_gateway", "--server", server.grpc_url]
     command += ["--served-model-name", MODEL]
     with Peer("the gateway", command, dict(os.environ)) as process:
@@ -45,19 +45,19 @@ def gateway(server: TritonServer) -> Iterator[Peer]:
 
 
 def num_requests(users: int) -> int:
-    """How many requests that many users send between them."""
+    """Number of requests that all users send together."""
     return max(4, 2 * users)
 
 
 def token_seconds(runs: Sequence[Run]) -> float:
-    """Mean time from a token to the next."""
+    """Mean time between two tokens."""
     records = [record for run in runs for record in run.done]
     weights = [record.output_tokens - 1 for record in records]
     return sum(record.mean_gap * weight for record, weight in zip(records, weights, strict=True)) / sum(weights)
 
 
 async def compare(ways: dict[str, Connect]) -> dict[tuple[int, str], list[Run]]:
-    """Run all loads in all ways, alternating, behind a progress bar."""
+    """Run all loads directly and through the gateway, alternating, with a progress bar."""
     seen: dict[tuple[int, str], list[Run]] = {}
     total = ROUNDS * len(ways) * sum(map(num_requests, LEVELS))
     with tqdm(total=total, bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} requests, {elapsed}") as bar:
@@ -97,7 +97,7 @@ def table(seen: dict[tuple[int, str], list[Run]], direct: str, through: str) -> 
 
 
 def main() -> int:
-    """Run all and return the exit status; where it is 1 a line says why."""
+    """Run the benchmark and return the exit status. If it is 1, a line on standard error says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     settings = {"max_num_seqs": str(max(LEVELS)), "enable_prefix_caching": "false"}
     try:

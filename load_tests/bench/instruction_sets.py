@@ -1,6 +1,7 @@
-"""The steps of `make bench-step` with the kernels for each instruction set that this CPU has.
+"""The steps of `make bench-step`, with the kernels for each instruction set of this CPU.
 
-A process holds one library of kernels, so each set is measured in one of its own, and these take turns.
+A process can load only one library of kernels. So each instruction set is measured in its own process, and the
+processes alternate.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ _steps: list[Step] = []
 
 
 def instruction_sets_table(folder: Path) -> Iterator[str]:
-    """Lines of the table of what each instruction set brings; none where this CPU has but one."""
+    """Lines of the table of instruction sets. None if this CPU has only one."""
     names = instruction_sets()[::-1]
     if len(names) < 2:
         return
@@ -49,7 +50,7 @@ def _load(newest: str, folder: Path) -> None:
 
 
 def as_if_newest(newest: str) -> None:
-    """From now on this process takes the CPU for one that has nothing newer than that instruction set."""
+    """Make this process treat `newest` as the CPU's newest instruction set."""
     for name in itertools.takewhile(lambda name: name != newest, list(INSTRUCTION_SETS)):
         del INSTRUCTION_SETS[name]
 

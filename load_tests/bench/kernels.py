@@ -1,7 +1,8 @@
-"""The kernels of `make bench-step` one by one, beside torch's own operators for the same.
+"""The kernels of `make bench-step` one by one, compared with torch's own operators.
 
-Shapes are those of the default model. Products take the weights of layer after layer, and attention its pages, so that
-both come from memory as in a step; what is done token by token takes the same numbers again, from the cache.
+Shapes are those of the default model. Products use the weights of one layer after the other, and attention uses the
+pages of one layer after the other, so that both come from memory as in a step. Kernels that work token by token use the
+same data again, which comes from the CPU's cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ ROWS = (1, 64)
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel and what torch has for it: each a step of `count` calls."""
+    """A kernel and torch's equivalent. Each function makes `count` calls, as one step does."""
 
     name: str
     count: int
@@ -35,7 +36,7 @@ class Pair:
 
 
 def kernels_table(model: LoadedModel) -> Iterator[str]:
-    """Lines of the table of what each kernel brings."""
+    """Lines of the table of kernels."""
     yield f"| Kernel, µs a call | {' | '.join(f'{rows} rows | torch | Gain' for rows in ROWS)} |"
     yield f"|---|{'---:|---:|---:|' * len(ROWS)}"
     lines: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
-"""`make bench-mixed`: how evenly tokens come while long prompts arrive.
+"""`make bench-mixed`: how evenly tokens arrive while long prompts are computed.
 
-Users hold streams that decode, and after a while another client sends a prompt of 500 tokens each second. A server is
-started for each token budget: the adaptive one of config.pbtxt, which takes no more prompt tokens into a step than
-leave the decodes their pace, and fixed ones. Gaps are those between the pieces of the users' answers.
+Users hold streams that decode. After a while another client sends a prompt of 500 tokens each second. A server is
+started for each token budget: fixed ones, and the adaptive one of config.pbtxt, which limits the prompt tokens in a
+step so that the decodes keep their pace. Gaps are the times between two pieces of a user's answer.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STORY, PROMPT = "story", "prompt"
 PROMPTS = 12
 PROMPT_TOKENS = 500
 FIRST_PROMPT_AT, LAST_PROMPT_AT = 10.0, 10.0 + PROMPTS - 1
-# After the last prompt is due; the streams of the users are cancelled then.
+# Time after the last prompt is due. Then the streams of the users are cancelled.
 END_SECONDS = 10.0
 BUDGETS: tuple[Mapping[str, str], ...] = (
     {},
@@ -39,7 +39,7 @@ BUDGETS: tuple[Mapping[str, str], ...] = (
 
 
 def requests() -> list[PlannedRequest]:
-    """What the users ask at the start, and the prompts that come later."""
+    """The requests that the users send at the start, and the prompts that follow later."""
     stories = [PlannedRequest(0.0, 8, USER_TOKENS, USER_TOKENS, kind=STORY, seed=seed) for seed in range(USERS)]
     times = np.linspace(FIRST_PROMPT_AT, LAST_PROMPT_AT, PROMPTS).tolist()
     prompts = [
@@ -50,7 +50,7 @@ def requests() -> list[PlannedRequest]:
 
 @dataclass(frozen=True)
 class Evenness:
-    """Seconds between pieces without prompts and while those are computed, and until the prompts' first tokens."""
+    """Seconds between pieces without prompts and while prompts are computed, and the prompts' times to first token."""
 
     alone: list[float]
     during: list[float]
@@ -58,7 +58,7 @@ class Evenness:
 
 
 def evenness(records: Sequence[Record]) -> Evenness:
-    """Take a run apart. Raises RuntimeError where a prompt failed or a user's stream ended before the prompts did."""
+    """Analyse a run. Raises RuntimeError if a prompt failed or a user's stream ended before the prompts did."""
     stories = [record for record in records if record.kind == STORY]
     prompts = [record for record in records if record.kind == PROMPT]
     if any(not record.done for record in prompts):
@@ -68,7 +68,7 @@ def evenness(records: Sequence[Record]) -> Evenness:
         raise RuntimeError("a user's stream ended before the prompts did")
     settled = max(record.first_token or 0.0 for record in stories)
     pairs = [pair for record in stories for pair in pairwise(_times(record))]
-    # Both before and after the prompts: the users' texts grow all the time, and with them the steps.
+    # Gaps before and after the prompts count, because steps take longer as the users' texts grow.
     alone = [b - a for a, b in pairs if (settled <= a and b < began) or ended < a]
     during = [b - a for a, b in pairs if began < a and b < ended]
     return Evenness(alone, during, [(record.first_token or 0.0) - record.scheduled for record in prompts])
@@ -79,7 +79,7 @@ def _times(record: Record) -> Iterator[float]:
 
 
 async def run(url: str) -> Evenness:
-    """Put the load on a server."""
+    """Send the requests to a server."""
     async with grpc_endpoint(url) as endpoint:
         check_complete(await closed_loop(endpoint, 1, iter(warm_up_requests(1)), count=1))
         found = await open_loop(endpoint, requests(), drain=END_SECONDS)
@@ -87,7 +87,7 @@ async def run(url: str) -> Evenness:
 
 
 def measure(settings: Mapping[str, str]) -> str:
-    """Start a server with some settings; its line of the table."""
+    """Start a server with some settings and return its line of the table."""
     with triton_server(default_model(), max_num_seqs=str(USERS + PROMPTS), **settings) as server:
         found = asyncio.run(run(server.grpc_url))
     p50, p99 = 1000 * np.median(found.alone), 1000 * np.percentile(found.during, 99)

@@ -1,10 +1,10 @@
-"""`make precision`: what bfloat16 and int8 change, and what they gain, on the default model.
+"""`make precision`: how bfloat16 and int8 change the default model's results, and how much faster they are.
 
-Every way is compared with transformers in float32 on the same text, pages of this repository cut into windows of
-tokens: perplexity, the mean divergence (Kullback-Leibler, nats) of its distributions from those of float32, and how
-often both find the same token likeliest. Then the beginning of each window is answered greedily, and each
-answer is compared with that of transformers in bfloat16: how many are the same to their end, and where the others
-leave it.
+Every configuration is compared with transformers in float32 on the same text: pages of this repository, cut into
+windows of tokens. The table shows the perplexity, the mean Kullback-Leibler divergence from the float32 distributions
+in nats, and how often both find the same token most likely. Then the beginning of each window is continued greedily,
+and each answer is compared with that of transformers in bfloat16: how many answers are identical, and at which token
+the others diverge.
 """
 
 import sys
@@ -36,7 +36,7 @@ SPEED_AT = (1, 8, 32)
 BLOCK_SIZE = 16
 
 Logits: TypeAlias = Callable[[list[int]], torch.Tensor]
-"""Of a window of tokens, [tokens, vocabulary] in float32."""
+"""Logits of a window of tokens, [tokens, vocabulary] in float32."""
 
 WAYS: dict[str, dict[str, Any]] = {
     "Inflight, bfloat16, torch's own operators": {"enable_kernels": False},
@@ -53,7 +53,8 @@ def windows(tokenizer: Any) -> list[list[int]]:
 
 
 def compare(logits: Logits, exact: list[torch.Tensor], texts: list[list[int]]) -> tuple[float, float, float]:
-    """Perplexity, mean divergence from the exact distributions, and the share of tokens that are likeliest in both."""
+    """Perplexity, mean divergence from the exact distributions, and fraction of tokens for which both have the same
+    argmax."""
     surprise = divergence = same = 0.0
     count = 0
     for text, wanted in zip(texts, exact, strict=True):
@@ -67,7 +68,7 @@ def compare(logits: Logits, exact: list[torch.Tensor], texts: list[list[int]]) -
 
 
 def transformers_logits(module: Any) -> Logits:
-    """Of a transformers model."""
+    """Logits of a transformers model."""
 
     def logits(tokens: list[int]) -> torch.Tensor:
         with torch.inference_mode():
@@ -78,7 +79,7 @@ def transformers_logits(module: Any) -> Logits:
 
 
 def engine_logits(model: LoadedModel) -> Logits:
-    """Of a model as the engine runs it."""
+    """Logits of a model as the engine runs it."""
 
     def logits(tokens: list[int]) -> torch.Tensor:
         request = Request("", tokens, SamplingParams(), max_tokens=1, seed=0)
@@ -94,7 +95,7 @@ def engine_logits(model: LoadedModel) -> Logits:
 
 
 def transformers_answers(module: Any, prompts: list[list[int]]) -> list[list[int]]:
-    """Greedy answers, one by one."""
+    """Greedy answers, one prompt at a time."""
     module.generation_config.eos_token_id = None
     answers = []
     for prompt in tqdm(prompts, desc="transformers answers"):
@@ -107,19 +108,19 @@ def transformers_answers(module: Any, prompts: list[list[int]]) -> list[list[int
 
 
 def left_at(answer: list[int], other: list[int]) -> int | None:
-    """Where one answer leaves the other; None if nowhere."""
+    """Index of the first token at which two answers differ. None if they are identical."""
     return next((index for index, (a, b) in enumerate(zip(answer, other, strict=True)) if a != b), None)
 
 
 def agreement(answers: list[list[int]], others: list[list[int]]) -> str:
-    """How many answers are the same, and where the others part."""
+    """Number of identical answers, and the positions at which the others diverge."""
     parted = [index for a, b in zip(answers, others, strict=True) if (index := left_at(a, b)) is not None]
     where = f"{min(parted)}, {median(parted):.0f}, {max(parted)}" if parted else ""
     return f"{len(answers) - len(parted)} of {len(answers)} | {where}"
 
 
 def speed(engine: Engine, prompts: list[list[int]]) -> str:
-    """Output tokens per second, that many requests at once."""
+    """Output tokens per second with all prompts at once."""
     rates = []
     for at_once in SPEED_AT:
         params = SamplingParams(max_tokens=ANSWER_TOKENS, temperature=0.0, ignore_eos=True)

@@ -1,9 +1,9 @@
-"""`make bench-queue`: what the two queues cost, the engine's own and Triton's, when many requests come at once.
+"""`make bench-queue`: compare the engine's own queue with Triton's when many requests arrive at once.
 
-A server is started for each: with config.pbtxt, whose queue is the engine's, and with configs/triton_queue.pbtxt, whose
-queue is Triton's. Clients stream small requests over gRPC, all sent at once, to an idle server: as many as run at once,
-and then far more than may run and wait. Times run from sending to the first token, of the requests that got one;
-the others are refused. Each load comes several times, and the table shows the middle round and the worst.
+A server is started for each queue: config.pbtxt uses the engine's, and configs/triton_queue.pbtxt uses Triton's.
+Clients stream small requests over gRPC to an idle server, all sent at once: first as many as can run at once, then far
+more than can run and wait. Times are from sending to the first token, for the requests that got one; the others were
+refused. Each load is repeated, and the table shows the median round and the worst.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ ROUNDS = 5
 OUTPUT_TOKENS = 4
 READY_SECONDS = 120.0
 ANSWER_SECONDS = 300.0
-# The same bound for both queues: what configs/triton_queue.pbtxt gives each priority level.
+# The same limit for both queues: configs/triton_queue.pbtxt sets it for each priority level.
 PARAMETERS = {"max_queue_size": "100"}
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue to measure, and how its server is asked."""
+    """A queue to measure, and the form of requests to its server."""
 
     name: str
     arguments: Sequence[str]
     shape: Sequence[int]
-    """Of every tensor."""
+    """Shape of every input tensor."""
 
 
 QUEUES = (
@@ -51,7 +51,7 @@ QUEUES = (
 
 
 async def first_token(client: aio.InferenceServerClient, shape: Sequence[int], number: int) -> float | None:
-    """Stream one request to its end; seconds until the first token, None where it was refused."""
+    """Stream one request to its end. Return the seconds to the first token, or None if the request was refused."""
     fields = {
         "text_input": np.array([f"Number {number} is".encode()], dtype=np.object_),
         "stream": np.array([True]),
@@ -75,13 +75,13 @@ async def first_token(client: aio.InferenceServerClient, shape: Sequence[int], n
 
 
 async def at_once(url: str, shape: Sequence[int], count: int) -> list[float | None]:
-    """Send that many requests at once; the time to first token of each."""
+    """Send `count` requests at once. Return the time to first token of each."""
     async with aio.InferenceServerClient(url) as client, asyncio.timeout(ANSWER_SECONDS):
         return await asyncio.gather(*(first_token(client, shape, number) for number in range(count)))
 
 
 def row(queue: Queue, rounds: Sequence[Sequence[float | None]]) -> str:
-    """A line of the table for some rounds of the same load."""
+    """A line of the table, for some rounds of the same load."""
     served = [sorted(time for time in times if time is not None) for times in rounds]
     last = [times[-1] for times in served]
     middle = median(median(times) for times in served)

@@ -1,8 +1,8 @@
-"""The regression guard of `make bench`: its ratios beside those that were committed.
+"""The regression guard of `make bench`: compares the ratios of a run with committed ones.
 
-A ratio is taken between two things of one run, so that it says more about the code than about how busy the machine was;
-the higher the better. Committed are those of some kinds of machine and numbers of requests: of others nothing is
-judged.
+A ratio is between two measurements of the same run, so it depends on the code more than on other load on the machine.
+Higher is better. Ratios are committed for some kinds of machines and numbers of requests. For other conditions nothing
+is judged.
 """
 
 import json
@@ -21,26 +21,27 @@ ENGINE, SERVER = "Inflight, in process", "Inflight behind Triton, streamed"
 
 @dataclass(frozen=True)
 class Ratios:
-    """Named ratios, and the machine and number of requests that they were taken with."""
+    """Named ratios, with the machine and number of requests of the measurement."""
 
     conditions: str
     values: Mapping[str, float]
 
     @classmethod
     def read(cls, file: Path, conditions: str) -> "Ratios | None":
-        """Those of the same conditions, if there are any. Raises OSError or ValueError where the file is none."""
+        """The ratios for these conditions, or None if there are none. Raises OSError or ValueError if the file is not
+        valid."""
         values = json.loads(file.read_text()).get(conditions)
         return None if values is None else cls(conditions, values)
 
     def write(self, file: Path) -> None:
-        """Write them into a file that there is, for the next run to be compared with; other conditions' stay."""
+        """Write the ratios to an existing file, to be compared with later runs. Ratios for other conditions stay."""
         rounded = {name: round(value, 3) for name, value in self.values.items()}
         document = {**json.loads(file.read_text()), self.conditions: rounded}
         file.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: Mapping[str, float]) -> Ratios:
-    """All that is guarded: steps to their floor, the engine to its peer, the server to the engine."""
+    """All guarded ratios: a step's floor to the step, the engine to its peer, the server to the engine."""
     speeds = {(result.system, result.at_once): result.tokens_per_second for result in results}
     values = {f"floor / step, {work}": share for work, share in shares_of_floor.items()}
     for system, at_once in speeds:
@@ -54,15 +55,15 @@ def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_floor: 
 
 
 def worse(now: Ratios, committed: Ratios | None) -> list[str]:
-    """Names of the ratios that fell by more than noise or were not taken; none where none are committed."""
+    """Names of the ratios that fell by more than the noise or are missing. Empty if none are committed."""
     if committed is None:
         return []
-    # Those that are gone too: without CPU kernels there is no floor, and that is no reason to be content.
+    # Missing ratios count too: without CPU kernels there is no floor, and the guard must report that.
     return [name for name, before in committed.values.items() if now.values.get(name, 0.0) < (1 - NOISE) * before]
 
 
 def comparison(now: Ratios, committed: Ratios | None) -> str:
-    """Return a Markdown table of both, and a line that says what to think of it."""
+    """Return a Markdown table of both, and a line with the verdict."""
     lines = ["| Ratio | Now | Committed | Change |", "|---|---:|---:|---:|"]
     for name, value in now.values.items():
         before = committed.values.get(name) if committed else None

@@ -1,4 +1,4 @@
-"""What `make bench` has measured, and how it is shown."""
+"""The results of `make bench` and their tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ UNKNOWN = "-"
 
 @dataclass(frozen=True)
 class Observed:
-    """What a system tells besides its answers; zero or empty where it does not."""
+    """What a system reports besides its answers. Zero or empty if it does not."""
 
     steps: int = 0
     step_seconds: float = 0.0
@@ -35,11 +35,11 @@ class Round:
     """One round of one system."""
 
     tokens: int
-    """Output tokens that the requests asked for."""
+    """Number of output tokens that the requests asked for."""
     seconds: float
     observed: Observed
     others: float
-    """Share of the processors that other processes used, from loading the system to its last answer."""
+    """Fraction of the processors that other processes used, from loading the system to its last answer."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def batch_use(self) -> float | None:
-        """Share of the slots in all steps that gave a token somebody had asked for."""
+        """Fraction of the slots, over all steps, that yielded a requested token."""
         tokens = sum(each.tokens for each in self.rounds)
         return tokens / (self._steps * self.at_once) if self._steps else None
 
@@ -109,7 +109,7 @@ def _or_unknown(value: float | None, form: str) -> str:
 
 
 def as_json(results: Sequence[Measurement], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything measured, and the figures of the table."""
+    """Return all measurements and the numbers in the table."""
     systems = [
         {
             **dataclasses.asdict(result),

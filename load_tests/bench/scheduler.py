@@ -1,8 +1,8 @@
-"""What a step costs outside the model: `schedule()` and `commit()` by requests that run and that wait.
+"""`python -m load_tests.bench.scheduler`: time of `schedule()` and `commit()` by running and waiting requests.
 
-`python -m load_tests.bench.scheduler`. Every combination runs decode-only steps of a full running set beside a queue
-that can't be admitted; the times are medians over steps. Beside them stands what a step of the default model takes in
-the same run, and the share of it that planning and committing are with 1,000 waiting.
+Every combination runs decode-only steps of a full running set beside a queue whose requests can't be admitted. Times
+are medians over steps. The table also has the time of a step of the default model in the same run, and the ratio of
+planning and committing with 1,000 waiting requests to it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MODEL_STEPS = 20
 
 
 def loaded_scheduler(policy: str, running: int, waiting: int) -> Scheduler:
-    """A scheduler whose running set is full and decodes, with a queue behind it."""
+    """A scheduler with a full running set of decodes and a queue of waiting requests."""
     config = SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=running + 4096, scheduling_policy=policy)
     levels = QueuePolicies(priority_levels=3, default_priority_level=2) if policy == "priority" else QueuePolicies()
     blocks = running * 40
@@ -57,7 +57,7 @@ def loaded_scheduler(policy: str, running: int, waiting: int) -> Scheduler:
 
 
 def step(scheduler: Scheduler) -> float:
-    """Plan and commit a step; the seconds that took."""
+    """Plan and commit a step. Return the seconds that this took."""
     started = time.perf_counter()
     plan = scheduler.schedule(0.0)
     scheduler.observe(plan, 0.02)
@@ -66,7 +66,7 @@ def step(scheduler: Scheduler) -> float:
 
 
 def model_step_seconds(running: int, steps: int) -> float:
-    """Median time of a decode step of the default model, planning and committing included."""
+    """Median time of a decode step of the default model, including planning and committing."""
     engine = Engine(EngineConfig(str(default_model()), max_num_seqs=running, kv_cache_tokens=running * 200))
     for _ in range(running):
         engine.submit(PROMPT, SamplingParams(max_tokens=steps + 40, ignore_eos=True, temperature=0))

@@ -1,8 +1,9 @@
-"""`make bench-step`: where the time of a step goes on this CPU, and what each way to make it faster brings.
+"""`make bench-step`: where the time of a step goes on this CPU, and how much faster each optimisation makes it.
 
-The floor is what the step's matrix products take alone, one after the other, with the same weights. Parts are
-self times that torch's profiler saw, which costs time itself where operators are small; Python is the rest of the step,
-measured without the profiler, and `py-spy record --threads --pid` of the model's process shows it in a server.
+The floor is the time of the step's matrix products alone, one after the other, with the same weights. The parts are
+self times from torch's profiler, which adds overhead where operators are small. The column Python is the rest of the
+step, measured without the profiler. In a server, `py-spy record --threads --pid` of the model's process shows the
+Python part.
 """
 
 import itertools
@@ -31,7 +32,7 @@ ATTENTION = ("inflight::paged_attention",)
 
 
 def parts_of(step: Step) -> tuple[float, float, float]:
-    """Milliseconds a step in matrix products, attention and all other operators."""
+    """Milliseconds per step in matrix products, attention and all other operators."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         for _ in range(PROFILED):
             step()
@@ -63,7 +64,7 @@ def parts_table(model: LoadedModel) -> Iterator[str]:
 
 
 def shares_of_floor(folder: Path) -> dict[str, float]:
-    """How much of each step the floor takes; nothing where the CPU kernels do not serve."""
+    """Ratio of the floor to each step. Empty if the CPU kernels are not in use."""
     model = load_model(EngineConfig(str(folder), **SETTINGS))
     if not isinstance(model.forward, TracedForward):
         return {}
@@ -75,7 +76,7 @@ def shares_of_floor(folder: Path) -> dict[str, float]:
 
 
 def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
-    """Lines of the table of what each way to be faster brings."""
+    """Lines of the table of optimisations."""
     windows = [layer.window for layer in model.layers]
     ways: dict[str, tuple[LoadedModel, ForwardPass]] = {
         "torch's own operators": (portable, portable.forward),
@@ -92,7 +93,8 @@ def gains_table(model: LoadedModel, portable: LoadedModel) -> Iterator[str]:
 
 
 def main() -> int:
-    """Measure and print; the exit status is 1, and a line says why, where the CPU kernels do not serve."""
+    """Measure and print the tables. The exit status is 1, with a line that says why, if the CPU kernels are not in
+    use."""
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         folder = default_model()
@@ -101,7 +103,7 @@ def main() -> int:
         return 1
     model = load_model(EngineConfig(str(folder), **SETTINGS))
     if not isinstance(model.forward, TracedForward):
-        print("error: the CPU kernels do not serve on this machine; the log says why", file=sys.stderr)
+        print("error: the CPU kernels are not in use on this machine; the log says why", file=sys.stderr)
         return 1
     lines = [*parts_table(model), ""]
     portable = load_model(EngineConfig(str(folder), **SETTINGS, enable_kernels=False))

@@ -1,4 +1,4 @@
-"""The systems that `make bench` measures: each loads a model, answers requests and frees all that it took."""
+"""The systems that `make bench` measures. Each loads a model, answers requests and frees all memory."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from scripts.launch.model_repository import model_parameters
 from scripts.launch.served_model import DEVICE, DTYPE, triton_server
 from scripts.peers.transformers_server import continuous_batching, load_model, load_tokenizer, static_batch
 
-# Of so many requests one is enough to know the speed of one by one, which is the same for all.
+# Without batching, one of this many requests is enough: the speed is the same for all of them.
 ONE_BY_ONE_SHARE = 8
 
 Advance: TypeAlias = Callable[[int], object]
@@ -27,12 +27,12 @@ Advance: TypeAlias = Callable[[int], object]
 
 
 Serve: TypeAlias = Callable[[Sequence[PlannedRequest], Advance], Observed]
-"""Answers requests; raises RuntimeError where an answer is not as long as it should be."""
+"""Answers requests. Raises RuntimeError if an answer does not have the requested length."""
 
 
 @dataclass(frozen=True)
 class System:
-    """Something that answers requests; `load` takes the model's folder and `at_once`, and frees all at its exit."""
+    """A system to measure. `load` takes the model's folder and `at_once`, and frees all memory at its exit."""
 
     name: str
     at_once: int
@@ -41,13 +41,13 @@ class System:
     """One of this many requests is measured."""
 
     def part(self, requests: Sequence[PlannedRequest]) -> Sequence[PlannedRequest]:
-        """Return the requests that this system is measured on."""
+        """Return the requests with which this system is measured."""
         return requests[: max(1, len(requests) // self.share)]
 
 
 @contextlib.contextmanager
 def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with `generate` of transformers, `at_once` requests to a batch."""
+    """Serve with `generate` of transformers in batches of `at_once` requests."""
     tokenizer, model = load_tokenizer(folder), load_model(folder)
 
     def answer(batch: Sequence[PlannedRequest]) -> None:
@@ -69,7 +69,7 @@ def transformers_generate(folder: Path, at_once: int) -> Iterator[Serve]:
 
 @contextlib.contextmanager
 def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with the continuous batching of transformers, `at_once` requests at most in a step."""
+    """Serve with the continuous batching of transformers, with at most `at_once` requests in a step."""
     tokenizer = load_tokenizer(folder)
     manager = continuous_batching(load_model(folder), tokenizer, at_once)
 
@@ -95,7 +95,7 @@ def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
 
 @contextlib.contextmanager
 def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iterator[Serve]:
-    """Serve with this project's engine in this process, with its CPU kernels where there are any, or without."""
+    """Serve with this project's engine in this process, with or without its CPU kernels."""
     from inflight import Engine, EngineConfig, SamplingParams
 
     served = model_parameters()
@@ -105,7 +105,7 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
         device=DEVICE,
         max_num_seqs=at_once,
         enable_kernels=kernels,
-        # As behind Triton: what a step may take decides how fast it is.
+        # The same budget as behind Triton, because the token budget determines the speed.
         max_num_batched_tokens=int(served["max_num_batched_tokens"]),
         token_budget=served["token_budget"],
     )
@@ -126,7 +126,7 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
 
 @contextlib.contextmanager
 def inflight_server(folder: Path, at_once: int) -> Iterator[Serve]:
-    """Serve with a tritonserver and `at_once` clients of it, which stream."""
+    """Serve with a tritonserver and `at_once` clients, which stream."""
     with triton_server(folder, max_num_seqs=str(at_once)) as server:
         yield lambda requests, advance: asyncio.run(_served(server.grpc_url, at_once, requests, advance))
 

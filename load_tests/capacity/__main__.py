@@ -1,10 +1,11 @@
-"""`make sweep`: how much a server carries, and where more load brings no more throughput.
+"""`make sweep`: find how much load a server carries, and from which load on throughput no longer grows.
 
-Puts ever more load on a server, twice as much from level to level, until it has enough or breaks its objective twice in
-a row, and then looks for the highest load that keeps it. Load is users who each wait for their answer before they ask
-again, or requests per second that come whatever the server does. Writes a report to results/.
+The sweep doubles the load from level to level. It stops when more load brings no more throughput, or when the server
+misses its objective at two levels in a row. Then it searches for the highest load at which the server keeps the
+objective. Load is either a number of users, who each wait for their answer before they send the next request, or a
+number of requests per second, sent however busy the server is. The report goes to results/.
 
-The server is one with the default model that this starts, or any other that runs:
+The sweep starts a server of its own with the default model. It can also measure any server that runs already:
 
     python -m load_tests.capacity
     python -m load_tests.capacity --by rate --workload load_tests/workloads/chat.yaml --url 127.0.0.1:8001
@@ -45,19 +46,19 @@ _BAR = "{desc} |{bar}| {elapsed}, at most {remaining} left"
 
 @dataclass(frozen=True)
 class Target:
-    """The server that is measured."""
+    """The server to measure."""
 
     url: str
-    """Host and port for gRPC."""
+    """Host and port of its gRPC endpoint."""
     metrics_url: str | None
-    """None: on the port that Triton usually takes."""
+    """None: port 8002 on the same host, which is Triton's default."""
     model_folder: Path | None
-    """What it serves, where it is our own."""
+    """The folder of its model. None if the sweep did not start this server."""
 
 
 @contextlib.contextmanager
 def target(options: argparse.Namespace) -> Iterator[Target]:
-    """The server that runs already, or one of our own. Raises LauncherError where that does not start."""
+    """Yield the server given by `--url`, or start one. Raises LauncherError if that one does not start."""
     if options.url is not None:
         yield Target(options.url, options.metrics_url, None)
         return
@@ -67,7 +68,7 @@ def target(options: argparse.Namespace) -> Iterator[Target]:
 
 
 async def measure(server: Target, workload: Workload, kind: LoadKind, options: argparse.Namespace) -> Sweep:
-    """Find the knee and the capacity behind a progress bar; raises what `Measuring` does."""
+    """Find the knee and the capacity, with a progress bar. Raises what `Measuring` raises."""
     async with (
         AsyncClient(server.url, model=MODEL, metrics_url=server.metrics_url) as client,
         grpc_endpoint(server.url, MODEL) as endpoint,
@@ -122,25 +123,25 @@ def _number(kind: type[int] | type[float], minimum: float, text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--by", choices=sorted(KINDS), default=USERS.name, help="what is varied (%(default)s)")
+    add("--by", choices=sorted(KINDS), default=USERS.name, help="which kind of load to vary (%(default)s)")
     add("--workload", type=Path, metavar="FILE", default=WORKLOADS / "small.yaml", help="%(default)s")
-    add("--minutes", type=partial(_number, float, 0.1), default=15, help="for all levels together (%(default)s)")
+    add("--minutes", type=partial(_number, float, 0.1), default=15, help="time for all levels together (%(default)s)")
     add("--repeats", type=partial(_number, int, 1), default=3, help="runs at each level (%(default)s)")
     lowest = f"the lowest load (users: {USERS.start:g}, rate: {RATE.start:g})"
     add("--start", type=partial(_number, float, 0.01), help=lowest)
-    add("--url", help="host and port for gRPC of a server that runs; one of our own otherwise")
-    add("--metrics-url", help="of that server; port 8002 of its host if not given")
-    add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="where the report goes (%(default)s)")
+    add("--url", help="host and port of the gRPC endpoint of a running server; without it the sweep starts a server")
+    add("--metrics-url", help="metrics URL of that server; the default is port 8002 of its host")
+    add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="folder for the report (%(default)s)")
     return parser
 
 
 def main() -> int:
-    """Run the sweep and return its exit status; where it is 1 a line says why."""
+    """Run the sweep and return its exit status. If it is 1, a line on standard error says why."""
     parser = _parser()
     options = parser.parse_args()
     if KINDS[options.by].closed and options.start is not None and options.start % 1:
         parser.error(f"argument --start: must be a whole number of {options.by}, not {options.start:g}")
-    # As Ctrl-C, so that `kill` stops the server too.
+    # Handle SIGTERM like Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         folder = run(options)

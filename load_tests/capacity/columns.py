@@ -1,4 +1,4 @@
-"""The measures of a repeat, with their units, for tables and plots."""
+"""The measures of a run, with their units, for tables and plots."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from load_tests.slo import Slo
 
 @dataclass(frozen=True)
 class LevelColumn:
-    """A measure; `value` gives NaN where it says nothing."""
+    """A measure. `value` returns NaN for a run in which the measure is not defined."""
 
     name: str
     unit: str
@@ -23,7 +23,7 @@ class LevelColumn:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def cell(self, level: Level) -> str:
-        """Median of the repeats, and the lowest and highest where they look different."""
+        """The median of the repeats. The lowest and highest are added if they differ from it when printed."""
         low, high = (self._text(value) for value in level.spread(self.value))
         middle = self._text(level.middle(self.value))
         return middle if low == high else f"{middle} ({low}..{high})"
@@ -39,7 +39,7 @@ ITL_P99 = LevelColumn("ITL p99", "ms", lambda r: 1e3 * itl_p99(r), ".1f")
 
 
 def client_columns(slo: Slo) -> list[LevelColumn]:
-    """What the clients saw."""
+    """Measures that the clients took."""
     return [
         THROUGHPUT,
         REQUESTS,
@@ -75,7 +75,7 @@ SERVER_COLUMNS: Sequence[LevelColumn] = [
     LevelColumn("KV cache, max", "%", lambda r: _use(r, lambda use: 100 * use.cache_usage), ".1f"),
     LevelColumn("preemptions", "", lambda r: _use(r, lambda use: use.preemptions), ".0f"),
 ]
-"""What the server did, by its own metrics."""
+"""Measures from the server's own metrics."""
 
 
 def _use(repeat: Repeat, measure: Callable[[ServerUse], float]) -> float:

@@ -1,4 +1,4 @@
-"""How plots look: one size for phones and wide screens, and colours for light and dark pages."""
+"""Helpers for plots: one size that fits phones and wide screens, and colours that fit light and dark pages."""
 
 import io
 import re
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 matplotlib.use("Agg")
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#3b87c8", "#e08a2c", "#2fa37c", "#c75b9b", "#8a8f98"
-"""They stand out from white as from black."""
-# Everything else; in a page it becomes the colour of its text.
+"""Colours that are easy to see on white and on black."""
+# Colour of text and lines. In a page it is replaced by the page's text colour.
 _INK = "#24292f"
-# A column of a page on a phone, at its own size; wide pages enlarge it.
+# Fits one column on a phone without scaling. Wide pages enlarge the plot.
 _INCHES_WIDE, INCHES_HIGH = 4.8, 3.6
 _TITLE_CHARACTERS = 50
 _MAX_TICKS = 7
-# Between two names in a plot, as a share of its width or height.
+# Minimum distance between two labels in a plot, as a fraction of its width or height.
 _MIN_DISTANCE = 0.1
 _DOTS_PER_INCH = 160
 
@@ -53,7 +53,7 @@ _STYLE = {
 
 @contextmanager
 def blank(height: float = INCHES_HIGH) -> Iterator["Axes"]:
-    """The axes of a figure with one plot, which is forgotten at the end."""
+    """Yield the axes of a new figure with one plot. The figure is closed at the end."""
     from matplotlib import pyplot, style
 
     with style.context(_STYLE):
@@ -65,34 +65,34 @@ def blank(height: float = INCHES_HIGH) -> Iterator["Axes"]:
 
 
 def headline(axes: "Axes", title: str) -> None:
-    """Say above a plot what is to be seen."""
+    """Put a title above a plot. It states what the plot shows."""
     axes.set_title(textwrap.fill(title, _TITLE_CHARACTERS))
 
 
 def legend(axes: "Axes") -> None:
-    """Tell below a plot what its parts are, where they have labels."""
+    """Put a legend below a plot if its parts have labels."""
     if axes.get_legend_handles_labels()[0]:
         axes.figure.legend(loc="outside lower center", ncols=2)
 
 
 def svg(figure: "Figure") -> str:
-    """A figure as an element of a page, in its text's colour."""
+    """Return a figure as an SVG element for a page. It takes the colour of the page's text."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
     element = text[text.index("<svg") :].replace(_INK, "currentColor")
-    # Several figures share a page, and each would bring a group `axes_1`.
+    # A page contains several figures, and each of them would have a group with the id `axes_1`.
     return re.sub(r'<g id="[^"]*"', "<g", element)
 
 
 def png(figure: "Figure", path: Path) -> None:
-    """The figure as a picture on white."""
+    """Write the figure as a PNG with a white background."""
     figure.savefig(path, dpi=_DOTS_PER_INCH)
 
 
 def load_axis(axes: "Axes", loads: Sequence[float], label: str) -> None:
-    """Loads from left to right on a logarithmic scale, and as many of them named as fit."""
+    """Give the axes a logarithmic scale of loads, with labels for as many loads as fit."""
     axes.set(xscale="log", xlabel=label, xlim=(loads[0] / 1.15, loads[-1] * 1.15))
     shown = spaced(np.log(loads), np.log(loads[-1] / loads[0]) / _MAX_TICKS)
     axes.set_xticks([loads[i] for i in shown], [f"{loads[i]:.3g}" for i in shown])
@@ -100,7 +100,8 @@ def load_axis(axes: "Axes", loads: Sequence[float], label: str) -> None:
 
 
 def spaced(positions: Floats, distance: float) -> list[int]:
-    """Which of some positions in ascending order to name, so that those named are so far apart."""
+    """Return the indices of positions to label. Positions are in ascending order; labelled ones are `distance` apart at
+    least."""
     shown: list[int] = []
     for index, position in enumerate(positions):
         if not shown or position - positions[shown[-1]] >= distance:
@@ -109,7 +110,7 @@ def spaced(positions: Floats, distance: float) -> list[int]:
 
 
 def annotate(axes: "Axes", points: Sequence[tuple[float, float]], texts: Sequence[str]) -> None:
-    """Name points of a curve whose axes are complete, but none that lies close to one that is named."""
+    """Label points of a curve whose axes are complete. Skip points that lie close to a labelled one."""
     named: list[Floats] = []
     for point, text in zip(points, texts, strict=True):
         position = (axes.transScale + axes.transLimits).transform(point)
@@ -119,7 +120,8 @@ def annotate(axes: "Axes", points: Sequence[tuple[float, float]], texts: Sequenc
 
 
 def bands(axes: "Axes", loads: Sequence[float], values: Sequence[Floats], colour: str) -> None:
-    """How values are distributed at each load: the middle half, 90% of them, their median and 99th percentile."""
+    """Draw the distribution of values at each load: the middle half, the middle 90%, the median and the 99th
+    percentile."""
     p5, p25, p50, p75, p95, p99 = ([percentile(of_load, p) for of_load in values] for p in (5, 25, 50, 75, 95, 99))
     axes.fill_between(loads, p5, p95, color=colour, alpha=0.2, lw=0, label="5% to 95%")
     axes.fill_between(loads, p25, p75, color=colour, alpha=0.35, lw=0, label="25% to 75%")
@@ -134,7 +136,7 @@ def with_spread(
     colour: str,
     label: str,
 ) -> None:
-    """A curve of medians with bars from the lowest to the highest; `rows` are (lowest, median, highest)."""
+    """Draw a curve of medians with bars from lowest to highest. `rows` are (lowest, median, highest)."""
     low, middle, high = np.array(rows).T
     bars = [(middle - low).tolist(), (high - middle).tolist()]
     axes.errorbar(loads, middle, bars, color=colour, marker=".", capsize=2, label=label)

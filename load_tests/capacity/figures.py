@@ -1,4 +1,4 @@
-"""The plots of a report about what the clients saw; the title of each says what is to be seen."""
+"""Plots of the clients' measures. The title of each plot states what it shows."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def throughput(sweep: Sweep, axes: "Axes") -> None:
-    """Tokens per second against load, with the knee and the highest load in the objective."""
+    """Tokens per second against load, with the knee and the highest load that keeps the objective."""
     knee = f"bends at {sweep.kind.text(sweep.knee.load)}" if sweep.knee else "shows no knee at these loads"
     headline(axes, f"Throughput {knee}")
     loads = _loads(sweep)
@@ -38,13 +38,13 @@ def throughput(sweep: Sweep, axes: "Axes") -> None:
 
 
 def ttft_against_throughput(sweep: Sweep, axes: "Axes") -> None:
-    """The tail of the time to first token against throughput."""
+    """p95 of the time to first token against throughput."""
     title = "What throughput costs in time to first token"
     _tradeoff(axes, sweep, title, TTFT_P95, sweep.slo.ttft)
 
 
 def itl_against_throughput(sweep: Sweep, axes: "Axes") -> None:
-    """The tail of the time between tokens against throughput."""
+    """p99 of the time between tokens against throughput."""
     title = "What throughput costs in time between tokens"
     _tradeoff(axes, sweep, title, ITL_P99, 1e3 * sweep.slo.itl)
 
@@ -71,7 +71,7 @@ def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, boun
 
 
 def goodput(sweep: Sweep, axes: "Axes") -> None:
-    """Requests per second, and those of them that were within the objective."""
+    """Requests per second: all of them, and those answered within the objective."""
     best = max(sweep.levels, key=lambda level: level.middle(lambda r: r.goodput(sweep.slo)))
     headline(axes, f"Goodput is highest at {sweep.kind.text(best.load)}")
     loads = _loads(sweep)
@@ -84,18 +84,18 @@ def goodput(sweep: Sweep, axes: "Axes") -> None:
 
 
 def ttft(sweep: Sweep, axes: "Axes") -> None:
-    """How times to first token are distributed at each load."""
+    """The distribution of times to first token at each load."""
     _distribution(axes, sweep, "Time to first token", lambda run: run.counted.ttft, sweep.slo.ttft, BLUE)
 
 
 def itl(sweep: Sweep, axes: "Axes") -> None:
-    """How gaps between tokens are distributed at each load."""
+    """The distribution of gaps between tokens at each load."""
     title = "Time between tokens"
     _distribution(axes, sweep, title, lambda repeat: repeat.counted.gaps, sweep.slo.itl, GREEN)
 
 
 def e2e(sweep: Sweep, axes: "Axes") -> None:
-    """How long whole answers take at each load."""
+    """The distribution of times from request to last token at each load."""
     _distribution(axes, sweep, "Time to the last token", lambda repeat: repeat.counted.e2e, None, ORANGE)
 
 
@@ -105,7 +105,7 @@ def _distribution(
     headline(axes, f"{name}, by load")
     loads = _loads(sweep)
     of_levels = [np.concatenate([values(repeat) for repeat in level.repeats]) for level in sweep.levels]
-    # A logarithmic scale cannot show pieces that came together.
+    # A logarithmic scale cannot show the gap of 0 between pieces that arrived together.
     bands(axes, loads, [np.maximum(of_level, 1e-4) for of_level in of_levels], colour)
     if bound is not None:
         axes.axhline(bound, color=PINK, ls="--", label="objective")
@@ -115,7 +115,7 @@ def _distribution(
 
 
 def plain_log_ticks(axes: "Axes") -> None:
-    """Name some values on a logarithmic axis of latencies, 0.1 and not 10 to the power of -1."""
+    """Label some values on a logarithmic axis of latencies in plain form: 0.1 instead of 10 to the power of -1."""
     from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
     low, high = axes.get_ylim()

@@ -1,4 +1,4 @@
-"""What the figures of a sweep depend on besides the server's settings."""
+"""The conditions that a sweep's results depend on, besides the server's settings."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from scripts.launch.served_model import DEVICE, DTYPE
 
 
 def about_server(info: ServerInfo, url: str, *, own: bool) -> Mapping[str, str]:
-    """The server, the machine of the load generator, and versions; only for a server of our own all is known."""
+    """Describe the server, the load generator's machine, and versions. Only a server that the sweep started is fully
+    described."""
     here = environment(DTYPE, DEVICE)
     machine = f"{here['cpu']}, {here['cores']} cores"
     served = {"model": f"{NAME}, {here['dtype']}", "versions": f"Inflight {version('inflight')}, {here['versions']}"}

@@ -1,4 +1,4 @@
-"""Measures one load after another, within a given time."""
+"""Measures one load after another within a given time."""
 
 import asyncio
 import contextlib
@@ -18,25 +18,25 @@ from load_tests.records import Run
 from load_tests.workload import Workload
 
 WARM_UP_SHARE = 0.3
-"""Of a run; what is sent before its end does not count."""
-# A rise of eight levels and a search of four, which is what it takes from 1 user to the capacity between 64 and 128.
+"""Fraction of a run. Requests sent in it are not counted."""
+# Eight levels with rising load and four in the search. That is enough from 1 user to a capacity between 64 and 128.
 _LEVELS_EXPECTED = 12
-# Answers that still run when a run's time is up get this share of it, by estimate.
+# Estimated time to wait for the last answers after a run, as a fraction of the run's length.
 _DRAIN_SHARE = 0.3
-# A run takes at least so many times as long as an answer: one that does not count, and some that do.
+# Minimum length of a run, in multiples of an answer's latency: one answer that is not counted and a few that are.
 _ANSWERS = 3.0
-# Expected to count in a run of an open loop, where a few more or less come by chance.
+# Expected number of measured requests in an open-loop run. The actual number varies by chance.
 _FEWEST_REQUESTS = 8
 _REFRESH_SECONDS = 0.5
 
 
 class NothingMeasured(RuntimeError):
-    """A run saw too little to tell anything."""
+    """A run was too short to measure anything."""
 
 
 @dataclass
 class Measuring:
-    """Puts loads on a server until the time is up."""
+    """Measures a server under one load after another until the time is up."""
 
     endpoint: Endpoint
     client: AsyncClient
@@ -46,13 +46,13 @@ class Measuring:
     kind: LoadKind
     repeats: int
     seconds: float
-    """For all levels together."""
+    """Time for all levels together."""
     bar: tqdm
     begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self._run_seconds = self.seconds / (_LEVELS_EXPECTED * self.repeats * (1 + _DRAIN_SHARE))
-        # An answer takes longer with more load, at most in proportion to it.
+        # The latency of an answer grows with the load, at most in proportion to it.
         self._latency_per_load = 0.0
         self._seed = 0
         self._ours = False
@@ -63,7 +63,10 @@ class Measuring:
         return time.perf_counter() - self.begun
 
     async def warm_up(self) -> None:
-        """Let the server answer one user for a while and see whether it has our metrics. Raises NothingMeasured."""
+        """Let the server answer one user for a while, and find out whether it has Inflight's metrics.
+
+        Raises NothingMeasured if the server answers no request.
+        """
         self.bar.set_description_str("warm-up")
         self._ours = has_engine_metrics(await self.client.metrics(), self.model)
         requests = self.workload.requests(self._next_seed())
@@ -72,9 +75,9 @@ class Measuring:
             raise NothingMeasured(f"the server answered none of the first requests: {run.errors()}")
 
     async def level(self, load: float) -> Level | None:
-        """Measure a load, several times; None where the time is too short to see enough of it.
+        """Measure a load in several repeats. Return None if the time left is too short for that.
 
-        Raises NothingMeasured where it is too short even for the first.
+        Raises NothingMeasured if the time is too short even for the first level.
         """
         seconds = self._seconds_for(load)
         if self.elapsed + seconds * (1 + _DRAIN_SHARE) * self.repeats > self.seconds:
@@ -87,15 +90,15 @@ class Measuring:
             if self._latency_per_load:
                 return None
             raise NothingMeasured(
-                f"of what was sent in {seconds:.1f} s at {self.kind.text(load)} nothing was answered that counts "
-                f"(errors: {repeats[-1].run.errors()}); take more --minutes or another --start"
+                f"no request sent in the measured part of {seconds:.1f} s at {self.kind.text(load)} was answered "
+                f"(errors: {repeats[-1].run.errors()}); try more --minutes or another --start"
             )
         level = Level(load, repeats)
         self._latency_per_load = level.latency / load
         return level
 
     def _seconds_for(self, load: float) -> float:
-        """How long a run must be."""
+        """Length of a run."""
         for_answers = _ANSWERS * self._latency_per_load * load
         for_requests = 0.0 if self.kind.closed else _FEWEST_REQUESTS / load / (1 - WARM_UP_SHARE)
         return max(self._run_seconds, for_answers, for_requests)
@@ -115,7 +118,7 @@ class Measuring:
             yield samples
 
     def _next_seed(self) -> int:
-        """Prompts that the server has not seen, so that it finds none in its prefix cache."""
+        """A new seed. Its prompts are new to the server, so the prefix cache contains none of them."""
         self._seed += 1
         return self._seed
 
@@ -123,7 +126,7 @@ class Measuring:
 async def put_load(
     endpoint: Endpoint, workload: Workload, kind: LoadKind, load: float, seconds: float, seed: int
 ) -> Run:
-    """Send requests for some seconds and wait for their answers."""
+    """Send requests for some seconds, then wait for their answers."""
     if kind.closed:
         return await closed_loop(endpoint, int(load), workload.requests(seed), seconds=seconds)
     return await open_loop(endpoint, workload.arrivals(rate=load, seconds=seconds, seed=seed))
@@ -131,7 +134,7 @@ async def put_load(
 
 @contextlib.asynccontextmanager
 async def ticking(measuring: Measuring) -> AsyncIterator[None]:
-    """Keep the progress bar at the time that has passed."""
+    """Keep the progress bar at the elapsed time."""
 
     async def tick() -> None:
         while True:

@@ -1,26 +1,26 @@
-"""What an operator should set, and may expect of it, in a sentence."""
+"""Turns the result of a sweep into a recommendation: settings, load, and the latencies to expect."""
 
 from load_tests.capacity.level import Level, itl_p99, ttft_p95
 from load_tests.capacity.result import Sweep, recommended
 from load_tests.capacity.server_metrics import ServerUse
 
-# Sequences come in such groups in the settings that people write.
+# Recommended numbers of sequences are multiples of this.
 _GROUP = 8
 BUSY_GENERATOR = 0.7
-"""Above this share the generator may have measured itself."""
+"""If the generator is busy for more than this fraction of the time, it may have measured itself."""
 BUSY_MACHINE = 0.1
-"""Above this share other processes took part in what was measured."""
+"""If other processes use more than this fraction of the processors, they affect the measurement."""
 
 
 def recommendation(sweep: Sweep) -> str:
-    """Settings, load, and the latencies at it."""
+    """Recommend settings and a load, and state the latencies at it."""
     level = recommended(sweep.found)
     load = sweep.kind.text(level.load)
     seen = f"a p95 TTFT of {_seconds(level.middle(ttft_p95))} and a p99 ITL of {_seconds(level.middle(itl_p99))}"
     objective = f"{_seconds(sweep.slo.ttft)} and {_seconds(sweep.slo.itl)}"
     if sweep.capacity is None:
         return (
-            f"Already {load}, the lowest load tried, broke the objective of {objective}: expect {seen}, and take a "
+            f"Already {load}, the lowest load tried, broke the objective of {objective}: expect {seen}, and use a "
             "faster machine, a smaller model, shorter prompts or a wider objective."
         )
     at_least = "" if sweep.found.broken else "at least "
@@ -30,9 +30,9 @@ def recommendation(sweep: Sweep) -> str:
 
 
 def _settings(sweep: Sweep, level: Level) -> str:
-    """The tightest settings that would have changed nothing at this load; empty where the server is none of ours.
+    """The tightest settings that would have changed nothing at this load. Empty without Inflight's metrics.
 
-    With these, more load waits in the queue instead of making everybody slow.
+    With these settings, additional requests wait in the queue instead of slowing down the running ones.
     """
     uses = [repeat.use for repeat in level.repeats]
     known = [use for use in uses if use is not None]
@@ -46,23 +46,23 @@ def _settings(sweep: Sweep, level: Level) -> str:
 
 
 def needed_sequences(uses: list[ServerUse]) -> int:
-    """The most that ever ran at once, rounded up to a group."""
+    """The highest number of requests that ran at once, rounded up to a group."""
     max_running = max(use.max_running for use in uses)
     return max(_GROUP, -(-int(max_running) // _GROUP) * _GROUP)
 
 
 def warnings(sweep: Sweep) -> list[str]:
-    """What a reader should know before trusting the figures."""
+    """Reasons to doubt the results."""
     found = []
     if sweep.busiest_generator > BUSY_GENERATOR:
         found.append(
-            f"The load generator was busy {sweep.busiest_generator:.0%} of the time at the busiest level; near 100% it "
+            f"The load generator was busy {sweep.busiest_generator:.0%} of the time at the busiest level. Near 100% it "
             "measures itself. Run it on another machine."
         )
     if sweep.others is not None and sweep.others > BUSY_MACHINE:
         found.append(
-            f"Other processes used {sweep.others:.0%} of the processors meanwhile, so the figures are too low and "
-            "vary. Run the sweep on a quiet machine."
+            f"During the sweep other processes used {sweep.others:.0%} of the processors, so the figures are too low "
+            "and vary. Run the sweep on an idle machine."
         )
     if below := _bad_below_capacity(sweep):
         found.append(

@@ -1,4 +1,4 @@
-"""Writes what a sweep found: an HTML page, Markdown, plots, a table and all requests."""
+"""Writes the report of a sweep: an HTML page, Markdown, plots, a table and the records of all requests."""
 
 import csv
 import json
@@ -24,10 +24,10 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of a sweep."""
+    """A plot of a sweep."""
 
     name: str
-    """Of its file, without the suffix."""
+    """Name of its file without the suffix."""
     draw: Callable[[Sweep, "Axes"], None]
     inches_high: float = INCHES_HIGH
 
@@ -50,7 +50,7 @@ TIMELINE_PLOT = Plot("batch_timeline", server_figures.batch_timeline, inches_hig
 
 
 def write_report(sweep: Sweep, folder: Path) -> None:
-    """Fill a folder: report.html and report.md with their pictures, levels.csv, and raw/ with all that was seen."""
+    """Write report.html and report.md with their plots, levels.csv, and raw/ with all records and samples."""
     folder.mkdir(parents=True, exist_ok=True)
     drawings = {plot.name: _draw(plot, sweep, folder) for plot in plots(sweep)}
     environment = jinja2.Environment(
@@ -68,7 +68,7 @@ def write_report(sweep: Sweep, folder: Path) -> None:
 
 
 def plots(sweep: Sweep) -> list[Plot]:
-    """Those that there is something for."""
+    """The plots for which the sweep has data."""
     from_metrics = SERVER_PLOTS if _has_metrics(sweep) else ()
     from_trace = (TIMELINE_PLOT,) if sweep.timeline else ()
     return [*CLIENT_PLOTS, *from_metrics, *from_trace]
@@ -89,7 +89,7 @@ def _draw(plot: Plot, sweep: Sweep, folder: Path) -> str:
 
 
 def _contents(sweep: Sweep) -> dict[str, Any]:
-    """What the templates show, besides the plots."""
+    """Variables of the templates, besides the plots."""
     return {
         "recommendation": recommendation(sweep),
         "warnings": warnings(sweep),
@@ -101,13 +101,13 @@ def _contents(sweep: Sweep) -> dict[str, Any]:
 
 
 def _table(sweep: Sweep, columns: Sequence[LevelColumn]) -> list[list[str]]:
-    """A head, and a row for each level."""
+    """A header row, and one row for each level."""
     rows = [[f"{level.load:.3g}", *(column.cell(level) for column in columns)] for level in sweep.levels]
     return [[sweep.kind.unit, *(column.title for column in columns)], *rows]
 
 
 def _write_csv(sweep: Sweep, path: Path) -> None:
-    """A row for each level and repeat; empty where a measure says nothing."""
+    """Write one row for each level and repeat. A cell is empty where the measure is not defined."""
     columns = [*client_columns(sweep.slo), *SERVER_COLUMNS]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -119,7 +119,7 @@ def _write_csv(sweep: Sweep, path: Path) -> None:
 
 
 def _write_raw(sweep: Sweep, folder: Path) -> None:
-    """Two files of JSON lines for each repeat: its requests, and the server's metrics."""
+    """Write two JSON-lines files for each repeat: its requests, and samples of the server's metrics."""
     for level in sweep.levels:
         for number, repeat in enumerate(level.repeats, 1):
             stem = f"{sweep.kind.name}-{level.load:.4g}-{number}"

@@ -1,4 +1,4 @@
-"""All that a sweep found out."""
+"""The result of a sweep."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from load_tests.slo import Slo
 
 @dataclass(frozen=True)
 class LoadKind:
-    """What is varied."""
+    """A kind of load that a sweep can vary."""
 
     name: str
-    """As on the command line."""
+    """Its name on the command line."""
     unit: str
-    """Behind a number of it, such as `users`."""
+    """The unit after a number, such as `users`."""
     axis: str
-    """Under a plot."""
+    """Label of the axis in plots."""
     closed: bool
-    """Whether it is users who wait for their answers, in whole numbers."""
+    """Whether the load is a whole number of users who wait for their answers."""
     start: float
     """The lowest load."""
 
@@ -38,42 +38,42 @@ RATE = LoadKind("rate", "requests/s", "requests sent per second (open loop)", cl
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was measured, and what with."""
+    """The measurements of a sweep and the conditions they were taken under."""
 
     kind: LoadKind
     slo: Slo
     found: Found[Level]
     about: Mapping[str, str]
-    """Workload, server, machine and versions, by what they are called."""
+    """Workload, server, machine and versions, each by its heading in the report."""
     settings: Mapping[str, str]
     """The parameters of the model's configuration."""
     others: float | None = None
-    """Share of the processors that other processes used, 0 to 1; None where the server was not ours to wait for."""
+    """Fraction of the processors that other processes used, 0 to 1. None if the sweep did not start the server."""
     timeline: Timeline | None = None
-    """Requests at the recommended load; None where the server was not ours to trace."""
+    """Requests at the recommended load. None if the sweep did not start the server, so that it could not trace it."""
 
     @property
     def levels(self) -> list[Level]:
-        """In the order of load."""
+        """The levels in the order of load."""
         return list(self.found.levels)
 
     @cached_property
     def knee(self) -> Level | None:
-        """Where more load stops to bring more throughput."""
+        """The level from which on more load brings hardly any more throughput."""
         at = knee([level.load for level in self.levels], [level.throughput for level in self.levels])
         return next((level for level in self.levels if level.load == at), None)
 
     @property
     def capacity(self) -> Level | None:
-        """The highest load that keeps the objective."""
+        """The highest level that keeps the objective."""
         return self.found.capacity
 
     @property
     def busiest_generator(self) -> float:
-        """The largest share of its time that the generator computed, from 0 to 1."""
+        """The highest fraction of its time that the load generator computed at any level, 0 to 1."""
         return max(repeat.run.generator_busy for level in self.levels for repeat in level.repeats)
 
 
 def recommended(found: Found[Level]) -> Level:
-    """The level to run a server at: the highest that keeps the objective, or where none does, the lowest of all."""
+    """The level to run a server at: the highest that keeps the objective, or the lowest of all if none does."""
     return found.capacity or found.levels[0]

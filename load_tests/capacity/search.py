@@ -1,4 +1,5 @@
-"""Which loads to measure: ever more until the server has enough, then between the last good and the first bad."""
+"""Chooses the loads to measure: ever higher ones until the server is saturated, then loads between good and bad
+ones."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,23 +7,24 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 GROWTH = 2.0
-"""From one load to the next."""
+"""Factor from one load to the next."""
 MIN_GAIN = 0.05
-"""Of throughput for `GROWTH` times the load; where it is less and answers take longer the server is saturated."""
+"""Smallest gain in throughput for `GROWTH` times the load. With a smaller gain and slower answers the server is
+saturated."""
 MIN_DELAY = 0.1
-"""By how much answers take longer then, as a share."""
+"""Smallest relative increase of the latency that counts as slower answers."""
 BAD_LEVELS = 2
-"""So many in a row out of the objective end the rise."""
+"""The rise ends after this many consecutive levels that miss the objective."""
 PRECISION = 1.1
-"""The first bad load over the last good one, where the search between them ends."""
+"""The search ends when the lowest bad load is at most this many times the highest good load."""
 
 
 class Outcome(Protocol):
-    """What came of a load."""
+    """The result of a measurement at one load."""
 
     @property
     def load(self) -> float:
-        """Users at once, or requests per second."""
+        """Concurrent users, or requests per second."""
 
     @property
     def throughput(self) -> float:
@@ -30,23 +32,23 @@ class Outcome(Protocol):
 
     @property
     def latency(self) -> float:
-        """Seconds that an answer takes."""
+        """Latency of an answer, in seconds."""
 
 
 O = TypeVar("O", bound=Outcome)  # noqa: E741
 Measure = Callable[[float], Awaitable[O | None]]
-"""Measures a load; None where the time is too short for that."""
+"""Measures a load. Returns None if the time left is too short for it."""
 
 
 @dataclass(frozen=True)
 class Found(Generic[O]):
-    """All that was measured, in the order of load."""
+    """All measured levels, in the order of load."""
 
     levels: Sequence[O]
     capacity: O | None
-    """The highest load that keeps the objective; None where none does."""
+    """The highest load that keeps the objective. None if no load does."""
     broken: O | None
-    """The lowest load above that; None where there is none, and capacity is at least what was found."""
+    """The lowest bad load above the capacity. None if there is none; the capacity is then a lower bound."""
     ended: str
     """Why the rise ended."""
 
@@ -56,7 +58,7 @@ async def search(measure: Measure[O], good: Callable[[O], bool], start: float, *
 
     Args:
         measure: measures a load.
-        good: whether what came of it is within the objective.
+        good: whether a result keeps the objective.
         start: the lowest load.
         whole: whether loads are whole numbers, such as users.
     """
@@ -79,9 +81,10 @@ async def search(measure: Measure[O], good: Callable[[O], bool], start: float, *
 
 
 def boundary(levels: Sequence[O], good: Callable[[O], bool]) -> tuple[O | None, O | None]:
-    """The highest good level, and the lowest bad one above it.
+    """The highest good level, and the lowest bad level above it.
 
-    A bad level below a good one met a machine that had other things to do, as less load never makes answers slower.
+    A bad level below a good one was measured while the machine was busy with other work: less load never makes answers
+    slower.
     """
     capacity = max(filter(good, levels), key=lambda level: level.load, default=None)
     above = [level for level in levels if capacity is None or level.load > capacity.load]
@@ -89,7 +92,7 @@ def boundary(levels: Sequence[O], good: Callable[[O], bool]) -> tuple[O | None, 
 
 
 def _why_enough(levels: Sequence[O], good: Callable[[O], bool]) -> str | None:
-    """Why more load would tell nothing new; None where it would."""
+    """Why a higher load would show nothing new. None if it would."""
     if len(levels) >= BAD_LEVELS and not any(map(good, levels[-BAD_LEVELS:])):
         return f"the objective was broken at {BAD_LEVELS} levels in a row"
     if len(levels) < 2:
@@ -103,7 +106,7 @@ def _why_enough(levels: Sequence[O], good: Callable[[O], bool]) -> str | None:
 
 
 def _between(capacity: O | None, broken: O | None, *, whole: bool) -> float | None:
-    """The geometric middle; None where there is nothing between that matters."""
+    """The geometric mean of both loads. None if there is no load between them to measure, or they are close enough."""
     if capacity is None or broken is None or broken.load / capacity.load <= PRECISION:
         return None
     middle = math.sqrt(capacity.load * broken.load)

@@ -1,4 +1,4 @@
-"""The plots of a report about what the server did, from its own metrics and trace."""
+"""Plots of the server's own metrics and of its trace."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _SINCE_START = "time since the start of the sweep (s)"
 _PHASE_COLOURS = {"waiting": GREY, "prefill": ORANGE, "decode": BLUE}
 _MAX_REQUESTS = 48
-# So that a lonely request is no wall.
+# Minimum height of the plot in rows, so that a single request does not fill all of it.
 _MIN_ROWS = 8
 
 
 def queue(sweep: Sweep, axes: "Axes") -> None:
-    """Requests in the batch and in the queue over time."""
+    """Running and waiting requests over time."""
     max_waiting = max(sample.waiting for repeat in _in_time(sweep) for sample in repeat.server)
     headline(axes, f"Requests in the batch and in the queue (up to {max_waiting:.0f} waited)")
     _over_time(axes, sweep, "running", BLUE, lambda samples: [s.running for s in samples])
@@ -32,7 +32,7 @@ def queue(sweep: Sweep, axes: "Axes") -> None:
 
 
 def prefill_and_decode(sweep: Sweep, axes: "Axes") -> None:
-    """Tokens that went through the model over time, by kind."""
+    """Prefill and decode tokens per second over time."""
     headline(axes, "Tokens computed: prompts (prefill) and outputs (decode)")
     _over_time(axes, sweep, "prefill", ORANGE, lambda samples: _rates(samples, lambda s: s.prefill_tokens))
     _over_time(axes, sweep, "decode", BLUE, lambda samples: _rates(samples, lambda s: s.decode_tokens))
@@ -40,7 +40,7 @@ def prefill_and_decode(sweep: Sweep, axes: "Axes") -> None:
 
 
 def utilisation(sweep: Sweep, axes: "Axes") -> None:
-    """Shares of the token budget and of the KV cache in use over time."""
+    """Fraction of the token budget and of the KV cache in use over time."""
     headline(axes, "How full the steps and the KV cache were")
     _over_time(axes, sweep, "batch utilisation (tokens / budget)", GREEN, _utilisation)
     _over_time(axes, sweep, "KV cache", PINK, lambda samples: [100 * s.cache_usage for s in samples])
@@ -48,14 +48,14 @@ def utilisation(sweep: Sweep, axes: "Axes") -> None:
 
 
 def batch_timeline(sweep: Sweep, axes: "Axes") -> None:
-    """A line for each request, coloured by what became of it when."""
+    """One line for each request, coloured by its phase over time."""
     from matplotlib.ticker import MaxNLocator
 
     timeline = sweep.timeline
     assert timeline is not None
     shown = timeline.requests[:_MAX_REQUESTS]
     part = f"{len(shown)} of {len(timeline.requests)} shown" if len(shown) < len(timeline.requests) else "all shown"
-    headline(axes, f"Who was in the batch for {timeline.seconds:.2g} s at {sweep.kind.text(timeline.load)} ({part})")
+    headline(axes, f"Requests in the batch for {timeline.seconds:.2g} s at {sweep.kind.text(timeline.load)} ({part})")
     for phase, colour in _PHASE_COLOURS.items():
         _draw_phase(axes, timeline, phase, colour)
     axes.set(xlabel="time (s)", ylabel="requests, in the order of arrival", xlim=(0, timeline.seconds))
@@ -80,7 +80,7 @@ def _draw_phase(axes: "Axes", timeline: Timeline, phase: str, colour: str) -> No
 def _over_time(
     axes: "Axes", sweep: Sweep, label: str, colour: str, values: Callable[[Sequence[ServerSample]], Sequence[float]]
 ) -> None:
-    """One curve of all repeats, with gaps in between; a value for each sample."""
+    """Draw one curve through all repeats, with gaps between them. `values` returns one value for each sample."""
     times: list[float] = []
     heights: list[float] = []
     for repeat in _in_time(sweep):
@@ -90,7 +90,7 @@ def _over_time(
 
 
 def _rates(samples: Sequence[ServerSample], count: Callable[[ServerSample], float]) -> list[float]:
-    """What a counter grew by in a second before each sample."""
+    """Growth of a counter per second before each sample."""
     return [np.nan, *((count(b) - count(a)) / (b.at - a.at) for a, b in pairwise(samples))]
 
 

@@ -1,4 +1,4 @@
-"""What the server's own Prometheus metrics say of it while it is loaded."""
+"""Reads the server's own Prometheus metrics while it is under load."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from inflight_client import AsyncClient, MetricsSnapshot
 
-# The model brings its metrics up to date that often.
+# The model updates its metrics at this interval.
 PERIOD_SECONDS = 0.5
 _STEP_TOKENS_BUCKET = "inflight:iteration_tokens_total_bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """The engine's gauges and counters at a moment; counters count from the loading of the model."""
+    """The engine's gauges and counters at one moment. Counters start at 0 when the model is loaded."""
 
     at: float
     """Seconds from the start of the run."""
@@ -23,21 +23,21 @@ class ServerSample:
     """Requests in the running set."""
     waiting: float
     cache_usage: float
-    """Share of the KV cache's blocks that running requests hold, 0 to 1."""
+    """Fraction of the KV cache's blocks that running requests use, 0 to 1."""
     prefill_tokens: float
     decode_tokens: float
     generated_tokens: float
-    """Those of outputs, each request's first, which its prefill gives, among them."""
+    """Output tokens. The first token of a request, which its prefill yields, is included."""
     budget_tokens: float
-    """What the steps could have computed."""
+    """Sum of the token budgets of all steps."""
     padding_tokens: float
-    """What a padded batch would have computed besides; 0 for the strategy `continuous`."""
+    """Additional tokens that a padded batch would have computed. 0 for the strategy `continuous`."""
     steps: float
     step_requests: float
-    """Requests in a step, summed over the steps."""
+    """Number of requests in a step, summed over all steps."""
     preemptions: float
     step_tokens: Mapping[float, float]
-    """How many steps computed at most so many tokens, by the bounds of the histogram."""
+    """Cumulative histogram: the number of steps with at most so many tokens, by upper bound."""
 
     @property
     def computed_tokens(self) -> float:
@@ -46,12 +46,12 @@ class ServerSample:
 
 
 def has_engine_metrics(metrics: MetricsSnapshot, model: str) -> bool:
-    """Whether a server is one of ours; others have metrics of their own."""
+    """Whether a server has Inflight's metrics."""
     return any(metrics.select("inflight:num_requests_running", model=model))
 
 
 def server_sample(metrics: MetricsSnapshot, model: str, at: float) -> ServerSample:
-    """Read a sample. Raises KeyError where the server is none of ours."""
+    """Read a sample. Raises KeyError if the server has no Inflight metrics."""
 
     def value(name: str, **labels: str) -> float:
         return metrics.value(f"inflight:{name}", model=model, **labels)
@@ -76,9 +76,9 @@ def server_sample(metrics: MetricsSnapshot, model: str, at: float) -> ServerSamp
 
 @contextlib.asynccontextmanager
 async def sampled(client: AsyncClient, model: str) -> AsyncIterator[list[ServerSample]]:
-    """A list that grows by a sample twice a second until the exit, and once more then.
+    """Yield a list that grows by a sample twice a second, and by a last one at the exit.
 
-    Raises TransportError where the metrics cannot be read.
+    Raises TransportError if the metrics cannot be read.
     """
     samples: list[ServerSample] = []
     begun = time.perf_counter()
@@ -105,34 +105,34 @@ async def sampled(client: AsyncClient, model: str) -> AsyncIterator[list[ServerS
 
 @dataclass(frozen=True)
 class ServerUse:
-    """How a server was used from the first of some samples to the last; shares are from 0 to 1."""
+    """How a server was used between the first and the last of some samples. Fractions are from 0 to 1."""
 
     throughput: float
     """Output tokens per second."""
     batch_size: float
-    """Requests in a step, on average."""
+    """Mean number of requests in a step."""
     batch_utilisation: float
-    """Computed tokens over the steps' token budgets."""
+    """Computed tokens over the token budgets of all steps."""
     batch_efficiency: float
-    """Computed tokens over those and the padding that the batching strategy would compute besides. For a static batch
-    of equal prompts that is close to generated / (batch size * longest output); where nothing is padded it is 1."""
+    """Computed tokens over the sum of computed tokens and padding that the batching strategy would add. For a static
+    batch of equal prompts it is close to generated / (batch size * longest output). Without padding it is 1."""
     prefill_to_decode: float
-    """Prompt tokens computed for each decoded token."""
+    """Computed prompt tokens for each decoded token."""
     max_running: float
     max_waiting: float
     mean_waiting: float
     cache_usage: float
-    """Of the KV cache, at the highest."""
+    """Highest usage of the KV cache."""
     preemptions: float
     largest_step_tokens: float
-    """The smallest bound of the engine's histogram that no step exceeded."""
+    """Smallest bound of the engine's histogram that no step exceeded."""
 
 
 def server_use(samples: Sequence[ServerSample]) -> ServerUse | None:
-    """What some samples say; None where between the first and the last nothing was computed, or there are none.
+    """Summarise some samples.
 
-    A server that is asked while it brings its metrics up to date shows some of half a second ago, so that shares of
-    short times are rough.
+    Return None if there are no samples, or nothing was computed between the first and the last. The server updates its
+    metrics every half second, so a sample may be that old. Fractions over short intervals are therefore inexact.
     """
     if not samples:
         return None
@@ -158,6 +158,6 @@ def server_use(samples: Sequence[ServerSample]) -> ServerUse | None:
 
 
 def _bound_of_all(before: Mapping[float, float], after: Mapping[float, float]) -> float:
-    """The smallest bound under which all lies that a histogram grew by."""
+    """The smallest bucket bound that covers everything the histogram gained."""
     grown = {bound: after[bound] - before[bound] for bound in after}
     return min(bound for bound, count in grown.items() if count >= grown[float("inf")])

@@ -1,4 +1,4 @@
-"""Some seconds of the engine's trace: who waited, who was read and who was answered when."""
+"""A few seconds of the engine's trace: when each request waited, was in prefill and was decoded."""
 
 import json
 from collections import defaultdict
@@ -14,14 +14,14 @@ PHASES = {
     "recompute": "prefill",
     "decode": "decode",
 }
-"""Names in the trace, and what they are here."""
+"""Names of phases in the trace, and their names in the timeline."""
 # Process ids in the trace.
 _ENGINE, _REQUESTS = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A phase of a request, in seconds from the start of the timeline and cut to it."""
+    """A phase of a request. Times are seconds from the start of the timeline, clipped to it."""
 
     phase: str
     begin: float
@@ -30,17 +30,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A window into a trace."""
+    """A window of a trace."""
 
     load: float
-    """At which it was taken."""
+    """The load under which the trace was taken."""
     seconds: float
     requests: Sequence[Sequence[Span]]
-    """Each request's phases, in the order of arrival; those with none in the window are left out."""
+    """The phases of each request, in the order of arrival. Requests without a phase in the window are left out."""
 
 
 def read_timeline(path: Path, load: float, begin: float, end: float) -> Timeline:
-    """Read what a trace says of a window, given in Unix time."""
+    """Read a window of a trace. `begin` and `end` are Unix times."""
     events: list[dict[str, Any]] = json.loads(path.read_text())
     origin = next(event["args"]["unix_time"] for event in events if event["name"] == "start")
     tracks: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -48,14 +48,14 @@ def read_timeline(path: Path, load: float, begin: float, end: float) -> Timeline
         if event["pid"] == _REQUESTS and event["ph"] in "BE":
             tracks[event["tid"]].append(event)
     offset = begin - origin
-    # Tracks are numbered in the order of their first steps, which is not that of arrival.
+    # Tracks are numbered in the order of the requests' first steps, which can differ from the order of arrival.
     in_order = sorted(tracks.values(), key=lambda track: float(track[0]["ts"]))
     requests = [list(_spans(track, offset, end - begin)) for track in in_order]
     return Timeline(load, end - begin, [spans for spans in requests if spans])
 
 
 def _spans(track: Sequence[dict[str, Any]], offset: float, seconds: float) -> Iterable[Span]:
-    """A request's phases in a window; one without an end goes on to the end of the window."""
+    """A request's phases in a window. A phase without an end lasts until the end of the window."""
     open_slices: list[tuple[str, float]] = []
     for event in track:
         at = event["ts"] / 1e6 - offset

@@ -1,4 +1,4 @@
-"""Takes a batch timeline: a server that traces, for some seconds at one load."""
+"""Takes a batch timeline: runs a server with tracing for some seconds under one load."""
 
 import tempfile
 import time
@@ -12,16 +12,16 @@ from load_tests.workload import Workload
 from scripts.launch.served_model import triton_server
 
 _RUN_SECONDS = 8.0
-# The end of the run, when as many run and wait as at that load.
+# Length of the window, which is the end of the run. By then the batch and the queue have filled.
 _SHOWN_SECONDS = 3.0
-# Prompts that no level of the sweep has sent.
+# This seed gives prompts that no level of the sweep has sent.
 _SEED = 1_000_000
 
 
 async def take_timeline(model: Path, workload: Workload, kind: LoadKind, load: float) -> Timeline:
-    """Start a server of our own with a trace and put a load on it.
+    """Start another server with tracing and put a load on it.
 
-    It is not the one that is measured, as tracing takes time. Raises LauncherError where it does not start.
+    It is not the server that is measured, because tracing takes time. Raises LauncherError if it does not start.
     """
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "trace.json")

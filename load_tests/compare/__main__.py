@@ -1,16 +1,19 @@
-"""`make compare`: servers and settings beside each other, under one workload in one run.
+"""`make compare`: compare servers and settings under one workload in one run.
 
-For each number of users all servers are started. Then they take turns, as often as there are rounds. While one runs the
-others are paused (SIGSTOP), so that whatever else the machine does hits all alike. In a round all servers get the same
-requests, which are new in every round; users are closed loops. Ratios are to the first server.
+For each number of users, all servers are started. Then they alternate for the given number of rounds. While one server
+runs, the others are paused (SIGSTOP), so that other work on the machine affects all servers alike. In a round all
+servers get the same requests; every round has new requests. Users are closed loops. Ratios are relative to the first
+server.
 
-Without --system, our batching strategies are compared. A system of ours is its name and parameters of config.pbtxt that
-differ from it: --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'.
+Without --system, our batching strategies are compared. --system compares settings of our server: it takes a name and
+the parameters that differ from config.pbtxt:
 
---peers compares our server with transformers, static and continuous batching behind a small server, and with vLLM and
-llama.cpp, where `make peers` has installed them; the report names those that are absent. All have the same weights in
-bfloat16 and a slot for each user. transformers and vLLM compute in float32 on processors for which torch has no fast
-products of bfloat16. --users 1,8,32,64 shows how the servers scale.
+    --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'
+
+The option --peers compares our server with transformers (static and continuous batching behind a small server) and with
+vLLM and llama.cpp, if `make peers` has installed them. The report names the absent ones. All servers have the same
+weights in bfloat16 and a slot for each user. transformers and vLLM compute in float32 on processors on which torch has
+no fast bfloat16 matrix products. The option --users 1,8,32,64 shows how the servers scale.
 """
 
 import argparse
@@ -30,7 +33,7 @@ from scripts.peers.dtype import best_dtype
 
 
 def read_levels(text: str) -> list[int]:
-    """Numbers of users with commas in between; raises argparse.ArgumentTypeError where they are none."""
+    """Parse comma-separated numbers of users. Raises argparse.ArgumentTypeError if the text has another form."""
     levels = text.split(",")
     if not all(level.isdecimal() and int(level) for level in levels):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1, or several with commas in between")
@@ -38,7 +41,7 @@ def read_levels(text: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace) -> tuple[list[Contender], list[str]]:
-    """The servers that the options ask for, and the names of those that are absent."""
+    """The servers that the options select, and the names of those that are not installed."""
     if not options.peers:
         return options.system or strategies(), []
     others, absent = peers()
@@ -48,13 +51,13 @@ def chosen(options: argparse.Namespace) -> tuple[list[Contender], list[str]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--system", type=read_contender, action="append", metavar="'NAME: KEY=VALUE,...'", help="one of ours")
-    add("--peers", action="store_true", help="other servers too")
+    add("--system", type=read_contender, action="append", metavar="'NAME: KEY=VALUE,...'", help="settings to compare")
+    add("--peers", action="store_true", help="compare with other servers too")
     add("--workload", type=Path, default=WORKLOADS / "small.yaml", metavar="FILE", help="(%(default)s)")
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
-    add("--rounds", type=int, default=3, help="turns of each (%(default)s)")
-    add("--seconds", type=float, default=20.0, help="of each turn (%(default)s)")
-    add("--records", type=Path, metavar="FOLDER", help="write what was seen of every request there")
+    add("--rounds", type=int, default=3, help="number of rounds (%(default)s)")
+    add("--seconds", type=float, default=20.0, help="length of each server's run in a round (%(default)s)")
+    add("--records", type=Path, metavar="FOLDER", help="write a record of every request to this folder")
     return parser
 
 
@@ -84,9 +87,9 @@ def _write(levels: dict[int, dict[str, Compared]], folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the comparison and return its exit status; where it is 1 a line says why."""
+    """Run the comparison and return its exit status. If it is 1, a line on standard error says why."""
     options = _parser().parse_args()
-    # As Ctrl-C, so that `kill` stops the servers too, the paused ones included.
+    # Handle SIGTERM like Ctrl-C, so that `kill` stops the servers too, including the paused ones.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         report(options)

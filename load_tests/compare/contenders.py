@@ -27,15 +27,15 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
 @dataclass(frozen=True)
 class Contender:
-    """A server that is compared."""
+    """A server to compare."""
 
     name: str
     start: Callable[[int], AbstractContextManager[tuple[ServerProcess, Connect]]]
-    """Takes the number of users; gives the running server, and how to reach it."""
+    """Takes the number of users. Yields the running server and a function that connects to it."""
 
 
 def ours(name: str, parameters: Mapping[str, str], *, slot_for_each_user: bool = False) -> Contender:
-    """Our server with the default model and some parameters of config.pbtxt set otherwise."""
+    """Our server with the default model. `parameters` replace those of config.pbtxt."""
 
     @contextlib.contextmanager
     def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
@@ -52,7 +52,7 @@ def ours(name: str, parameters: Mapping[str, str], *, slot_for_each_user: bool =
 
 
 def peer(name: str, make: Callable[[int], Peer]) -> Contender:
-    """Another server, which speaks OpenAI's protocol; `make` takes the number of users."""
+    """Another server with OpenAI's protocol. `make` takes the number of users."""
 
     @contextlib.contextmanager
     def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
@@ -64,7 +64,7 @@ def peer(name: str, make: Callable[[int], Peer]) -> Contender:
 
 
 def read_contender(text: str) -> Contender:
-    """A server of ours as the command line names it; raises argparse.ArgumentTypeError where it makes no sense."""
+    """Parse the value of `--system`. Raises argparse.ArgumentTypeError if it is not valid."""
     name, _, written = text.partition(":")
     pairs = [pair.partition("=") for pair in written.split(",") if pair.strip()]
     if not name.strip() or any(not separator for _, separator, _ in pairs):
@@ -78,7 +78,7 @@ def strategies() -> list[Contender]:
 
 
 def peers() -> tuple[list[Contender], list[str]]:
-    """The other servers, and the names of those that are not installed."""
+    """The installed other servers, and the names of those that are not installed."""
     model = default_model()
     present: dict[str, Callable[[int], Peer]] = {
         f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS

@@ -1,4 +1,4 @@
-"""What a comparison shows."""
+"""The tables of a comparison."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ HEADER = (
 
 
 def table(levels: Mapping[int, Mapping[str, Compared]], slo: Slo) -> str:
-    """Return a Markdown table by numbers of users: medians of the rounds, and the spread of the ratio over them."""
+    """Return a Markdown table by number of users: medians of the rounds, and the range of the ratio over the rounds."""
     rows = [HEADER, ("---:", "---", *["---:"] * (len(HEADER) - 3), "---")]
     rows += [(str(users), *row) for users, results in levels.items() for row in _rows(results, slo)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -52,7 +52,7 @@ def _percentiles(values: Floats, unit: float, digits: int) -> str:
 
 
 def notes(results: Mapping[str, Compared]) -> str:
-    """How long each server took to start, and its memory."""
+    """The start-up time of each server, and its memory."""
     return "\n".join(
         f"{name}: ready after {compared.ready_seconds:.0f} s, {compared.resident_bytes / 2**30:.1f} GiB of memory"
         for name, compared in results.items()

@@ -24,21 +24,21 @@ class Compared:
 
     runs: list[Run] = field(default_factory=list)
     ready_seconds: float = 0.0
-    """From its start until it was ready."""
+    """Time from its start until it was ready."""
     resident_bytes: int = 0
     """Its memory after the last round."""
 
     def of(self, measure: Callable[[Run], float]) -> list[float]:
-        """A measure of each round."""
+        """The value of a measure in each round."""
         return [measure(run) for run in self.runs]
 
 
 def compare(
     contenders: Sequence[Contender], workload: Workload, *, users: int, rounds: int, seconds: float
 ) -> dict[str, Compared]:
-    """Start all servers and let them take turns behind a progress bar; return what was seen of each.
+    """Start all servers, run them alternately with a progress bar, and return the records of each.
 
-    A server is paused (SIGSTOP) while another one has its turn.
+    A server is paused (SIGSTOP) while another one runs.
     """
     results = {contender.name: Compared() for contender in contenders}
     running: list[tuple[str, ServerProcess, Connect]] = []
@@ -71,7 +71,7 @@ async def _warm_up(connect: Connect, workload: Workload) -> None:
 
 
 async def _load(connect: Connect, workload: Workload, users: int, seconds: float, number: int) -> Run:
-    # Prompts that no server has seen, so that none finds them in its prefix cache.
+    # Prompts that are new to every server, so that no prefix cache contains them.
     requests = workload.requests(1000 * number + users)
     async with connect() as endpoint:
         return await closed_loop(endpoint, users, requests, seconds=seconds)

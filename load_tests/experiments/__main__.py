@@ -1,7 +1,8 @@
-"""`python -m load_tests.experiments NAME ...`: claims of papers on LLM serving, tried on this engine's scheduler.
+"""`python -m load_tests.experiments NAME ...`: test claims of papers on LLM serving with this engine's scheduler.
 
-In the simulator, or with `--engine` on the real engine with the default model on the CPU, where there are fewer and
-shorter requests. Each prints a Markdown table and whether the claim held, and draws a plot to results/.
+The experiments run in the simulator. With `--engine` they run on the real engine with the default model on the CPU,
+with fewer and shorter requests. Each experiment prints a Markdown table and whether the claim is confirmed, and draws a
+plot to results/.
 """
 
 import argparse
@@ -19,15 +20,16 @@ RESULTS = Path("results")
 
 
 def run(experiment: Experiment, stage: Stage) -> Results:
-    """Serve every arm's requests, with a progress bar."""
+    """Serve the requests of every arm, with a progress bar."""
     bar = tqdm(experiment.arms(stage), unit="run", desc=experiment.name, leave=False)
     return {arm.label: stage.run(arm.arrivals, arm.settings) for arm in bar}
 
 
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
-    """What was claimed, what came out, and whether it held, in Markdown."""
+    """Return the claim, the results and whether the results confirm the claim, in Markdown."""
     verdicts = experiment.verdicts(results, stage)
-    held = "yes" if all(verdict.held for verdict in verdicts) else "not all of it"
+    confirmed = [verdict.confirmed for verdict in verdicts]
+    overall = "confirmed" if all(confirmed) else "partly confirmed" if any(confirmed) else "not confirmed"
     return "\n".join(
         [
             f"## {experiment.name}",
@@ -36,16 +38,16 @@ def report(experiment: Experiment, results: Results, stage: Stage) -> str:
             "",
             table(results, experiment.columns(stage)),
             "",
-            *(f"- {'held' if verdict.held else 'did not hold'}: {verdict.text}" for verdict in verdicts),
+            *(f"- {'confirmed' if verdict.confirmed else 'not confirmed'}: {verdict.text}" for verdict in verdicts),
             "",
-            f"Held: {held}.",
+            f"Verdict: {overall}.",
             "",
         ]
     )
 
 
 def draw(experiment: Experiment, results: Results, stage: Stage, path: Path) -> None:
-    """Draw the experiment's plot to a PNG."""
+    """Draw the plot of the experiment to a PNG file."""
     from matplotlib import pyplot
 
     from load_tests.simulate.plots import save
@@ -60,7 +62,7 @@ def main() -> int:
     """Run the experiments asked for and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=[*EXPERIMENTS, "all"], metavar="NAME", help=", ".join(EXPERIMENTS))
-    parser.add_argument("--engine", action="store_true", help="on the real engine")
+    parser.add_argument("--engine", action="store_true", help="run on the real engine, not in the simulator")
     options = parser.parse_args()
     stage = _engine_stage() if options.engine else simulator()
     kind = "engine" if options.engine else "simulator"

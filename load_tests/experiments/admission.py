@@ -1,4 +1,4 @@
-"""Whom to admit when the cache is scarce and nobody knows how long outputs will be."""
+"""Which requests to admit when the KV cache is scarce and output lengths are unknown."""
 
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 LENGTHS = Uniform(64, 448), Exponential(256, 2048)
 MAX_TOKENS = 2048
 CACHE_TOKENS = 12_000
-"""A third of what 64 sequences of average length hold when they end."""
+"""A third of the cache that 64 sequences of average length fill when they end."""
 LOAD = 0.7
-"""Of what a machine could do that always ran as many requests as have room when they end."""
+"""Fraction of the capacity of a machine whose cache is always full of requests at their final length."""
 MODES = ("guaranteed_no_evict", "max_utilization", "future_peak")
 
 
@@ -26,7 +26,7 @@ class AdmissionModes(Experiment):
     """Every request asks for up to 2,048 tokens and generates 256 on average."""
 
     name = "admission"
-    title = "Goodput under a scarce cache, by whom is admitted"
+    title = "Goodput with a scarce KV cache, by admission policy"
     claim = (
         "Reserving for the worst case wastes the cache, admitting while blocks last preempts a lot; admitting by the "
         "predicted peak has more goodput than either"

@@ -1,4 +1,4 @@
-"""Tokens of running requests while long prompts arrive, with and without chunked prefill."""
+"""Inter-token latency of running requests while long prompts arrive, with and without chunked prefill."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ BUDGETS = (256, 512, 2048)
 
 
 def chat_and_documents(stage: Stage, requests: int) -> list[Arrival]:
-    """Short prompts with long answers at 25 % of the machine's capacity, long prompts with short ones at 45 %."""
+    """Short prompts with long answers at 25 % of the machine's capacity, and long prompts with short answers at 45
+    %."""
     streams = []
     rates = [stage.rate(0.25, CHAT), stage.rate(0.45, LONG)]
     for (prompts, outputs), rate in zip((CHAT, LONG), rates, strict=True):
@@ -30,10 +31,10 @@ def chat_and_documents(stage: Stage, requests: int) -> list[Arrival]:
 
 
 class ChunkedPrefill(Experiment):
-    """Chat beside documents of some thousand tokens."""
+    """Chat requests share the machine with documents of several thousand tokens."""
 
     name = "chunked_prefill"
-    title = "Inter-token latency while long prompts arrive, by how prompts are cut"
+    title = "Inter-token latency while long prompts arrive, by size of the prompt chunks"
     claim = (
         "Chunked prefill with decodes first keeps long prompts from stalling running requests: the tail of the time "
         "between tokens falls severalfold, at little cost in throughput; prompts wait longer for their own first token"

@@ -1,4 +1,4 @@
-"""Letting arrivals gather before their prompts are computed: `scheduler_delay_factor`."""
+"""`scheduler_delay_factor`: delay prefill until several requests have arrived."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ ITL_MEAN = Column("ITL mean, ms", lambda r: 1e3 * float((r.gaps * r.gap_counts).
 
 
 class DelayFactor(Experiment):
-    """Short prompts, each of which would have a step to itself: the most that there is to gain."""
+    """Short prompts. Without the delay each prompt would have a step to itself, so this workload can gain the most."""
 
     name = "delay_factor"
     title = "Inter-token latency by delay factor"

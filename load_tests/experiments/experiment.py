@@ -1,4 +1,4 @@
-"""What an experiment is: the same requests under several settings, and a claim that the numbers bear out or not."""
+"""The parts of an experiment: the same requests under several settings, and a claim that the results may confirm."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Results: TypeAlias = Mapping[str, Result]
-"""By the label of their arm."""
+"""Each arm's result by the label of the arm."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Arm:
     label: str
     arrivals: Sequence[Arrival]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of `EngineConfig`; the rest is the stage's."""
+    """Fields of `EngineConfig`. The stage sets all other fields."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Verdict:
     """A part of the claim, with the numbers that decide it."""
 
     text: str
-    held: bool
+    confirmed: bool
 
 
 class Experiment(ABC):
-    """A claim and how to test it. What holds is computed from the results, never written down."""
+    """A claim and a test of it. The code computes each verdict from the results."""
 
     name: str
     title: str
@@ -44,20 +44,20 @@ class Experiment(ABC):
     claim: str
     source: str
     requests = 4000
-    """In the simulator."""
+    """Number of requests in the simulator."""
 
     @abstractmethod
     def arms(self, stage: Stage) -> list[Arm]:
-        """What is compared."""
+        """The settings to compare."""
 
     @abstractmethod
     def columns(self, stage: Stage) -> list[Column]:
-        """What the table shows."""
+        """The columns of the table."""
 
     @abstractmethod
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        """Whether each part of the claim held."""
+        """Decide from the results whether each part of the claim is confirmed."""
 
     @abstractmethod
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        """Draw what the claim is about."""
+        """Draw the quantity that the claim is about."""

@@ -1,4 +1,4 @@
-"""Two tenants, one of which floods the server: who is served how much."""
+"""Two tenants, one of which floods the server: how much service does each get?"""
 
 from typing import TYPE_CHECKING
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 LENGTHS = Uniform(64, 448), Uniform(64, 448)
 LOADS = {"flood": 3.0, "steady": 0.75}
-"""Shares of the machine's capacity that the tenants ask for; a fair half is less than either."""
+"""Load of each tenant, as a fraction of the machine's capacity. Each asks for more than its fair half."""
 CACHE_TOKENS = 24_000
 
 
 def lead(result: Result) -> tuple[list[float], list[float]]:
-    """How much more the flooding tenant was served, by time, while requests of both waited."""
+    """How much more service the flooding tenant has received, over time, while both tenants had requests waiting."""
     both = [s for s in result.samples if all(s.waiting.get(t, 0) > 0 for t in LOADS) and s.at <= result.arrival[-1]]
     leads = [s.service.get("flood", 0.0) - s.service.get("steady", 0.0) for s in both]
     return [s.at for s in both], [x - leads[0] for x in leads]
 
 
 def spread(result: Result) -> float:
-    """Largest difference in service between the tenants over any interval in which both waited."""
+    """Largest difference in service between the tenants over any interval in which both had requests waiting."""
     leads = lead(result)[1]
     return max(leads) - min(leads) if leads else 0.0
 
@@ -42,7 +42,7 @@ def steady_ttft(result: Result) -> float:
 
 
 class FairShares(Experiment):
-    """Both tenants ask for more than half of the machine, so that both always wait."""
+    """Both tenants ask for more than half of the machine, so both always have requests waiting."""
 
     name = "fairness"
     title = "How far the flooding tenant gets ahead of the other, while both have requests waiting"
@@ -54,7 +54,7 @@ class FairShares(Experiment):
     source = "Fairness in Serving Large Language Models (OSDI'24), theorem 4.4"
 
     def bound(self, stage: Stage) -> float:
-        """Of the theorem, in prices of tokens."""
+        """The bound of the theorem, in token prices."""
         longest = stage.tokens(LENGTHS[0].high)
         return 2 * max(PROMPT_PRICE * longest, OUTPUT_PRICE * stage.tokens(CACHE_TOKENS))
 
@@ -66,7 +66,7 @@ class FairShares(Experiment):
             )
             for tenant, load in LOADS.items()
         ]
-        # The theorem speaks of a scheduler that never preempts.
+        # The theorem assumes a scheduler that never preempts.
         settings = {"batch_scheduler_policy": "guaranteed_no_evict", "kv_cache_tokens": stage.tokens(CACHE_TOKENS)}
         arrivals = merge(*streams)
         return [Arm(policy, arrivals, {**settings, "scheduling_policy": policy}) for policy in ("fcfs", "fair")]

@@ -1,4 +1,4 @@
-"""Requests that begin with the same system prompt, with and without a prefix cache."""
+"""Requests that start with the same system prompt, with and without a prefix cache."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ CACHED = Column("prompt tokens cached", lambda r: float(r.cached.sum() / r.promp
 
 
 class PrefixCache(Experiment):
-    """Four applications, each with a system prompt of 2,048 tokens before 128 of the user's."""
+    """Four applications. Each puts its own system prompt of 2,048 tokens before 128 tokens of the user's."""
 
     name = "prefix_cache"
     title = "Time to first token where requests share system prompts"

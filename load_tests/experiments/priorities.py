@@ -1,4 +1,4 @@
-"""Urgent requests that come while a crowd of others runs."""
+"""Urgent requests that arrive while many less urgent requests run."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ ALONE = "priority, no crowd"
 BUDGET = 512
 SWAP_TOKENS = 65_536
 STEPS = 3
-"""The one that runs, one that a prompt begun before may fill, and the request's own."""
+"""The running step, one step that an earlier prompt may fill, and the request's own step."""
 
 
 def urgent_ttft(result: Result, percent: float) -> float:
@@ -31,7 +31,8 @@ def urgent_ttft(result: Result, percent: float) -> float:
 
 
 class PriorityInversion(Experiment):
-    """A crowd of level 2 takes all slots at once; urgent requests of level 1 come one by one."""
+    """A crowd of requests with priority 2 takes all slots at once. Urgent requests with priority 1 arrive one by
+    one."""
 
     name = "priorities"
     title = "Time to first token of urgent requests, while a crowd runs and waits"
@@ -53,7 +54,7 @@ class PriorityInversion(Experiment):
             "default_priority_level": 2,
             "max_num_batched_tokens": stage.tokens(BUDGET),
         }
-        # The crowd must not come of age meanwhile: that it may is another promise.
+        # A high value keeps ageing from promoting the crowd: ageing is a separate guarantee.
         priority = {**levels, "scheduling_policy": "priority", "priority_ageing_seconds": 1e6}
         both = merge(crowd, urgent)
         swap = {**priority, "preemption_mode": "swap", "swap_space_tokens": stage.tokens(SWAP_TOKENS)}
@@ -83,7 +84,7 @@ class PriorityInversion(Experiment):
         ]
 
     def full_step(self, stage: Stage) -> float:
-        """Seconds of a step with the whole token budget, and the keys of a full batch."""
+        """Seconds of a step that uses the whole token budget and reads the keys of a full batch."""
         cost = stage.cost
         cached = stage.max_num_seqs * stage.tokens(CROWD[0].mean + CROWD[1].mean / 2)
         return cost.per_step + cost.per_token * stage.tokens(BUDGET) + cost.per_cached_token * cached

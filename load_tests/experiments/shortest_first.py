@@ -1,4 +1,4 @@
-"""Shortest job first against first come, first served, near saturation."""
+"""Shortest job first compared with first come, first served, near saturation."""
 
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 LOAD = 0.95
 AGEING = (0, 20, 200)
-"""Tokens a second; 20 is the default."""
+"""Values of `sjf_ageing` in tokens per second. The default is 20."""
 
 TTFT_MAX = Column("TTFT max, s", lambda r: float(r.ttft.max()), ".2f")
 
 
 class ShortestFirst(Experiment):
-    """The two Azure services as two tenants, whose outputs differ tenfold, at the edge of what the machine can do."""
+    """The two Azure services are two tenants, close to the machine's capacity. Their output lengths differ tenfold."""
 
     name = "shortest_first"
     title = "Time to first token near saturation, by order of admission"

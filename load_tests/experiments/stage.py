@@ -1,4 +1,4 @@
-"""Where experiments play: in the simulator on a large machine, or on the real engine with a small model."""
+"""Where experiments run: in the simulator of a large machine, or on the real engine with a small model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ _ENGINE_REQUESTS = 32
 
 @dataclass(frozen=True)
 class Stage:
-    """A machine, and how large requests and batches are on it.
+    """A machine, and the size of requests and batches on it.
 
-    Experiments give lengths for the simulator and loads as a share of what the machine can do, so that they mean the
-    same on both.
+    Experiments give lengths as for the simulator, and load as a fraction of the machine's capacity. So the same
+    experiment means the same on both stages.
     """
 
     cost: StepCost
@@ -36,27 +36,27 @@ class Stage:
     max_requests: int | None = None
 
     def requests(self, wanted: int) -> int:
-        """How many of the simulator's requests there are here."""
+        """Number of requests on this stage for a wanted number in the simulator."""
         return wanted if self.max_requests is None else min(wanted, self.max_requests)
 
     def tokens(self, count: float) -> int:
-        """As many tokens in proportion to the lengths of requests here."""
+        """A number of tokens, scaled as this stage scales lengths."""
         return max(1, round(count * self.length_scale))
 
     def lengths(self, lengths: Lengths) -> Lengths:
-        """Lengths as they are here."""
+        """A length distribution, scaled for this stage."""
         return lengths.scaled(self.length_scale)
 
     def both(self, lengths: tuple[Lengths, Lengths]) -> tuple[Lengths, Lengths]:
-        """Prompts and outputs as they are here."""
+        """The distributions of prompt and output lengths, scaled for this stage."""
         return self.lengths(lengths[0]), self.lengths(lengths[1])
 
     def rate(self, load: float, lengths: tuple[Lengths, Lengths], num_seqs: float | None = None) -> float:
-        """Requests per second that are such a share of what the machine can do.
+        """The request rate, per second, that is a given fraction of the machine's capacity.
 
         Args:
-            load: the share.
-            lengths: prompts and outputs, as they are in the simulator.
+            load: the fraction.
+            lengths: prompt and output lengths as in the simulator.
             num_seqs: how many requests may run at once, where that is less than `max_num_seqs`.
         """
         prompt, output = (x.mean * self.length_scale for x in lengths)
@@ -64,17 +64,18 @@ class Stage:
 
     @cached_property
     def itl(self) -> float:
-        """Seconds between tokens that one may expect: half as much again as a step of decodes and little else."""
+        """Seconds to expect between two tokens: 1.5 times a step with decodes and little else."""
         return 1.5 * (self.cost.per_step + self.cost.per_token * (self.max_num_seqs + self.tokens(128)))
 
     @property
     def slo(self) -> Slo:
-        """The first token within as long as a prompt of 8,192 tokens takes, the others as `itl` says."""
+        """The objective. The first token must come within the time that a prompt of 8,192 tokens takes, and the others
+        within `itl`."""
         return Slo(ttft=self.cost.per_step + self.cost.per_token * self.tokens(8192), itl=self.itl)
 
 
 def simulator() -> Stage:
-    """Llama 3 8B on an A100."""
+    """A stage that simulates Llama 3 8B on an A100."""
 
     def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
         base: dict[str, Any] = {
@@ -89,7 +90,7 @@ def simulator() -> Stage:
 
 
 def engine(folder: Path) -> Stage:
-    """A small model on this machine's CPU; first its steps are timed."""
+    """A stage that runs a small model on this machine's CPU. It first measures the model's step times."""
     base: dict[str, Any] = {"kv_cache_tokens": 16_384, "max_num_seqs": 8, "enable_prefix_caching": False}
 
     def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:

@@ -1,4 +1,5 @@
-"""A token budget that follows the step-time model, against fixed ones, under an objective for inter-token latency."""
+"""A token budget that follows the step-time model, compared with fixed budgets, under an objective for inter-token
+latency."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 FIXED = (128, 256, 512, 2048)
 TARGET_TOKENS = 512
 SLACK = 1.1
-"""By which p99 may be over the target."""
+"""The factor by which p99 may exceed the target."""
 
 
 class TokenBudgets(Experiment):
-    """Chat beside long documents, as for chunked prefill."""
+    """Chat requests share the machine with long documents, as in the experiment on chunked prefill."""
 
     name = "token_budget"
     title = "Inter-token latency by token budget; the target is the dashed line"
@@ -31,7 +32,7 @@ class TokenBudgets(Experiment):
     source = "Sarathi-Serve (OSDI'24), section 4.3, where the budget is profiled once"
 
     def target(self, stage: Stage) -> float:
-        """Seconds between tokens: a step of some 512 tokens, and the keys that its decodes read."""
+        """Target for the seconds between tokens: a step of about 512 tokens, plus the keys that its decodes read."""
         cost = stage.cost
         tokens, cached = stage.tokens(TARGET_TOKENS), stage.max_num_seqs * stage.tokens(512)
         return cost.per_step + cost.per_token * tokens + cost.per_cached_token * cached

@@ -1,4 +1,4 @@
-"""Users who stream over gRPC, through the client library."""
+"""Locust users that stream over gRPC through the client library."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from load_tests.failures import failing
 from load_tests.locust.load_user import LoadUser
 from load_tests.prompts import PlannedRequest
 
-# Before any channel: gRPC otherwise blocks the one thread on which all users run.
+# This must run before any channel is created. Otherwise gRPC blocks the one thread on which all users run.
 init_gevent()
 
 

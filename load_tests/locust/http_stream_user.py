@@ -1,4 +1,4 @@
-"""What users have in common whose answers come as lines of an HTTP response."""
+"""The base of users whose answers arrive as lines of an HTTP response."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from load_tests.openai_stream import refusal
 
 
 class HttpStreamUser(LoadUser):
-    """Has a connection of its own to `host`, a URL."""
+    """A user with its own connection to `host`, a URL."""
 
     abstract = True
 
@@ -26,7 +26,7 @@ class HttpStreamUser(LoadUser):
         self.client.close()
 
     def lines(self, path: str, body: dict[str, object]) -> Iterator[str]:
-        """Post a body and yield the lines of the answer as they come. Raises RequestFailed."""
+        """Post a body and yield the lines of the answer as they arrive. Raises RequestFailed."""
         with failing(httpx.HTTPError), self.client.stream("POST", path, json=body) as response:
             if response.is_error:
                 raise refusal(response.status_code, response.read().decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Users who stream over HTTP, as curl would."""
+"""Locust users that stream over HTTP, as curl does."""
 
 import json
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ class HttpUser(HttpStreamUser):
 
 
 def _new_tokens(event: dict[str, Any]) -> int:
-    """How many an event brings. Raises RequestFailed for an error."""
+    """Number of new tokens in an event. Raises RequestFailed if the event is an error."""
     if "error" in event:
         raise RequestFailed("ErrorEvent", str(event["error"]))
-    # Triton writes a list of one element as the element; -1 stands for none.
+    # Triton writes a list of one element as that element. -1 stands for an empty list.
     ids = event["token_ids"]
     return sum(token >= 0 for token in (ids if isinstance(ids, list) else [ids]))

@@ -1,4 +1,4 @@
-"""Users who ask for whole answers, by plain `infer` of tritonclient."""
+"""Locust users that request whole answers with tritonclient's `infer`."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from load_tests.prompts import PlannedRequest
 
 
 class InferUser(LoadUser):
-    """Asks the model `completion` over HTTP."""
+    """Sends requests to the model `completion` over HTTP."""
 
     kind = "infer"
     host = "127.0.0.1:8000"
@@ -32,14 +32,14 @@ class InferUser(LoadUser):
         self.client.close()
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
-        """See `LoadUser`; all tokens come in one piece."""
+        """See `LoadUser`. All tokens arrive in one piece."""
         sampling = sampling_of(request.output_tokens, request.tenant, request.priority, request.target_ttft)
         written = json.dumps(sampling)
         inputs = [
             _input("input_ids", "INT32", np.array(prompt, dtype=np.int32)),
             _input("sampling_parameters", "BYTES", np.array([written], dtype=np.object_)),
         ]
-        # Timeouts and refused connections are OSErrors; tritonclient lets these and those of its HTTP library through.
+        # tritonclient does not convert timeouts and refused connections (OSError) or the errors of its HTTP library.
         with failing(InferenceServerException, OSError, HTTPParseError):
             result = self.client.infer("completion", inputs, outputs=[InferRequestedOutput("token_ids")])
         yield int((result.as_numpy("token_ids") >= 0).sum())

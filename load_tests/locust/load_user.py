@@ -1,10 +1,10 @@
-"""What all kinds of Locust's users have in common: the requests, the rows of the report, the file of gaps.
+"""The base of all kinds of Locust users: the requests, the rows of the report, and the file of gaps.
 
-Each user is a closed loop over the requests of a workload file (`--workload`), which all users of a process share and
-whose prompts no other process has. Rows, in milliseconds: `ttft` until the first piece of an answer, `itl` from a token
-to the next (the mean of each request), `e2e` until the end. The row `tokens` has the length of answers in the columns
-for times. Errors are counted under `e2e`, by their names. `--gaps` names a file that gets a line of JSON for each
-answer, with all of its gaps in seconds.
+Each user is a closed loop over the requests of a workload file (`--workload`). The users of a process share these
+requests, and no other process has the same prompts. The report has these rows, in milliseconds: `ttft` is the time to
+the first piece of an answer, `itl` the mean time between two tokens of a request, and `e2e` the time to the end. The
+row `tokens` has the lengths of answers in the columns for times. Errors are counted under `e2e`, by their names. With
+`--gaps FILE` each answer adds a line of JSON to the file, with all of its gaps in seconds.
 """
 
 import argparse
@@ -43,26 +43,26 @@ def _workload_path(text: str) -> str:
 
 
 def add_options(parser: LocustArgumentParser) -> None:
-    """Add ours to Locust's own."""
+    """Add our options to Locust's."""
     parser.add_argument(
         "--workload",
         type=_workload_path,
         default=str(WORKLOADS / "small.yaml"),
         metavar="FILE",
-        help="what the users ask; see load_tests/workloads",
+        help="workload file with the users' requests; see load_tests/workloads",
     )
     parser.add_argument(
         "--gaps",
         default="",
         env_var="LOCUST_GAPS",
         metavar="FILE",
-        help="append the gaps between tokens, as JSON lines",
+        help="append the gaps between tokens to this file, as JSON lines",
     )
     parser.add_argument(
         "--seed",
         type=int,
         metavar="N",
-        help="send the prompts of an earlier run again; others in every run if not given, as a server remembers them",
+        help="repeat the prompts of an earlier run; by default prompts are new in every run, as servers cache them",
     )
 
 
@@ -86,8 +86,9 @@ class LoadUser(User):
 
     abstract = True
     kind: ClassVar[str]
-    """Locust's "type" of the rows."""
-    _logged: ClassVar[set[str]] = set()  # Kinds of failures of which the log has an example; Locust's report has none.
+    """The value of Locust's column "type"."""
+    _logged: ClassVar[set[str]] = set()
+    """Kinds of failures of which the log has an example. Locust's report contains no messages."""
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """Send a request and yield the number of new tokens in each piece of its answer. Raises RequestFailed."""
@@ -95,11 +96,11 @@ class LoadUser(User):
 
     @property
     def address(self) -> str:
-        """`host` without the scheme that Locust's users, and its web page, are used to put before it."""
+        """`host` without its scheme. Locust's web page and its own users expect a scheme there."""
         return str(self.host).removeprefix("http://")
 
     def on_start(self) -> None:
-        """Find the requests of this process."""
+        """Create the requests of this process."""
         runner = self.environment.runner
         options = self.environment.parsed_options
         seed = _seed_of_run() if options.seed is None else options.seed
@@ -108,7 +109,7 @@ class LoadUser(User):
 
     @task
     def ask(self) -> None:
-        """Send one request and report it."""
+        """Send one request and report its result."""
         request = next(self._planned)
         prompt = request.prompt()
         times, tokens = [time.perf_counter()], 0
@@ -128,9 +129,10 @@ class LoadUser(User):
         self._report(times, tokens)
 
     def _report(self, times: list[float], tokens: int) -> None:
-        """The rows of an answer that was sent for at the first of these times, and came in pieces at the others."""
+        """Write the rows of an answer. The first of `times` is the time of sending, the others are those of its
+        pieces."""
         sent, first, last = times[0], times[1], times[-1]
-        # All at once: there is no telling when the first token was made.
+        # If the answer arrived in one piece, the time of its first token is unknown.
         if len(times) > 2 or tokens == 1:
             self._fire("ttft", 1000 * (first - sent))
         if len(times) > 2:
@@ -140,7 +142,7 @@ class LoadUser(User):
         if path := self.environment.parsed_options.gaps:
             gaps = [later - earlier for earlier, later in pairwise(times[1:])]
             line = json.dumps({"type": self.kind, "tokens": tokens, "gaps": gaps})
-            # One unbuffered write, so that lines of several processes don't mix.
+            # One unbuffered write keeps lines of several processes apart.
             with Path(path).open("ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
 

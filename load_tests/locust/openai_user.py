@@ -1,4 +1,4 @@
-"""Users who stream over OpenAI's protocol, from our gateway or another server."""
+"""Locust users that stream over OpenAI's protocol, from our gateway or another server."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from load_tests.prompts import PlannedRequest
 
 
 def add_option(parser: LocustArgumentParser) -> None:
-    """Add ours to Locust's own."""
-    parser.add_argument("--model", default="llm", metavar="NAME", help="what the server calls its model")
+    """Add our option to Locust's."""
+    parser.add_argument("--model", default="llm", metavar="NAME", help="the server's name for its model")
 
 
 events.init_command_line_parser.add_listener(add_option)  # type: ignore[no-untyped-call]
 
 
 class OpenAIUser(HttpStreamUser):
-    """Streams from /v1/completions of the model that `--model` names."""
+    """Streams from /v1/completions of the model given by `--model`."""
 
     kind = "openai"
     host = "http://127.0.0.1:9000"

@@ -1,4 +1,4 @@
-"""`python -m load_tests.simulate`: what the engine's scheduler would make of a workload, in virtual time.
+"""`python -m load_tests.simulate`: simulate the engine's scheduler under a workload, in virtual time.
 
 Examples:
 
@@ -7,7 +7,7 @@ Examples:
     python -m load_tests.simulate --rate 4 --sweep
     python -m load_tests.simulate --cost trace.json --lengths uniform:30:120,uniform:16:64
 
-Steps cost what Llama 3 8B would on an A100, or what a trace of the engine (`trace_file`) says. Lengths are those
+Step times are those of Llama 3 8B on an A100, or are fitted to a trace of the engine (`trace_file`). Lengths are those
 of the Azure traces (azure_chat, azure_code), or PROMPT,OUTPUT where each is fixed:N, uniform:LOW:HIGH,
 exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 """
@@ -32,7 +32,7 @@ from load_tests.traffic import Arrival, Stream, replay
 
 
 def read_lengths(text: str) -> tuple[Lengths, Lengths]:
-    """Distributions of prompts and outputs from `azure_chat`, `azure_code` or `PROMPT,OUTPUT`."""
+    """Parse distributions of prompt and output lengths: `azure_chat`, `azure_code` or `PROMPT,OUTPUT`."""
     named = {"azure_chat": AZURE_CHAT, "azure_code": AZURE_CODE}
     if text in named:
         return named[text]
@@ -56,7 +56,8 @@ def _one_length(text: str) -> Lengths:
 
 
 def read_arrivals(text: str, rate: float) -> Arrivals:
-    """A process from `poisson`, `gamma:CV`, `on_off:ON:OFF`, `staircase:SECONDS:RATE:RATE:...` or `at_once`."""
+    """Parse an arrival process: `poisson`, `gamma:CV`, `on_off:ON:OFF`, `staircase:SECONDS:RATE:RATE:...` or
+    `at_once`."""
     kind, *numbers = text.split(":")
     values = [float(number) for number in numbers]
     match kind, values:
@@ -74,7 +75,7 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
 
 
 def read_setting(text: str) -> tuple[str, list[Any]]:
-    """A setting's name and values from `name=value,value`; values are JSON or plain words."""
+    """Parse a setting and its values, `name=value,value`. Values are JSON or plain words."""
     name, _, values = text.partition("=")
     return name, [_value(value) for value in values.split(",")]
 
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def recommend(arrivals: list[Arrival], config: EngineConfig, cost: StepCost, slo: Slo) -> None:
-    """Print the five best of the sweep, and the best as settings."""
+    """Print the five best candidates of the sweep, and the best one as settings."""
     found = sweep(arrivals, config, cost, slo, progress=True)
     print(table({candidate.label: candidate.result for candidate in found[:5]}, columns(slo)))
     print(f"\nRecommended for TTFT within {slo.ttft} s and ITL within {slo.itl} s: {found[0].label}")
@@ -143,29 +144,29 @@ def recommend(arrivals: list[Arrival], config: EngineConfig, cost: StepCost, slo
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--requests", type=int, default=10_000, help="how many (%(default)s)")
-    add("--seed", type=int, default=1, help="of the workload (%(default)s)")
+    add("--requests", type=int, default=10_000, help="number of requests (%(default)s)")
+    add("--seed", type=int, default=1, help="seed of the workload (%(default)s)")
     add(
         "--arrivals",
         default="poisson",
         help="poisson, gamma:CV, on_off:ON:OFF, staircase:SECONDS:RATE:..., at_once, or a trace as .csv (%(default)s)",
     )
     add("--rate", type=float, default=4.0, help="requests per second (%(default)s)")
-    add("--speed", type=float, default=1.0, help="replay a trace that many times as fast")
-    add("--lengths", default="azure_chat", help="of prompts and outputs (%(default)s)")
-    add("--max-tokens", type=int, default=0, help="what each request asks for at most; its output length if not given")
-    add("--tenant", action="append", default=[], metavar="NAME=SHARE", help="whose requests they are; several times")
-    add("--prefixes", type=int, default=1, help="how many shared prefixes there are (%(default)s)")
+    add("--speed", type=float, default=1.0, help="factor by which a trace is replayed faster (%(default)s)")
+    add("--lengths", default="azure_chat", help="lengths of prompts and outputs (%(default)s)")
+    add("--max-tokens", type=int, default=0, help="output limit of each request; by default its output length")
+    add("--tenant", action="append", default=[], metavar="NAME=SHARE", help="a tenant and its weight; repeatable")
+    add("--prefixes", type=int, default=1, help="number of shared prefixes (%(default)s)")
     add("--prefix-tokens", type=int, default=0, help="tokens in each shared prefix (%(default)s)")
-    add("--cost", type=Path, metavar="TRACE", help="fit what steps cost to a trace of the engine")
+    add("--cost", type=Path, metavar="TRACE", help="fit the step times to a trace of the engine")
     add("--kv-cache-tokens", type=int, default=A100_CACHE_TOKENS, help="(%(default)s)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of EngineConfig; several times")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of EngineConfig; repeatable")
     add("--compare", metavar="NAME=VALUE,VALUE", help="simulate once with each value of a setting")
     add("--sweep", action="store_true", help="find the best max_num_seqs, token budget and policy")
     add("--slo-ttft", type=float, default=1.0, help="seconds (%(default)s)")
-    add("--slo-itl", type=float, default=0.05, help="seconds, mean of a request (%(default)s)")
-    add("--price-per-hour", type=float, help="of the machine, in any currency")
-    add("--plot", type=Path, metavar="FILE", help="draw distributions to this PNG")
+    add("--slo-itl", type=float, default=0.05, help="seconds between tokens, mean of a request (%(default)s)")
+    add("--price-per-hour", type=float, help="price of the machine per hour, in any currency")
+    add("--plot", type=Path, metavar="FILE", help="plot the distributions to this PNG file")
     return parser
 
 

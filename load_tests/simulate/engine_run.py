@@ -1,4 +1,5 @@
-"""Serves a workload on the real engine in process, open loop: requests come when they come, however busy it is."""
+"""Serves a workload on the real engine in process, open loop: requests arrive at their times, however busy the engine
+is."""
 
 import tempfile
 import threading
@@ -35,7 +36,7 @@ def run_engine(arrivals: Sequence[Arrival], config: EngineConfig, *, progress: b
     Raises:
         RuntimeError: a step failed.
     """
-    # Here and not above, so that a simulation needs no torch.
+    # Imported here so that a simulation needs no torch.
     from inflight import Engine
 
     engine = Engine(config)
@@ -47,7 +48,7 @@ def run_engine(arrivals: Sequence[Arrival], config: EngineConfig, *, progress: b
 
 
 class _Run:
-    """One thread brings the requests, as clients would; this one steps."""
+    """One thread submits the requests, as clients would. This thread runs the steps."""
 
     def __init__(self, engine: "Engine", arrivals: Sequence[Arrival], *, progress: bool) -> None:
         self._engine = engine
@@ -109,12 +110,12 @@ class _Run:
 
 
 def engine_config(folder: Path, **settings: object) -> EngineConfig:
-    """Settings of a run on the default model and the CPU."""
+    """Settings for a run with the default model on the CPU."""
     return EngineConfig(model=str(folder), dtype="bfloat16", device="cpu", **settings)  # type: ignore[arg-type]
 
 
 def calibrate(folder: Path) -> StepCost:
-    """What steps cost on this machine: fitted to the trace of a short run with prompts and batches of all sizes."""
+    """Step times on this machine, fitted to the trace of a short run with prompts and batches of all sizes."""
     stream = Stream(Gamma(4.0), Uniform(16, 256), Uniform(8, 48))
     with tempfile.TemporaryDirectory() as scratch:
         trace = Path(scratch, "trace.json")

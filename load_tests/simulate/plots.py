@@ -1,4 +1,4 @@
-"""Pictures of results."""
+"""Plots of results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _INCHES = (11, 7)
 
 
 def overview(results: Mapping[str, Result], path: Path, title: str) -> None:
-    """Distributions of the three latencies, and how many requests ran."""
+    """Distributions of the three latencies, and the number of running requests."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 2, figsize=_INCHES, layout="constrained")
@@ -35,7 +35,7 @@ def overview(results: Mapping[str, Result], path: Path, title: str) -> None:
 
 
 def save(figure: object, path: Path) -> None:
-    """Write a figure as PNG and forget it."""
+    """Write a figure as PNG and close it."""
     from matplotlib import pyplot
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def save(figure: object, path: Path) -> None:
 
 
 def ecdf(axes: "Axes", values: Mapping[str, Floats], label: str) -> None:
-    """Share of requests for which a time is at most x, with x on a logarithmic scale."""
+    """Fraction of requests whose time is at most x, with x on a logarithmic scale."""
     for name, times in values.items():
         axes.ecdf(np.maximum(times, 1e-4), label=name)
     axes.set(xscale="log", xlabel=label, ylabel="share of requests")
@@ -52,7 +52,8 @@ def ecdf(axes: "Axes", values: Mapping[str, Floats], label: str) -> None:
 
 
 def gap_ecdf(axes: "Axes", results: Mapping[str, Result]) -> None:
-    """Share of tokens that come at least so late after the one before, both on a logarithmic scale: the tail."""
+    """The tail of the gaps: the fraction of tokens that come at least x after the one before. Both axes are
+    logarithmic."""
     for name, result in results.items():
         order = np.argsort(result.gaps)
         later = 1 - np.cumsum(result.gap_counts[order]) / max(1, result.gap_counts.sum())
@@ -63,7 +64,7 @@ def gap_ecdf(axes: "Axes", results: Mapping[str, Result]) -> None:
 
 
 def bars(axes: "Axes", results: Mapping[str, Result], column: Column) -> None:
-    """A measure of each result."""
+    """One bar of a measure for each result."""
     bar = axes.bar(list(results), [column.value(result) for result in results.values()])
     axes.bar_label(bar, fmt=f"{{:{column.form}}}")
     axes.set_ylabel(column.name)

@@ -1,7 +1,7 @@
-"""`python -m load_tests.simulate.prediction`: how far the simulator is from the real engine, on the same arrivals.
+"""`python -m load_tests.simulate.prediction`: compare the simulator with the real engine on the same arrivals.
 
-Serves a small open-loop workload on the real engine in process (the default model, bfloat16, CPU), then twice in the
-simulator: with step times fitted to that very run, and with those of another run.
+It serves a small open-loop workload on the real engine in process (the default model, bfloat16, CPU). Then it simulates
+the workload twice: with step times fitted to that same run, and with step times fitted to another run.
 """
 
 import argparse
@@ -27,7 +27,7 @@ LOAD = 0.7
 
 
 def predict(folder: Path, requests: int, seed: int) -> tuple[dict[str, Result], dict[str, StepCost]]:
-    """Serve some requests at 70 % of what the machine can do; return what came of it, and the step times fitted."""
+    """Serve some requests at 70 % of the machine's capacity. Return the results and the fitted step times."""
     other = calibrate(folder)
     rate = LOAD * other.capacity(LENGTHS[0].mean, LENGTHS[1].mean, MAX_NUM_SEQS)
     arrivals = Stream(Gamma(rate), *LENGTHS).make(requests, seed)
@@ -56,8 +56,8 @@ def errors(results: dict[str, Result]) -> str:
 def main() -> int:
     """Run both and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=64, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the workload (%(default)s)")
+    parser.add_argument("--requests", type=int, default=64, help="number of requests (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the workload (%(default)s)")
     options = parser.parse_args()
     results, costs = predict(default_model(), options.requests, options.seed)
     print(table(results, COLUMNS), errors(results), sep="\n\n")

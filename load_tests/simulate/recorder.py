@@ -1,4 +1,4 @@
-"""Writes down when tokens came, in a simulation or on the real engine."""
+"""Records when tokens are generated, in a simulation or on the real engine."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ _NEVER = -1.0
 
 
 class Recorder:
-    """Collects what `Result` is made of. Times are seconds from the start of the traffic."""
+    """Collects the data of a `Result`. Times are seconds from the start of the traffic."""
 
     def __init__(self, arrivals: Sequence[Arrival]) -> None:
         self._arrivals = arrivals
@@ -39,11 +39,11 @@ class Recorder:
         self._waiting[request.tenant] += 1
 
     def refused(self) -> None:
-        """A request was turned away at the door."""
+        """A request was rejected on arrival."""
         self.num_ended += 1
 
     def expired(self, request: Request) -> None:
-        """A request was given up while it waited."""
+        """A waiting request reached its deadline and was dropped."""
         self._waiting[request.tenant] -= 1
         self.num_ended += 1
 
@@ -56,7 +56,7 @@ class Recorder:
             if last == _NEVER:
                 self._began(request, now)
             else:
-                # Most got their last token at the same moment, so that a step has few different gaps.
+                # Most requests got their last token at the same time, so a step has few distinct gaps.
                 gaps[last] = gaps.get(last, 0) + 1
             last_at[request.index] = now
         for last, times in gaps.items():
@@ -81,11 +81,11 @@ class Recorder:
         self.num_ended += 1
 
     def sample(self, now: float, running: int) -> None:
-        """Remember how things stand."""
+        """Record the state of the scheduler."""
         self._samples.append(SchedulerSample(now, running, dict(self._service), dict(self._waiting)))
 
     def result(self, *, steps: int, step_seconds: float, padding_tokens: int, swaps: int) -> Result:
-        """What was collected, with the totals of all steps."""
+        """The collected data with the totals of all steps."""
         arrivals = self._arrivals
         return Result(
             arrivals=arrivals,

@@ -16,7 +16,7 @@ class Column:
     form: str = ".1f"
 
     def cell(self, result: Result) -> str:
-        """The measure of a result, as text."""
+        """The measure of a result as text."""
         return format(self.value(result), self.form)
 
 
@@ -39,19 +39,19 @@ def goodput(slo: Slo) -> Column:
 
 
 def attainment(slo: Slo) -> Column:
-    """Share of requests that met an objective."""
+    """Fraction of requests that met an objective."""
     return Column("in SLO", lambda r: r.attainment(slo), ".1%")
 
 
 def cost(price_per_hour: float | None) -> Column:
-    """What 1,000 output tokens cost: machine time, or money where an hour of the machine has a price."""
+    """Cost of 1,000 output tokens: machine time, or money if an hour of the machine has a price."""
     if price_per_hour is None:
         return Column("machine s per 1k tokens", lambda r: r.seconds_per_thousand(), ".3f")
     return Column("cost per 1k tokens", lambda r: r.seconds_per_thousand() * price_per_hour / 3600, ".6f")
 
 
 def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
-    """Everything that one asks of a server."""
+    """The usual measures of a server."""
     times = [TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99]
     return [
         *(THROUGHPUT, *times, goodput(slo), attainment(slo)),
@@ -60,7 +60,7 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
 
 
 def table(results: Mapping[str, Result], shown: Sequence[Column]) -> str:
-    """A row for each result."""
+    """Return a table with a row for each result."""
     rows = [[label, *(column.cell(result) for column in shown)] for label, result in results.items()]
     head = ["", *(column.name for column in shown)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * len(shown)], *rows])

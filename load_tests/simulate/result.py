@@ -1,4 +1,4 @@
-"""What came of a workload, and the measures that papers on LLM serving use."""
+"""The result of a workload, with the measures that papers on LLM serving use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,20 @@ from load_tests.traffic import Arrival
 
 @dataclass(frozen=True)
 class SchedulerSample:
-    """How things stood at a moment."""
+    """The scheduler's state at one moment."""
 
     at: float
     running: int
     service: Mapping[str, float]
-    """What each tenant has been given so far, in the prices of the Virtual Token Counter; empty if there is one."""
+    """Service that each tenant has received so far, in the prices of the Virtual Token Counter. Empty if there is one
+    tenant."""
     waiting: Mapping[str, int]
-    """Requests of each tenant that have no token yet."""
+    """Number of requests of each tenant that have no token yet."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Arrays have an entry for each request, in the order of arrival; times are seconds from the start."""
+    """Arrays have one entry per request, in the order of arrival. Times are seconds from the start."""
 
     arrivals: Sequence[Arrival]
     arrival: Floats
@@ -36,26 +37,26 @@ class Result:
     output: Ints
     """Tokens."""
     first_token: Floats
-    """NaN for those that were turned away, as in `finish`."""
+    """NaN for requests that were rejected; the same holds for `finish`."""
     finish: Floats
     cached: Ints
-    """Prompt tokens that the prefix cache held."""
+    """Prompt tokens found in the prefix cache."""
     preemptions: Ints
     gaps: Floats
-    """Times between two tokens of a request, shape [different gaps]."""
+    """Times between two tokens of a request, shape [distinct gaps]."""
     gap_counts: Ints
-    """How often each occurred."""
+    """Number of occurrences of each gap."""
     samples: Sequence[SchedulerSample]
     steps: int
     step_seconds: float
-    """Time spent in steps."""
+    """Total time of all steps."""
     padding_tokens: int
     swaps: int
-    """Preemptions by swapping."""
+    """Number of preemptions by swapping."""
 
     @cached_property
     def done(self) -> NDArray[np.bool_]:
-        """Which requests got all their tokens."""
+        """Which requests got all their tokens, shape [requests]."""
         return ~np.isnan(self.finish)
 
     @property
@@ -79,14 +80,14 @@ class Result:
         return (self.finish - self.arrival)[self.done]
 
     def itl(self, percent: float) -> float:
-        """Percentile of the times between tokens, of all tokens together, in seconds; 0 if there are none."""
+        """Percentile of the times between tokens, over the tokens of all requests, in seconds. 0 if there are none."""
         return weighted_percentile(self.gaps, self.gap_counts, percent)
 
     def attainment(self, slo: Slo) -> float:
-        """Share of all requests that met the objective; those turned away did not."""
+        """Fraction of all requests that met the objective. Rejected requests did not."""
         own = np.array([slo.ttft if a.target_ttft is None else a.target_ttft for a in self.arrivals])
         mean_gap = (self.finish - self.first_token) / np.maximum(self.output - 1, 1)
-        # A comparison with NaN is false.
+        # For rejected requests the times are NaN, and comparisons with NaN are false.
         return float(((self.first_token - self.arrival <= own) & (mean_gap <= slo.itl)).mean())
 
     def goodput(self, slo: Slo) -> float:
@@ -95,7 +96,7 @@ class Result:
 
     @property
     def fairness(self) -> float:
-        """Jain's index over what the tenants were given while requests still came; 1 if there is one tenant."""
+        """Jain's index over the service of the tenants while requests still arrived. 1 if there is one tenant."""
         until = [sample for sample in self.samples if sample.at <= self.arrival[-1]]
         return jain(list(until[-1].service.values())) if until else 1.0
 
@@ -104,12 +105,12 @@ class Result:
         return 1e3 * self.duration / float(self.output[self.done].sum())
 
     def select(self, mask: NDArray[np.bool_]) -> "Floats":
-        """Times to first token of the requests that `mask`, shape [requests], picks."""
+        """Times to first token of the requests selected by `mask`, shape [requests]."""
         return (self.first_token - self.arrival)[mask & self.done]
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's fairness index: 1 if all have the same, 1/n if one has everything."""
+    """Jain's fairness index: 1 if all shares are equal, 1/n if one has everything."""
     x = np.array(shares)
     return float(x.sum() ** 2 / (len(x) * (x**2).sum())) if x.any() else 1.0
 
@@ -120,7 +121,8 @@ def percentile(values: Floats, percent: float) -> float:
 
 
 def weighted_percentile(values: Floats, counts: Ints, percent: float) -> float:
-    """The smallest value that at least so many percent don't exceed, each counted so often; 0 if there are none."""
+    """The smallest value that at least `percent` % of the values don't exceed. Each value counts `counts` times. 0 if
+    empty."""
     if not len(values):
         return 0.0
     order = np.argsort(values)

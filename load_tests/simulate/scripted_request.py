@@ -1,4 +1,4 @@
-"""Requests whose output lengths are known beforehand, to everybody but the scheduler."""
+"""Requests with predetermined output lengths, which the scheduler does not know."""
 
 from dataclasses import dataclass
 
@@ -8,32 +8,32 @@ from load_tests.traffic import Arrival
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
-# Tokens that tell prompts apart are below this: some 20,000 tokens every vocabulary has.
+# Tokens that make prompts distinct are below this. Every vocabulary has about 20,000 tokens.
 _LAST_TOKEN = 20_000
 
 
 @dataclass(eq=False, slots=True)
 class ScriptedRequest(Request):
-    """Ends after as many tokens as the traffic says, as if an end-of-sequence token had been sampled then."""
+    """Ends after the number of tokens that the traffic sets, as if an end-of-sequence token had been sampled then."""
 
     index: int = 0
     """Its index in the traffic."""
     ends_at: int = 0
-    """Tokens of prompt and output together."""
+    """Total number of prompt and output tokens at the end."""
 
     def finish_reason(self, token: int) -> str | None:
-        """The script's end, which comes at `max_tokens` or before."""
+        """Return the reason at the scripted end, which comes at `max_tokens` or before."""
         return STOP if len(self.token_ids) >= self.ends_at else None
 
 
 def scripted_request(arrival: Arrival, index: int, origin: float, *, distinct: bool) -> ScriptedRequest:
-    """The request that an arrival stands for.
+    """The request for an arrival.
 
     Args:
-        arrival: what is asked.
-        index: of the request in the traffic.
-        origin: the second on the requests' clock at which the traffic starts.
-        distinct: whether prompts must differ where they share no prefix, which matters to the prefix cache alone.
+        arrival: the arrival.
+        index: index of the request in the traffic.
+        origin: start of the traffic in seconds, on the requests' clock.
+        distinct: whether prompts without a shared prefix must differ. Only the prefix cache needs that.
     """
     return ScriptedRequest(
         request_id=str(index),
@@ -53,7 +53,7 @@ def scripted_request(arrival: Arrival, index: int, origin: float, *, distinct: b
 
 
 def _prompt_ids(arrival: Arrival, index: int) -> list[int]:
-    # Two tokens spell the index, so that all prompts differ from there on.
+    # Two tokens encode the index, so that all prompts differ from there on.
     name = [1 + index % (_LAST_TOKEN - 1), 1 + index // (_LAST_TOKEN - 1)]
     own = arrival.prompt_tokens - arrival.prefix_tokens
     return [1 + arrival.prefix] * arrival.prefix_tokens + (name + [0] * (own - 2))[:own]

@@ -1,4 +1,4 @@
-"""Runs the scheduler of the engine over a workload in virtual time: no model, no threads."""
+"""Runs the engine's scheduler over a workload in virtual time, without model and threads."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _TOKEN = StepResult((0,))
 
 
 def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, progress: bool = False) -> Result:
-    """Serve `arrivals` as an engine with these settings would on a machine where steps cost so much.
+    """Serve `arrivals` as an engine with these settings would on a machine with these step times.
 
     Raises:
         ValueError: the cache has no size, or a request could never fit into it.
@@ -34,7 +34,7 @@ def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, 
 
 
 class Simulation:
-    """`EngineCore` and its loop with a clock of its own."""
+    """`EngineCore` and its loop on a virtual clock."""
 
     def __init__(self, arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost) -> None:
         self.scheduler = make_scheduler(config, cost)
@@ -44,14 +44,14 @@ class Simulation:
         self._next = 0
         self._config = config
         self._cost = cost
-        # Without shared prefixes a cache finds nothing, and naming blocks is most of the work.
+        # Without shared prefixes a cache finds nothing, and hashing blocks is most of the work.
         self._distinct = config.enable_prefix_caching
         self._steps = 0
         self._step_seconds = 0.0
         self._padding = 0
 
     def step(self) -> bool:
-        """One step, or a wait for something to do; False when all is done."""
+        """Run one step, or wait for something to do. Return False when all requests are done."""
         scheduler, recorder = self.scheduler, self.recorder
         self._take_arrivals()
         for request, _, _ in scheduler.expire(self.now):
@@ -65,7 +65,7 @@ class Simulation:
         self._step_seconds += seconds
         self._padding += plan.padding
         scheduler.observe(plan, seconds)
-        recorder.tokens([share.request for share in plan.sampling], self.now)
+        recorder.tokens([scheduled.request for scheduled in plan.sampling], self.now)
         for outcome in scheduler.commit(plan, [_TOKEN] * len(plan.sampling), self.now):
             if outcome.finish_reason is not None:
                 recorder.finished(outcome.request, self.now)
@@ -86,7 +86,7 @@ class Simulation:
                 self.scheduler.add(request)
 
     def _wait(self) -> bool:
-        """Let time pass until the next arrival or, if a batch fills up, until it goes."""
+        """Advance the time to the next arrival or, if a batch is being collected, to its deadline."""
         moments = [self._arrivals[self._next].at] if self._next < len(self._arrivals) else []
         if self.scheduler.wakes_at is not None:
             moments.append(self.scheduler.wakes_at)
@@ -96,7 +96,7 @@ class Simulation:
         return True
 
     def result(self) -> Result:
-        """What came of it."""
+        """The result of the simulation."""
         return self.recorder.result(
             steps=self._steps,
             step_seconds=self._step_seconds,

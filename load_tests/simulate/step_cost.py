@@ -1,4 +1,4 @@
-"""What a step costs on some machine."""
+"""A model of step times on some machine."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.step_time import StepTimeModel
 
 _BLOCK_SIZE = 16
-"""Tokens in a block of the KV cache by default."""
+"""Default number of tokens in a block of the KV cache."""
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class StepCost:
     per_token: float
     per_cached_token: float
     per_swapped_block: float = 0.0
-    """Seconds to copy a block between the cache and host memory, one way."""
+    """Seconds to copy a block between the KV cache and host memory, one way."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """How long a step takes; a batch that pads computes its padding, too."""
+        """Duration of a step. A batching strategy that pads computes the padding too."""
         copies = len(plan.swapped_out) + len(plan.swapped_in)
         tokens = plan.num_tokens + plan.padding
         seconds = self.per_step + self.per_token * tokens + self.per_cached_token * plan.num_cached
         return seconds + self.per_swapped_block * copies
 
     def capacity(self, prompt: float, output: float, num_seqs: float) -> float:
-        """Requests per second, were `num_seqs` always running, each of `prompt` and `output` tokens."""
+        """Requests per second if `num_seqs` requests with `prompt` and `output` tokens were always running."""
         steps = self.per_step * output / num_seqs
         reads = self.per_cached_token * output * (prompt + output / 2)
         return 1 / (steps + self.per_token * (prompt + output) + reads)
@@ -44,10 +44,10 @@ class StepCost:
         flop_per_second: float,
         host_bytes_per_second: float,
     ) -> "StepCost":
-        """From what a model weighs (2 bytes and 2 FLOP per parameter) and what a machine attains.
+        """Step times from a model's size (2 bytes and 2 FLOP per parameter) and the rates that a machine attains.
 
-        Reading weights and keys at memory speed and multiplying at arithmetic speed are added up, not overlapped: at
-        most twice what a roofline would say.
+        The time to read weights and keys at memory speed and the time to multiply at arithmetic speed are added, not
+        overlapped. The sum is at most twice what a roofline model says.
         """
         return cls(
             per_step=weight_bytes / bytes_per_second,
@@ -58,10 +58,10 @@ class StepCost:
 
     @classmethod
     def of_trace(cls, path: Path) -> "StepCost":
-        """Fitted to the steps of an engine's `trace_file`.
+        """Step times fitted to the steps in an engine's `trace_file`.
 
         Raises:
-            ValueError: the trace holds too few steps to fit anything to.
+            ValueError: the trace has too few steps for a fit.
         """
         model = StepTimeModel()
         for event in json.loads(path.read_text()):
@@ -83,4 +83,4 @@ A100_LLAMA_8B = StepCost.of_hardware(
     host_bytes_per_second=0.8 * 32e9,
 )
 A100_CACHE_TOKENS = 400_000
-"""What 90 % of 80 GB hold beside those weights."""
+"""Number of tokens that fit beside those weights into 90 % of 80 GB."""

@@ -1,4 +1,4 @@
-"""Finds the settings that serve a workload best."""
+"""Finds the best settings for a workload."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ GRID: Mapping[str, Sequence[Any]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings, and what came of them."""
+    """Settings and their result."""
 
     settings: Mapping[str, Any]
     result: Result
@@ -42,9 +42,9 @@ def sweep(
     *,
     progress: bool = False,
 ) -> list[Candidate]:
-    """Simulate every combination of the grid's values, with a progress bar; the best first.
+    """Simulate every combination of the grid's values, with a progress bar. The best candidate comes first.
 
-    Best is the highest goodput, then the shortest mean time from arrival to last token.
+    The best candidate has the highest goodput; ties go to the shortest mean time from arrival to last token.
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     candidates = [

@@ -1,1 +1,1 @@
-"""Whether the engine is right and fast on a GPU; needs torch and transformers, and nothing else of what we install."""
+"""Checks that the engine is correct and fast on a GPU. Of our dependencies it needs only torch and transformers."""

@@ -1,9 +1,10 @@
-"""`make gpu-check`: whether the engine is right on this machine's GPU, and how near it comes to what that can do.
+"""`make gpu-check`: check the engine on this machine's GPU, and compare its speed with the hardware's limits.
 
-First what the device can do at most; then attention beside float64 and tokens beside transformers', for tiny models of
-all kinds; then decodes, throughput and evenness with random weights in the shapes of Llama 8B and Qwen3 0.6B. Eight
-minutes on an H200. Needs torch, transformers and 20 GB of disk; `--small` tries everything out with a tiny shape, on a
-CPU too, where the kernels are interpreted and the times mean nothing.
+The check first measures the limits of the device. Then it compares attention with float64, and the tokens of tiny
+models of all kinds with those of transformers. Finally it measures decodes, throughput and evenness with random weights
+in the shapes of Llama 8B and Qwen3 0.6B. It takes eight minutes on an H200 and needs torch, transformers and 20 GB of
+disk. `--small` runs everything with a tiny shape. It also works on a CPU, where the kernels are interpreted and the
+times mean nothing.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def full(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]
 
 
 def small(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]:
-    """All parts, with a tiny shape and few requests."""
+    """All parts with a tiny shape and few requests."""
     limits = ceilings.results(device, small=True)
     yield lambda: limits
     yield partial(parity.attention, device)
@@ -64,13 +65,13 @@ def small(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]
 
 
 def machine(device: str) -> str:
-    """What the numbers depend on besides the code."""
+    """The machine and versions that the results depend on."""
     name = "CPU" if device == "cpu" else torch.cuda.get_device_name(device)
     return f"{name}; torch {torch.__version__}, CUDA {torch.version.cuda}, transformers {transformers.__version__}"
 
 
 def check(device: str, *, tiny: bool) -> list[CheckResult]:
-    """Run all parts and say how long each took. One that breaks is a result that has not passed."""
+    """Run all parts and report the time of each. A part that raises an error becomes a failed result."""
     found = []
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         for part in (small if tiny else full)(device, Path(folder)):
@@ -78,7 +79,7 @@ def check(device: str, *, tiny: bool) -> list[CheckResult]:
             name = getattr(part, "func", part).__module__.rpartition(".")[2]
             try:
                 new = part()
-            except Exception as error:  # the others are still of use
+            except Exception as error:  # The other parts can still run.
                 logging.exception("%s", name)
                 reason = f"{type(error).__name__}: {error}"[:200]
                 new = [CheckResult(f"{name} broke", float("nan"), min_value=0, note=reason)]
@@ -89,10 +90,10 @@ def check(device: str, *, tiny: bool) -> list[CheckResult]:
 
 
 def main() -> int:
-    """Check and return the exit status: 1 where something is not as it should be."""
+    """Run the check and return the exit status: 1 if a result failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0", help="%(default)s")
-    parser.add_argument("--small", action="store_true", help="a tiny shape, to try this out")
+    parser.add_argument("--small", action="store_true", help="use a tiny shape, to try the check out")
     parser.add_argument("--json", type=Path, metavar="FILE", default=Path("results/gpu-check.json"), help="%(default)s")
     options = parser.parse_args()
     if options.device != "cpu" and not torch.cuda.is_available():
@@ -102,7 +103,7 @@ def main() -> int:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     os.environ["HF_HUB_OFFLINE"] = "1"
     if options.device == "cpu":
-        # Before the kernels are imported.
+        # This must be set before the kernels are imported.
         os.environ["TRITON_INTERPRET"] = "1"
     found = check(options.device, tiny=options.small)
     print(f"{table(found)}\n\n{machine(options.device)}")

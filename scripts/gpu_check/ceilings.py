@@ -1,4 +1,4 @@
-"""What this device can do at most, measured."""
+"""Measures the limits of this device."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _REPEATS = 20
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """The shortest of some runs."""
+    """The shortest time of several runs."""
     shortest = float("inf")
     for _ in range(_REPEATS):
         finish(device)
@@ -23,7 +23,7 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def finish(device: str) -> None:
-    """Wait for the device."""
+    """Wait until the device has finished its work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
 
@@ -36,13 +36,13 @@ def bandwidth(device: str, size: int) -> float:
 
 
 def products(device: str, size: int) -> float:
-    """Operations per second of a product of two square matrices in bfloat16."""
+    """Operations per second of a product of two square bfloat16 matrices."""
     left, right = torch.randn(2, size, size, device=device).bfloat16()
     return 2 * float(size) ** 3 / seconds(lambda: left @ right, device)
 
 
 def results(device: str, *, small: bool) -> list[CheckResult]:
-    """Both; the first is the bandwidth in bytes per second."""
+    """Both limits. The first is the bandwidth in bytes per second."""
     return [
         CheckResult("memory bandwidth of a copy", bandwidth(device, 2**24 if small else 2**32), "bytes/s"),
         CheckResult("products in bfloat16", products(device, 256 if small else 8192), "operations/s"),

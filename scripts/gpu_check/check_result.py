@@ -1,4 +1,4 @@
-"""What the check has found."""
+"""The results of the check."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A number, and what it should be where there is a bar."""
+    """A measured number and the limits that it must keep, if there are any."""
 
     what: str
     value: float
@@ -17,14 +17,14 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it is within its bars; NaN is within none."""
+        """Whether the number is within its limits. NaN is within none."""
         above = self.min_value is None or self.value >= self.min_value
         below = self.max_value is None or self.value <= self.max_value
         return above and below
 
     @property
     def bar(self) -> str:
-        """In words; empty where there is none."""
+        """The limits in words. Empty if there are none."""
         bounds = [("at least", self.min_value), ("at most", self.max_value)]
         return " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
 

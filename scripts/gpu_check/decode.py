@@ -1,4 +1,4 @@
-"""How near decodes come to what reading weights and cache takes."""
+"""Compares the time of decode steps with the time to read weights and KV cache."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def step_seconds(served: Engine, batch: int, context: int, steps: int) -> float:
-    """Mean of some steps in which `batch` requests decode."""
+    """Mean time of several steps in which `batch` requests decode."""
     params = SamplingParams(max_tokens=2 * steps + 1, temperature=0, ignore_eos=True)
     names = [served.submit(prompt, params) for prompt in random_prompts(batch, context, served.model.vocab_size)]
     begun: set[str] = set()
@@ -38,7 +38,8 @@ def step_seconds(served: Engine, batch: int, context: int, steps: int) -> float:
 def results(
     name: str, folder: Path, device: str, bandwidth: float, bars: dict[int, float], *, context: int = CONTEXT
 ) -> list[CheckResult]:
-    """For each batch size its share of the floor, which is to be at least its bar, in all ways."""
+    """For each batch size and configuration: the floor's fraction of the step time, which must reach its limit in
+    `bars`."""
     found = []
     for way, settings in WAYS.items():
         served = engine(folder, device, max_num_seqs=max(bars), **settings)

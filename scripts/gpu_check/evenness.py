@@ -1,4 +1,4 @@
-"""How evenly tokens come while long prompts arrive."""
+"""Measures how evenly tokens arrive while long prompts are computed."""
 
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ BUDGET = 512
 
 
 def gaps(served: Engine, seconds: float, prompts: list[list[int]]) -> list[float]:
-    """Seconds between tokens of those that decode, while the prompts arrive one by one."""
+    """Seconds between the tokens of the decoding requests, while the prompts arrive one by one."""
     begun, last, found = time.perf_counter(), 0.0, []
     params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
     waiting = list(prompts)
@@ -24,7 +24,7 @@ def gaps(served: Engine, seconds: float, prompts: list[list[int]]) -> list[float
         if waiting and now >= (len(prompts) - len(waiting)) * PERIOD_SECONDS:
             served.submit(waiting.pop(), params)
         served.step()
-        # Every step has all that decode, so that steps are their gaps.
+        # Every step includes all decoding requests, so the step times are the gaps between tokens.
         ended = time.perf_counter() - begun
         found.append(ended - last)
         last = ended
@@ -32,7 +32,7 @@ def gaps(served: Engine, seconds: float, prompts: list[list[int]]) -> list[float
 
 
 def results(name: str, folder: Path, device: str, *, length: int, seconds: float) -> list[CheckResult]:
-    """The p99 with prompts of that length, over the p50 without."""
+    """p99 of the gaps while prompts of that length arrive, divided by p50 of the gaps without prompts."""
     served = engine(folder, device, max_num_batched_tokens=BUDGET)
     vocabulary = served.model.vocab_size
     params = SamplingParams(max_tokens=7000, temperature=0, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""Tokens on the device beside those of transformers, and attention beside float64."""
+"""Compares tokens on the device with those of transformers, and attention with float64."""
 
 import random
 from pathlib import Path
@@ -16,12 +16,12 @@ ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 def attention(device: str) -> list[CheckResult]:
-    """The largest error of the kernels over all cases, for each type of number."""
+    """The largest error of the kernels over all cases, for each dtype."""
     attend = backend.CUDA_KERNELS.attend
     found = []
     for dtype, bound in ERRORS.items():
         if device == "cpu" and dtype == torch.bfloat16:
-            continue  # NumPy, which interprets the kernels there, has no such numbers.
+            continue  # NumPy interprets the kernels there, and it has no bfloat16.
         errors = {name: worst_error(case, dtype, attend, device=torch.device(device)) for name, case in CASES.items()}
         worst = max(errors, key=lambda name: errors[name])
         found.append(CheckResult(f"attention in {dtype}, largest error", errors[worst], max_value=bound, note=worst))
@@ -29,16 +29,17 @@ def attention(device: str) -> list[CheckResult]:
 
 
 def prompts() -> list[list[int]]:
-    """Some of many lengths."""
+    """Prompts of many lengths."""
     chance = random.Random(1)
     return [[chance.randrange(3, VOCABULARY) for _ in range(chance.randint(1, 44))] for _ in range(9)]
 
 
 def tokens(folder: Path, device: str, *, kinds: int | None = None) -> list[CheckResult]:
-    """Share of requests whose tokens are those of transformers' `generate` on the CPU, for the tiny model of each kind.
+    """Compare the tokens of tiny models with those of transformers' `generate` on the CPU.
 
-    In bfloat16 a near tie may fall otherwise, and all after it with it: there the share of models whose logits pass the
-    engine's own check counts, which it makes before it serves with the kernels.
+    In float32 the result is the fraction of requests with the same tokens. In bfloat16 a near tie can select another
+    token, and all tokens after it then differ. So the bfloat16 result counts the models whose logits pass the engine's
+    own check, which the engine makes before it uses the kernels.
     """
     same = total = by_kernels = 0
     missed = []

@@ -1,4 +1,4 @@
-"""Models of known shapes with random weights: never zeros, of which some kernels are faster."""
+"""Models of known shapes with random weights. Weights are never zero, because some kernels are faster with zeros."""
 
 import gc
 from pathlib import Path
@@ -50,25 +50,25 @@ def save(config: PreTrainedConfig, folder: Path, device: str) -> Path:
 
 
 def engine(folder: Path, device: str, **settings: Any) -> Engine:
-    """An engine with room for many requests unless told otherwise."""
+    """An engine with room for many requests, unless the settings say otherwise."""
     defaults = {"dtype": "bfloat16", "max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 8192}
     return Engine(EngineConfig(str(folder), device=device, **{**defaults, **settings}))
 
 
 def free_memory() -> None:
-    """Give back what models that are gone have left; they are full of cycles."""
+    """Free the memory of deleted models, which contain reference cycles."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def bytes_of_a_token(served: Engine) -> int:
-    """Of the KV cache."""
+    """Bytes of a token in the KV cache."""
     shapes = [layer.shape for layer in served.model.layers]
     return sum(shape.elements_per_token for shape in shapes) * served.model.dtype.itemsize
 
 
 def bytes_of_a_step(folder: Path, served: Engine) -> int:
-    """Weights that every step reads: all but the table of embeddings, unless the head shares it."""
+    """Bytes of weights that every step reads: all except the embedding table, unless the head shares it."""
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     module: Any = served.model.module
     embeddings: torch.Tensor = module.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""Output tokens per second of many requests at once, of this engine and of transformers' continuous batching."""
+"""Output tokens per second with many requests at once, for this engine and for transformers' continuous batching."""
 
 import random
 import time
@@ -20,7 +20,7 @@ ATTENTION = "sdpa"
 
 @dataclass(frozen=True)
 class OfflineWorkload:
-    """Prompts, and how many tokens are wanted of each."""
+    """Prompts, and the number of output tokens for each."""
 
     name: str
     prompts: list[list[int]]
@@ -28,7 +28,7 @@ class OfflineWorkload:
 
 
 def nano_vllm(count: int, longest: int, vocabulary: int) -> OfflineWorkload:
-    """nano-vllm's benchmark: prompts and outputs uniform in 100..1024, seed 0."""
+    """nano-vllm's benchmark: prompt and output lengths uniform in 100..1024, seed 0."""
     chance = random.Random(0)
     shortest = min(100, longest)
     prompts = [[chance.randrange(vocabulary) for _ in range(chance.randint(shortest, longest))] for _ in range(count)]
@@ -53,7 +53,7 @@ def ours(folder: Path, device: str, workload: OfflineWorkload, **settings: Any) 
 
 
 def transformers(folder: Path, device: str, workload: OfflineWorkload, seconds: float) -> float:
-    """Tokens per second of transformers, over what it gets done in so many seconds."""
+    """Tokens per second of transformers, measured over `seconds`."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=ATTENTION)
     model.to(device)
     manager = model.init_continuous_batching(
@@ -85,7 +85,7 @@ def transformers(folder: Path, device: str, workload: OfflineWorkload, seconds: 
 def results(
     name: str, folder: Path, device: str, workload: OfflineWorkload, *, seconds: float, min_value: float | None = None
 ) -> list[CheckResult]:
-    """Both, and their ratio; transformers gets that many seconds."""
+    """Throughput of both and their ratio. transformers runs for `seconds`."""
     mine = ours(folder, device, workload)
     free_memory()
     theirs = transformers(folder, device, workload, seconds)

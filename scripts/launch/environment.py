@@ -12,7 +12,7 @@ from scripts.launch.wheels import pinned
 
 
 def environment(dtype: str, device: str) -> dict[str, Any]:
-    """Return what the numbers depend on besides the code."""
+    """Return the machine and versions that measurements depend on."""
     return {
         "versions": f"Python {platform.python_version()}, torch {version('torch')}, "
         f"transformers {version('transformers')}, Triton of {pinned('triton-runtime').replace('==', ' ')}",
@@ -23,6 +23,6 @@ def environment(dtype: str, device: str) -> dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    """The processor's name, and what it has for bfloat16: some names stand for several generations."""
+    """The processor's name and its instructions for bfloat16, because some names stand for several generations."""
     name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{name[1] if name else platform.machine()} with {next(iter(instruction_sets()), 'no AVX2')}"

@@ -1,5 +1,5 @@
-"""The exception that the scripts show to a user as a single line."""
+"""The exception that the scripts report to the user as a single line."""
 
 
 class LauncherError(RuntimeError):
-    """Something that the user can put right; the message says what."""
+    """An error that the user can fix. The message says what is wrong."""

@@ -1,4 +1,4 @@
-"""A model repository for one run: that of the project with some parameters of `llm` set otherwise."""
+"""The model repository for one run: the project's repository with some parameters of `llm` replaced."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +18,11 @@ def render_repository(
     model: str = "llm",
     source: Path = MODEL_REPOSITORY,
 ) -> Path:
-    """Fill `destination`, which must not exist yet or be empty, and return it.
+    """Fill `destination`, which must be empty or not exist, and return it.
 
-    Every model of `source` is there, its files linked. Only the configurations of `model`, `config.pbtxt` and
-    the variants in `configs/`, are copies in which the given parameters replace or join those already there.
-    Raises LauncherError where a configuration does not parse or `source` has no such model.
+    The result contains every model of `source` as links to its files. Only the configurations of `model`,
+    `config.pbtxt` and the variants in `configs/`, are copies, in which `parameters` replace or extend the existing
+    ones. Raises LauncherError if a configuration does not parse or `source` has no such model.
     """
     if not (source / model).is_dir():
         raise LauncherError(f"{source} has no model {model!r}")
@@ -46,7 +46,7 @@ def render_repository(
 
 
 def model_parameters(model: str = "llm", config_file: str = "config.pbtxt") -> dict[str, str]:
-    """What a configuration of a model sets."""
+    """Return the parameters in a model's configuration."""
     config = text_format.Parse((MODEL_REPOSITORY / model / config_file).read_text(), model_config_pb2.ModelConfig())
     return {name: value.string_value for name, value in config.parameters.items()}
 

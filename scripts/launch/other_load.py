@@ -1,4 +1,4 @@
-"""What else kept the processors busy while something was measured."""
+"""Measures the processor time that other processes used during a measurement."""
 
 import os
 import time
@@ -7,10 +7,11 @@ import psutil
 
 
 class OtherLoad:
-    """How much of the processors went to processes other than this one and all that it started.
+    """The fraction of the processors that went to other processes than this one and its descendants.
 
-    Where it is more than a little, or not the same for all, the systems met different machines and their ratios say
-    nothing: two threads that meet at every layer wait for each other when a third wants their processors.
+    If it is more than a little, or differs between the compared systems, they had different machines, and their ratios
+    mean nothing: two threads that synchronise at every layer wait for each other when a third one uses their
+    processors.
     """
 
     def __init__(self) -> None:
@@ -18,20 +19,22 @@ class OtherLoad:
         self._before = _all_seconds() - own_seconds()
 
     def share(self) -> float:
-        """Return the share since this was made; servers that this process started are to be still there."""
+        """Return the fraction since this object was created. Servers that this process started must still be
+        running."""
         capacity = (time.perf_counter() - self._started) * (os.cpu_count() or 1)
         return max(0.0, (_all_seconds() - own_seconds() - self._before) / capacity)
 
 
 def own_seconds() -> float:
-    """Processor time of this process and its descendants: those that run and those that were waited for."""
+    """Processor time of this process and its descendants, both the running ones and those that ended and were waited
+    for."""
     own = psutil.Process()
     total = 0.0
     for process in (own, *own.children(recursive=True)):
         try:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
-            # It has ended just now, and counts with its parent.
+            # The process has just ended. Its time is included in its parent's.
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total

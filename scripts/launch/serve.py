@@ -1,7 +1,7 @@
-"""`make serve`: bring what is missing, start Triton over this model repository, and stay in the foreground.
+"""`make serve`: download what is missing, start Triton with this model repository, and stay in the foreground.
 
-ServeSettings come from the environment, where make puts the variables of its command line: HTTP_PORT, GRPC_PORT,
-METRICS_PORT, MODEL (a folder or a hub id; the default model otherwise) and ARGS (more tritonserver flags).
+The settings come from environment variables, which make sets from its command line: HTTP_PORT, GRPC_PORT, METRICS_PORT,
+MODEL (a folder or a hub id; by default the default model) and ARGS (more tritonserver flags).
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What the variables of `make serve` ask for; `model` is None for the default one."""
+    """The settings of `make serve`. `model` is None for the default model."""
 
     http_port: int
     grpc_port: int
@@ -43,9 +43,9 @@ class ServeSettings:
 
 
 def read_settings(environment: Mapping[str, str]) -> ServeSettings:
-    """Return the settings in `environment`; an empty variable counts as absent.
+    """Return the settings in `environment`. An empty variable counts as absent.
 
-    Raises LauncherError naming the variable, where one is malformed, a port is taken or a folder is missing.
+    Raises LauncherError, which names the variable, if one is malformed, a port is in use or a folder is missing.
     """
     ports = {name: _port(name, environment.get(name) or str(default)) for name, default in _PORTS.items()}
     owners: dict[int, str] = {}
@@ -76,7 +76,7 @@ def _port(name: str, text: str) -> int:
 
 def _check_free(name: str, port: int) -> None:
     with socket.socket() as probe:
-        # As the server does: a connection that lingers from an earlier run takes no port.
+        # The server sets this option too: a connection that lingers from an earlier run does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((ADDRESS, port))
@@ -87,9 +87,9 @@ def _check_free(name: str, port: int) -> None:
 
 
 def resolve_model(model: str) -> str:
-    """Return the absolute path of a model folder, or a hub id as it is.
+    """Return the absolute path of a model folder. Return a hub id unchanged.
 
-    Raises LauncherError where `model` is a path and no such folder, or one without a config.json, is there.
+    Raises LauncherError if `model` is a path and there is no such folder, or the folder has no config.json.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -102,9 +102,9 @@ def resolve_model(model: str) -> str:
 
 
 def serve(settings: ServeSettings, repository: Path) -> int:
-    """Serve `repository` until the server ends or a signal comes, and return the exit status.
+    """Serve `repository` until the server ends or a signal arrives, and return the exit status.
 
-    Raises LauncherError where the runtime or the model cannot be had or the server does not become ready.
+    Raises LauncherError if the runtime or the model cannot be downloaded or the server does not become ready.
     """
     runtime = triton_runtime()
     model = settings.model or str(default_model())
@@ -145,8 +145,9 @@ def _ready_line(server: TritonServer) -> str:
 
 
 def main(repository: Path = MODEL_REPOSITORY) -> int:
-    """Serve what the environment asks for and return the exit status; where it is 1 a line says why."""
-    # As Ctrl-C, so that `kill` and a closed terminal stop the server in order too; nohup is respected.
+    """Serve with the settings of the environment and return the exit status. If it is 1, a line says why."""
+    # Handle SIGTERM and SIGHUP like Ctrl-C, so that `kill` and a closed terminal stop the server cleanly too. Under
+    # nohup SIGHUP stays ignored.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""A tritonserver that serves one model with the usual settings, for whatever measures it."""
+"""A tritonserver that serves one model with the project's settings, for measurements."""
 
 import contextlib
 import tempfile
@@ -15,7 +15,7 @@ READY_SECONDS = 120.0
 
 @contextlib.contextmanager
 def triton_server(folder: Path, **settings: str) -> Iterator[TritonServer]:
-    """A tritonserver that is ready to serve the model; `settings` are model parameters besides the usual ones."""
+    """Yield a tritonserver that is ready to serve the model. `settings` are additional model parameters."""
     parameters = {"model": str(folder), "dtype": DTYPE, "device": DEVICE, **settings}
     with tempfile.TemporaryDirectory(prefix="inflight-bench-") as scratch:
         repository = render_repository(Path(scratch) / "models", parameters=parameters)

@@ -1,10 +1,10 @@
-"""Which lines of tritonserver's log a user wants to see."""
+"""Selects the lines of tritonserver's log that matter to a user."""
 
 import re
 
 _HEADER = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ (?P<source>\S+):\d+\]")
 
-# Printed as warnings and errors on every machine without a GPU, where nothing is wrong.
+# Triton prints these warnings and errors on every machine without a GPU, although nothing is wrong.
 _WITHOUT_GPU = (
     "Unable to allocate pinned system memory",
     "CudaDriverHelper has not been initialized",
@@ -14,7 +14,7 @@ _WITHOUT_GPU = (
 
 
 class LogFilter:
-    """Hides the server's own information and its tables; keeps warnings, errors and what the models write."""
+    """Hides the server's own information and its tables. Keeps warnings, errors and the models' output."""
 
     def __init__(self) -> None:
         self._hides_table = False

@@ -1,4 +1,4 @@
-"""A server in a process of its own: started on loopback, watched until ready, stopped with all that it started."""
+"""A server in its own process: it is started on loopback, waited for until ready, and stopped with all its children."""
 
 import collections
 import contextlib
@@ -22,21 +22,21 @@ ADDRESS = "127.0.0.1"
 
 _TAIL_LINES = 60
 _POLL_SECONDS = 0.1
-# What a server needs, beyond the time for its requests, to write its last lines and leave.
+# Time that a server needs to write its last lines and exit, after its requests have finished.
 _EXIT_MARGIN_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
-# Loaded here because the child may not import anything between fork and exec.
+# Loaded here because the child must not import anything between fork and exec.
 _LIBC = ctypes.CDLL(None)
 
 
 class ServerProcess(ABC):
-    """A server; as a context manager it starts on entry and stops on exit.
+    """A server. As a context manager it starts on entry and stops on exit.
 
-    `log` gets every line that it writes; the last lines are kept for error messages in any case. A stop gives running
+    `log` gets every line that the server writes. The last lines are also kept for error messages. A stop gives running
     requests `drain_seconds` to finish.
 
-    The server is in a session of its own, so Ctrl-C does not reach it. The kernel sends it SIGTERM when the
-    thread that started it ends: start it from a thread that outlives it.
+    The server runs in its own session, so Ctrl-C does not reach it. The kernel sends it SIGTERM when the thread that
+    started it ends. So start it from a thread that outlives it.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _launch(self) -> tuple[Sequence[str], Mapping[str, str]]:
-        """The command and the whole of its environment."""
+        """Return the command and its complete environment."""
 
     @property
     def http_url(self) -> str:
@@ -68,7 +68,7 @@ class ServerProcess(ABC):
         return "\n".join(self._tail)
 
     def resident_bytes(self) -> int:
-        """Return the memory of the server and all that it started; what they share counts once."""
+        """Return the memory of the server and its descendants. Shared memory counts once."""
         return sum(_proportional_bytes(pid) for pid in _group_members(self.pid))
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class ServerProcess(ABC):
         self.stop()
 
     def start(self) -> None:
-        """Start the server and return at once; raises LauncherError where there is no such program."""
+        """Start the server and return at once. Raises LauncherError if there is no such program."""
         command, environment = self._launch()
         try:
             self._process = subprocess.Popen(
@@ -93,7 +93,7 @@ class ServerProcess(ABC):
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                # Keeps SIGPIPE ignored: a server whose launcher was killed goes on to shut down in order.
+                # Keep SIGPIPE ignored, so that a server whose launcher was killed can still shut down cleanly.
                 restore_signals=False,
                 preexec_fn=_prepare_child,
             )
@@ -105,9 +105,10 @@ class ServerProcess(ABC):
         self._reader.start()
 
     def wait_for(self, paths: Sequence[str], timeout: float) -> None:
-        """Return when the server answers each of `paths` with 200.
+        """Wait until the server answers each of `paths` with status 200.
 
-        Raises LauncherError as soon as the server dies or after `timeout` seconds; the log's end is its note.
+        Raises LauncherError as soon as the server dies, or after `timeout` seconds. The exception's note has the end of
+        the log.
         """
         deadline = time.monotonic() + timeout
         waiting = list(paths)
@@ -129,35 +130,35 @@ class ServerProcess(ABC):
         return error
 
     def pause(self) -> None:
-        """Stop the server and all that it started where they are, until `resume`."""
+        """Suspend the server and its descendants until `resume`."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on."""
+        """Resume a paused server."""
         os.killpg(self.pid, signal.SIGCONT)
 
     def wait(self) -> str:
-        """Return, once the server has ended by itself, how: 'exited with code 1', 'was ended by SIGSEGV'."""
+        """Wait until the server ends by itself. Return how it ended: 'exited with code 1', 'was ended by SIGSEGV'."""
         code = self._started().wait()
         self._join_reader()
         return _describe_exit(code)
 
     def stop(self) -> None:
-        """Let running requests finish for `drain_seconds`, then end the server and all that it started.
+        """Let running requests finish for `drain_seconds`, then end the server and its descendants.
 
-        Does nothing where no server was started. Raises LauncherError where a process survives SIGKILL.
+        Does nothing if no server was started. Raises LauncherError if a process survives SIGKILL.
         """
         if self._process is None:
             return
         self._process.terminate()
         with contextlib.suppress(ProcessLookupError):
-            self.resume()  # A paused one does not hear that.
+            self.resume()  # A paused server does not react to SIGTERM.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self.drain_seconds + _EXIT_MARGIN_SECONDS)
         self.kill()
 
     def kill(self) -> None:
-        """End the server and all that it started at once; as `stop` otherwise."""
+        """End the server and its descendants at once. Otherwise like `stop`."""
         if self._process is None:
             return
         _kill_group(self.name, self._process)
@@ -177,18 +178,18 @@ class ServerProcess(ABC):
                     self._log(line)
 
     def _join_reader(self) -> None:
-        # Bounded, because a process that outlives its server for a moment holds the pipe open.
+        # With a timeout, because a process that outlives its server for a moment keeps the pipe open.
         if self._reader is not None:
             self._reader.join(timeout=2)
 
 
 def fill_ports(*wanted: int | None) -> list[int]:
-    """Replace each None by a port that is free now."""
+    """Replace each None by a free port."""
     with contextlib.ExitStack() as stack:
         ports = []
         for port in wanted:
             if port is None:
-                # Each stays bound until all are chosen, so that they differ.
+                # Each port stays bound until all are chosen, so that no two are the same.
                 probe = stack.enter_context(socket.socket())
                 probe.bind((ADDRESS, 0))
                 port = probe.getsockname()[1]
@@ -198,12 +199,12 @@ def fill_ports(*wanted: int | None) -> list[int]:
 
 def _prepare_child() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # A launcher in the background of a script has it ignored, and its server would inherit that.
+    # If a script started the launcher in the background, SIGINT is ignored, and the server would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _answers_ok(port: int, path: str) -> bool:
-    # Not urllib, which would take 127.0.0.1 through a proxy named in the environment.
+    # Not urllib, which would use a proxy from the environment even for 127.0.0.1.
     connection = http.client.HTTPConnection(ADDRESS, port, timeout=2)
     try:
         connection.request("GET", path)
@@ -229,10 +230,10 @@ def _kill_group(name: str, leader: subprocess.Popen[str]) -> None:
 
 
 def _group_members(group: int) -> list[int]:
-    """Return the processes of a group that are not zombies; those wait for init and hold nothing."""
+    """Return the processes of a group, without zombies, which only wait for init and hold no resources."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end between the listing and the reading.
+        # A process may end after it was listed and before its status is read.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
             if int(process_group) == group and state != "Z":
@@ -241,7 +242,8 @@ def _group_members(group: int) -> list[int]:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """Resident memory of a process, each shared page divided by those who share it; 0 if it has ended."""
+    """Resident memory of a process, with each shared page divided by the number of its users. 0 if the process has
+    ended."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""Commands that build or install something, with what they print."""
+"""Runs commands that build or install something. Their output is shown."""
 
 import subprocess
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from scripts.launch.errors import LauncherError
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a command to its end; raises LauncherError where there is none such, or it fails."""
+    """Run a command to its end. Raises LauncherError if there is no such command or it fails."""
     try:
         subprocess.run(command, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

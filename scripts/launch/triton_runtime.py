@@ -1,7 +1,7 @@
 """Triton without a container: server and Python backend, unpacked from a pinned wheel into the cache.
 
-The Python backend runs models in a stub process that embeds the Python which runs this script, so each minor
-version of Python gets a runtime of its own.
+The Python backend runs models in a stub process. The stub embeds the same Python as the one that runs this script, so
+each minor version of Python has its own runtime.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _LIBRARIES = "nvidia_pytriton.libs/"
 
 @dataclass(frozen=True)
 class TritonRuntime:
-    """An unpacked tritonserver and the libpython that its stub is to load."""
+    """An unpacked tritonserver, and the libpython that its stub must load."""
 
     root: Path
     libpython_folder: Path
@@ -45,9 +45,10 @@ class TritonRuntime:
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which tritonserver and its stubs find this Python and these libraries."""
-        # The embedded interpreter takes its packages from the first python3 on PATH.
+        # The embedded interpreter uses the packages of the first python3 on PATH.
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
-        # First, because a libpython of another patch release cannot load this Python's extension modules.
+        # This folder comes first, because a libpython of another patch release cannot load this Python's extension
+        # modules.
         libraries = [str(self.libpython_folder), str(self.root / "lib")]
         if inherited := os.environ.get("LD_LIBRARY_PATH"):
             libraries.append(inherited)
@@ -81,9 +82,9 @@ def _build(requirement: str, folder: Path) -> None:
 
 
 def lay_out(wheel: Path, folder: Path) -> None:
-    """Unpack into `folder` what a server for this Python needs: `bin`, `lib` and `backends/python`.
+    """Unpack the parts that a server for this Python needs into `folder`: `bin`, `lib` and `backends/python`.
 
-    Raises LauncherError where the wheel holds no stub for this version of Python.
+    Raises LauncherError if the wheel has no stub for this version of Python.
     """
     stub = f"{_STUBS}{_minor_version()}/{_STUB}"
     with zipfile.ZipFile(wheel) as archive:
@@ -110,9 +111,9 @@ def _extract(archive: zipfile.ZipFile, name: str, target: Path, *, executable: b
 
 
 def find_libpython() -> Path:
-    """Return the folder of the shared libpython whose version is exactly that of the running Python.
+    """Return the folder of the shared libpython that has exactly the version of the running Python.
 
-    Raises LauncherError where there is none, naming what was found instead.
+    Raises LauncherError if there is none. The message names the libraries that were found instead.
     """
     soname = f"libpython{_minor_version()}.so.1.0"
     rejected = []

@@ -1,4 +1,5 @@
-"""One tritonserver process: started on loopback, watched until ready, stopped without a trace."""
+"""One tritonserver process: it is started on loopback, waited for until ready, and leaves nothing behind when
+stopped."""
 
 import os
 import uuid
@@ -10,14 +11,15 @@ from scripts.launch.triton_runtime import TritonRuntime, triton_runtime
 
 SHARED_MEMORY = Path("/dev/shm")
 
-# `completion` holds one for each request that it has passed on; with the default of 32 a burst waits in line.
+# `completion` occupies a thread for each request that it has passed on. With the default of 32 threads a burst would
+# wait.
 _BACKEND_THREADS = 128
 
 
 class TritonServer(ServerProcess):
-    """A tritonserver over a model repository, as a context manager as `ServerProcess` is.
+    """A tritonserver over a model repository, used as a context manager like `ServerProcess`.
 
-    A port of None stands for a free one. `environment` adds to that of the server.
+    A port of None stands for a free port. `environment` is added to the server's environment.
     """
 
     name = "tritonserver"
@@ -41,7 +43,7 @@ class TritonServer(ServerProcess):
         self._arguments = list(arguments)
         self._environment = dict(environment or {})
         self._runtime = runtime
-        # The regions of this server and of no other, so that they can be removed even after a crash.
+        # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 
     @property
@@ -55,17 +57,17 @@ class TritonServer(ServerProcess):
         return f"http://{ADDRESS}:{self.metrics_port}/metrics"
 
     def wait_ready(self, timeout: float, models: Sequence[str] = ()) -> None:
-        """Return when the server and each of `models` are ready; raises as `wait_for`."""
+        """Wait until the server and each of `models` are ready. Raises what `wait_for` raises."""
         self.wait_for(["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in models)], timeout)
 
     def kill(self) -> None:
-        """End the server and its stubs at once and remove their shared memory; as `stop` otherwise."""
+        """End the server and its stubs at once and remove their shared memory. Otherwise like `stop`."""
         super().kill()
         for region in SHARED_MEMORY.glob(f"{self.region_prefix}*"):
             region.unlink(missing_ok=True)
 
     def _launch(self) -> tuple[list[str], dict[str, str]]:
-        """Raises what `triton_runtime()` raises."""
+        """Return the command and its environment. Raises what `triton_runtime()` raises."""
         runtime = self._runtime or triton_runtime()
         command = [
             str(runtime.server),

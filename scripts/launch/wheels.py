@@ -1,4 +1,4 @@
-"""Downloads that are unpacked and never installed into this environment; pyproject.toml pins them in its groups."""
+"""Downloads that are unpacked but never installed into this environment. pyproject.toml pins them in its groups."""
 
 import subprocess
 import sys
@@ -13,20 +13,20 @@ PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def pinned(group: str) -> str:
-    """Return the one requirement of a dependency group, such as `name==1.2.3`."""
+    """Return the first requirement of a dependency group, such as `name==1.2.3`."""
     (requirement,) = pinned_all(group)
     return requirement
 
 
 def pinned_all(group: str) -> list[str]:
-    """Return the requirements of a dependency group, the one that it is named after first."""
+    """Return the requirements of a dependency group. The first is the one that the group is named after."""
     return list(map(str, tomllib.loads(PYPROJECT.read_text())["dependency-groups"][group]))
 
 
 def fetch_wheel(requirement: str, folder: Path) -> Path:
-    """Download a pinned wheel, without what it depends on, into an empty folder and return its path.
+    """Download a pinned wheel without its dependencies into an empty folder and return its path.
 
-    Raises LauncherError where pip cannot get it, with the last line of pip's own reason.
+    Raises LauncherError if pip cannot download it, with the last line of pip's error.
     """
     return _download(requirement, folder, ["--only-binary", ":all:"])
 
@@ -34,7 +34,7 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 def fetch_source(requirement: str, folder: Path) -> Path:
     """Download the source distribution of a pinned requirement, unpack it and return its folder.
 
-    `folder` is made. Raises LauncherError as `fetch_wheel`.
+    `folder` is created. Raises LauncherError like `fetch_wheel`.
     """
     archive = _download(requirement, folder, ["--no-binary", requirement.partition("==")[0]])
     with tarfile.open(archive) as packed:

@@ -1,1 +1,1 @@
-"""vLLM, llama.cpp and transformers as servers beside ours; `make peers` installs them into the cache."""
+"""vLLM, llama.cpp and transformers as servers to compare with ours. `make peers` installs them into the cache."""

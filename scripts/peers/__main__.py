@@ -1,7 +1,8 @@
-"""`make peers`: installs the servers that `make compare COMPARE=--peers` runs beside ours.
+"""`make peers`: install the servers that `make compare COMPARE=--peers` compares with ours.
 
-vLLM for the CPU, in a virtual environment of its own, and llama.cpp, compiled for this machine by its C++ compiler,
-with the default model in bfloat16. Both lie in the cache, 4 GB, and are made once; it takes ten minutes or so.
+It installs vLLM for the CPU in a virtual environment of its own. It compiles llama.cpp for this machine with its C++
+compiler and converts the default model to bfloat16 for it. Both go into the cache, which takes 4 GB and about ten
+minutes, once.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from scripts.peers import llama_cpp, vllm
 
 
 def main() -> int:
-    """Install both and return the exit status: 1 where one can't be, which a line says."""
+    """Install both and return the exit status. It is 1 if one can't be installed, and a line says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     failed = False
     for name, install in ((vllm.NAME, vllm.install), (llama_cpp.NAME, llama_cpp.install)):

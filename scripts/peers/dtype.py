@@ -1,4 +1,4 @@
-"""The type of number in which the peers that compute by torch are at their best."""
+"""The dtype in which the torch-based peers are fastest."""
 
 from inflight.model.cpu.instruction_sets import instruction_sets
 
@@ -6,14 +6,14 @@ _FAST = {"AMX", "AVX512_BF16"}
 
 
 def best_dtype() -> str:
-    """bfloat16, or float32 on an x86 processor without instructions for it.
+    """Return bfloat16, or float32 on an x86 processor without bfloat16 instructions.
 
-    There torch multiplies bfloat16 step by step, or with AVX512 by oneDNN at a fifth of float32's speed: 34 and 161
-    GFLOP/s of a core of an Intel Xeon.
+    On such a processor torch multiplies bfloat16 without vector instructions, or with AVX512 through oneDNN at a fifth
+    of float32's speed: 34 and 161 GFLOP/s on a core of an Intel Xeon.
     """
     if names := instruction_sets():
         return "bfloat16" if _FAST.intersection(names) else "float32"
-    # Here, so that `--help` needs no torch.
+    # Imported here so that `--help` needs no torch.
     import torch
 
     return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"

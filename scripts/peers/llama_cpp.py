@@ -1,4 +1,4 @@
-"""llama.cpp's server, compiled for this machine's processor, and the default model as it wants it."""
+"""llama.cpp's server, compiled for this machine's processor, with the default model in its format."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from scripts.launch.wheels import fetch_source, pinned_all
 from scripts.peers.peer import Peer
 
 NAME = "llama.cpp"
-# Prompts and answers of the benchmarks stay below it.
+# Prompt and answer together are shorter than this in all benchmarks.
 CONTEXT_OF_USER = 1024
 _MODEL = "model-bf16.gguf"
 _SERVER, _QUANTIZE = "llama-server", "llama-quantize"
@@ -25,15 +25,15 @@ _OPTIONS = (
 
 
 def install() -> Path:
-    """Return the folder of its program and model, made on first use.
+    """Return the folder with the server and the model. Both are created on first use.
 
-    Raises LauncherError where there is no C++ compiler or pip fails.
+    Raises LauncherError if there is no C++ compiler or pip fails.
     """
     return build_once(_folder(), _build)
 
 
 def installed() -> bool:
-    """Whether `install` was run."""
+    """Whether `install` has completed before."""
     return _folder().is_dir()
 
 
@@ -55,16 +55,16 @@ def _build(folder: Path) -> None:
         jobs = str(len(os.sched_getaffinity(0)))
         run([cmake, "--build", str(build), "--parallel", jobs, "--target", _SERVER, _QUANTIZE])
         shutil.copy(build / "bin" / _SERVER, folder / _SERVER)
-        # The weights that the default model's folder has, too, so that all servers compute with the same ones.
+        # The same weights as in the default model's folder, so that all servers compute with the same ones.
         quantize = [str(build / "bin" / _QUANTIZE), "--allow-requantize"]
         run([*quantize, str(default_gguf(scratch / "model")), str(folder / _MODEL), "BF16"])
 
 
 def server(users: int) -> Peer:
-    """Return the server with a slot, and the context that a request needs, for each user.
+    """Return the server with one slot for each user, each with enough context for a request.
 
-    Start it with as many slots as there will be users: it computes neighbouring slots together and others one after
-    the other. Eight users of a server with 64 slots get half the speed of eight users of a server with eight.
+    Start it with exactly as many slots as users: it computes neighbouring slots together, but others one after the
+    other. Eight users on a server with 64 slots get half the speed of eight users on a server with eight slots.
     """
     folder = install()
     threads = len(os.sched_getaffinity(0))

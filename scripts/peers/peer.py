@@ -1,15 +1,15 @@
-"""Other servers that answer as ours does, so that one client can load both."""
+"""Other servers with the same protocol as ours, so that one client can put load on both."""
 
 from collections.abc import Sequence
 
 from scripts.launch.server_process import ServerProcess, fill_ports
 
 MODEL = "model"
-"""What they call the model that they serve."""
+"""The servers' name for the model that they serve."""
 
 
 class Peer(ServerProcess):
-    """A server that speaks OpenAI's protocol on its HTTP port."""
+    """A server with OpenAI's protocol on its HTTP port."""
 
     def __init__(self, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
         (port,) = fill_ports(None)
@@ -22,5 +22,5 @@ class Peer(ServerProcess):
         return self._command, self._environment
 
     def wait_ready(self, timeout: float) -> None:
-        """Return when the server is ready; raises as `wait_for`."""
+        """Wait until the server is ready. Raises what `wait_for` raises."""
         self.wait_for(["/health"], timeout)

@@ -1,4 +1,4 @@
-"""transformers behind the server of `transformers_server.py`; it needs nothing that this project does not."""
+"""transformers behind the server in `transformers_server.py`. It needs only this project's own dependencies."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from scripts.peers.peer import Peer
 
 
 def server(batching: str, folder: Path, users: int) -> Peer:
-    """Return a server that batches statically or continuously, as many requests at once as there are users."""
+    """Return a server with static or continuous batching and as many slots as there are users."""
     command = [sys.executable, "-m", transformers_server.__name__]
     command += ["--model", str(folder), "--batching", batching, "--users", str(users)]
     return Peer(f"transformers, {batching}", command, dict(os.environ))

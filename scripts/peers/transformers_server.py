@@ -1,11 +1,12 @@
-"""transformers as a server: OpenAI's /v1/completions over its own two ways to batch, for comparisons.
+"""transformers as a server: OpenAI's /v1/completions with its static or its continuous batching, for comparisons.
 
     python -m scripts.peers.transformers_server --model FOLDER --batching continuous --users 32 --port 9001
 
-Static batches: `generate` takes the requests that wait, as many as there are users at most, pads them left and runs as
-long as the longest output; nobody hears of a token before that, and who comes meanwhile waits. Continuous: its own
-manager, which streams. Both in bfloat16, or in float32 where torch has no fast products of that, with torch's number of
-threads; prompts are text or token ids, outputs greedy, as long as asked for.
+Static batching: `generate` takes the waiting requests, at most as many as there are users, pads them left and runs
+until the longest output is complete. No client gets a token before that, and requests that arrive meanwhile wait.
+Continuous batching: transformers' own manager, which streams. Both compute in bfloat16, or in float32 if torch has no
+fast bfloat16 matrix products on this CPU, with torch's default number of threads. Prompts are text or token ids.
+Outputs are greedy and have exactly the requested length.
 """
 
 import argparse
@@ -24,26 +25,27 @@ from scripts.launch.server_process import ADDRESS
 from scripts.peers.dtype import best_dtype
 
 STATIC, CONTINUOUS = "static", "continuous"
-# The largest step of the manager, in tokens: as large as ours.
+# Token budget of the manager's steps, the same as ours.
 CONTINUOUS_TOKENS = 512
 PAGE_TOKENS = 256
-# Prompts and answers of the benchmarks stay below half of that.
+# Prompt and answer together take less than half of these pages in all benchmarks.
 PAGES_OF_USER = 4
 
 
 def load_model(folder: Path) -> Any:
-    """Return transformers' model of a folder."""
-    # Here, so that `--help` needs no torch.
+    """Return the transformers model in a folder."""
+    # Imported here so that `--help` needs no torch.
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=best_dtype(), attn_implementation="sdpa")
-    # Without one nothing ends early. `min_new_tokens` would mask it at every step, which costs time.
+    # Without an end-of-sequence token no output ends early. `min_new_tokens` would mask the token at every step, which
+    # takes time.
     model.generation_config.eos_token_id = None
     return model
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return transformers' tokenizer of a folder; it pads left."""
+    """Return the transformers tokenizer in a folder. It pads left."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -61,14 +63,15 @@ def static_batch(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], s
 
 
 def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
-    """Return the manager of transformers' continuous batching for that many requests at once, not yet started."""
+    """Return the manager of transformers' continuous batching for `users` concurrent requests. It is not started
+    yet."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     config = ContinuousBatchingConfig(
         max_requests_per_batch=users,
         max_batch_tokens=CONTINUOUS_TOKENS,
         page_size=PAGE_TOKENS,
-        # Left to itself it takes most of the memory, and touches it all.
+        # By default the manager allocates most of the memory and touches all of it.
         num_blocks=users * PAGES_OF_USER,
     )
     generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=tokenizer.pad_token_id)  # type: ignore[no-untyped-call]
@@ -76,22 +79,22 @@ def continuous_batching(model: Any, tokenizer: Any, users: int) -> Any:
 
 
 class TransformersBatching(ABC):
-    """One of the two ways."""
+    """One of transformers' two kinds of batching."""
 
     def __init__(self, model: Any, tokenizer: Any, users: int) -> None:
         self._model, self._tokenizer, self._users = model, tokenizer, users
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
 
     @abstractmethod
     def answer(self, prompt: Sequence[int], max_tokens: int) -> AsyncIterator[list[int]]:
-        """Yield all tokens so far, as often as there are more; raises RuntimeError where there is no answer."""
+        """Yield all tokens so far whenever there are new ones. Raises RuntimeError if there is no answer."""
 
 
 class TransformersStatic(TransformersBatching):
-    """`generate` over whoever waits."""
+    """`generate` over the waiting requests."""
 
     async def start(self) -> None:
         self._waiting: asyncio.Queue[tuple[Sequence[int], int, asyncio.Future[list[int]]]] = asyncio.Queue()
@@ -131,7 +134,7 @@ class TransformersContinuous(TransformersBatching):
         results: asyncio.Queue[Any] = asyncio.Queue()
         name = uuid.uuid4().hex
         self._manager.register_result_handler(name, results.put_nowait)
-        # It blocks where very many wait.
+        # The call blocks if very many requests wait.
         await asyncio.to_thread(
             self._manager.add_request, list(prompt), request_id=name, max_new_tokens=max_tokens, streaming=True
         )
@@ -181,9 +184,9 @@ def application(batching: TransformersBatching, tokenizer: Any) -> web.Applicati
 def main() -> int:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="the folder of its weights")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the model")
     parser.add_argument("--batching", choices=sorted(BATCHINGS), required=True)
-    parser.add_argument("--users", type=int, required=True, help="requests at once")
+    parser.add_argument("--users", type=int, required=True, help="number of concurrent requests")
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
     tokenizer = load_tokenizer(options.model)

@@ -20,12 +20,12 @@ _ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 
 
 def install() -> Path:
-    """Return its virtual environment, made on first use; raises LauncherError where pip fails."""
+    """Return its virtual environment, which is created on first use. Raises LauncherError if pip fails."""
     return build_once(_folder(), _build)
 
 
 def installed() -> bool:
-    """Whether `install` was run."""
+    """Whether `install` has completed before."""
     return _folder().is_dir()
 
 
@@ -39,34 +39,35 @@ def _build(folder: Path) -> None:
     python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     run([*pip, "install", pinned("vllm")])
-    # Where pip knows no other builds these are for CUDA and fail beside torch for the CPU; text needs none of them.
+    # pip may find only CUDA builds of these packages, which fail with the CPU build of torch. Text models do not need
+    # them.
     run([*pip, "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"])
     run([python, "-c", f"import {_SERVER}"])
 
 
 def allocator() -> str | None:
-    """The library of the memory allocator that its documentation recommends, where the system has it."""
+    """The library of the memory allocator that vLLM's documentation recommends, if the system has it."""
     return next(filter(None, map(ctypes.util.find_library, _ALLOCATORS)), None)
 
 
 def server(folder: Path, users: int) -> Peer:
-    """Return the server, as its documentation sets it up for a CPU, with a slot for each user."""
+    """Return the server in the configuration that its documentation recommends for CPUs, with a slot for each user."""
     python = install() / "bin" / "python"
     command = [
-        # Not its `vllm` command, which fails where the CPU's package is installed.
+        # Its `vllm` command fails if the package for CPUs is installed.
         *(str(python), "-m", _SERVER, f"--model={folder}"),
         *(f"--served-model-name={MODEL}", f"--dtype={best_dtype()}"),
         *(f"--host={ADDRESS}", f"--max-model-len={CONTEXT}", f"--max-num-seqs={users}"),
         *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
     ]
-    # Intel's OpenMP comes with it for x86.
+    # On x86 vLLM comes with Intel's OpenMP.
     preloaded = [*map(str, (python.parents[1] / "lib").glob("libiomp5.so")), *filter(None, [allocator()])]
-    # Its own Python and tools first, and none of this project's.
+    # PATH starts with vLLM's own Python and tools, and nothing of this project is in the environment.
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "LD_PRELOAD": ":".join(preloaded),
-        # All of them: left alone it keeps one free, which of two is half.
+        # Use all processors. By default vLLM keeps one free, which is half of two.
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
         "VLLM_CPU_KVCACHE_SPACE": str(_KV_CACHE_GIB),
         "VLLM_NO_USAGE_STATS": "1",

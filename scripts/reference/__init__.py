@@ -1,1 +1,1 @@
-"""What the engine is checked against, on any device: tiny models of all kinds, and attention in float64."""
+"""References for checks of the engine on any device: tiny models of all kinds, and attention in float64."""

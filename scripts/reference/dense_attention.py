@@ -1,4 +1,4 @@
-"""Attention over whole sequences in float64, one token and head at a time, and random cases for the paged one."""
+"""Attention over whole sequences in float64, one token and head at a time, and random cases for paged attention."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,18 +19,18 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 CPU = torch.device("cpu")
 GARBAGE = 1000.0
-"""What free slots hold: large, so that no trace of it in an output goes unnoticed."""
+"""Content of free slots. It is large, so that any trace of it in an output is noticed."""
 
 
 Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], AttentionImpl]
-"""What attends to a batch over caches with windows."""
+"""Creates the attention of a batch over the layers' caches, given their windows."""
 
 TWO_HEADS = LayerShape(num_kv_heads=2, key_width=8, value_width=8)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A ragged batch: for each row how many tokens are cached and how many are new, and the layer they go through."""
+    """A ragged batch and its layer. Each row has a number of cached tokens and a number of new tokens."""
 
     rows: Sequence[tuple[int, int]]
     query_heads: int = 4
@@ -43,7 +43,7 @@ class Case:
     seed: int = 0
 
 
-# For kernels, which have blocks of 16 or more.
+# Rows for the kernels, whose blocks have 16 or more tokens.
 EVERYTHING = [(0, 1), (15, 1), (16, 1), (100, 1), (9, 14), (31, 2), (0, 33), (0, 5)]
 CASES = {
     "plain": Case(EVERYTHING, block_size=16),
@@ -67,25 +67,29 @@ CASES = {
 def dense(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, case: Case, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention of the last tokens of one sequence: [new, heads, key width], then [tokens, KV heads, width] twice."""
+    """Attention of the last tokens of one sequence.
+
+    `query` is [new, heads, key width], `keys` and `values` are [tokens, KV heads, width]. The result is [new, heads,
+    value width] in float64.
+    """
     query, keys, values = query.double(), keys.double(), values.double()
     output = query.new_zeros(*query.shape[:2], values.shape[2])
-    share = query.shape[1] // keys.shape[1]
+    group_size = query.shape[1] // keys.shape[1]
     for i in range(len(query)):
         end = len(keys) - len(query) + i + 1
         start = 0 if case.window is None else max(0, end - case.window)
         for head in range(query.shape[1]):
-            scores = keys[start:end, head // share] @ query[i, head] * case.scaling
+            scores = keys[start:end, head // group_size] @ query[i, head] * case.scaling
             if case.softcap is not None:
                 scores = torch.tanh(scores / case.softcap) * case.softcap
             weights = scores.exp()
             total = weights.sum() + (0 if sinks is None else sinks[head].double().exp())
-            output[i, head] = weights @ values[start:end, head // share] / total
+            output[i, head] = weights @ values[start:end, head // group_size] / total
     return output
 
 
 class Layer:
-    """A case with random numbers in it, attended to by pages and densely."""
+    """A case with random numbers, and its attention computed both paged and densely."""
 
     def __init__(
         self, case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
@@ -98,14 +102,14 @@ class Layer:
         self._keys = [self._normal(length, shape.num_kv_heads, shape.key_width) for length in lengths]
         self._values = [self._normal(length, shape.num_kv_heads, shape.value_width) for length in lengths]
         self._sinks = self._normal(case.query_heads) if case.sinks else None
-        self._requests, num_blocks = self._place(lengths)
+        self._requests, num_blocks = self._requests_with_blocks(lengths)
         (self.cache,) = allocate([shape], num_blocks, case.block_size, dtype, device)
 
     def _normal(self, *size: int) -> torch.Tensor:
         return torch.randn(size, generator=self._random).to(self._device, self._dtype)
 
-    def _place(self, lengths: list[int]) -> tuple[list[Request], int]:
-        """Requests with blocks here and there, and how many blocks there are, some of them nobody's."""
+    def _requests_with_blocks(self, lengths: list[int]) -> tuple[list[Request], int]:
+        """Return requests with scattered blocks, and the total number of blocks, some of which belong to no request."""
         counts = [-(-length // self._case.block_size) for length in lengths]
         spread = torch.randperm(sum(counts) + 3, generator=self._random).tolist()
         requests = []
@@ -117,12 +121,12 @@ class Layer:
         return requests, sum(counts) + 3
 
     def dense(self) -> list[torch.Tensor]:
-        """Each row's output as it should be."""
+        """The expected output of each row."""
         rows = zip(self._query, self._keys, self._values, strict=True)
         return [dense(query, keys, values, self._case, self._sinks) for query, keys, values in rows]
 
     def paged(self) -> list[torch.Tensor]:
-        """Each row's output by block tables, from a cache that holds what came before."""
+        """The output of each row, computed with block tables over a cache that holds the earlier tokens."""
         size = self._case.block_size
         for pages, sequences in ((self.cache.keys, self._keys), (self.cache.values, self._values)):
             pages.fill_(GARBAGE)
@@ -163,7 +167,8 @@ class Layer:
 def worst_error(
     case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
 ) -> float:
-    """The largest difference between the paged output and the dense one, over 1 or the dense one's size."""
+    """The largest difference between paged and dense output, divided by the dense output's size where that exceeds
+    1."""
     layer = Layer(case, dtype, attention, device)
     worst = 0.0
     for paged, expected in zip(layer.paged(), layer.dense(), strict=True):

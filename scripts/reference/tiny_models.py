@@ -1,4 +1,4 @@
-"""Tiny models with random weights, one per way in which decoders differ."""
+"""Tiny models with random weights, one for each difference between decoder architectures."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ _GROUPED = {**_COMMON, "num_key_value_heads": 2}
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A configuration and what is special about it."""
+    """A configuration and what distinguishes it."""
 
     config: PreTrainedConfig
     why: str
@@ -132,14 +132,14 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
 
 
 def save_model(config: PreTrainedConfig, folder: Path) -> Any:
-    """Write a model with random weights to `folder` and return it as transformers reads it back, in float32."""
+    """Write a model with random weights to `folder`. Return it as transformers loads it again, in float32."""
     torch.manual_seed(0)
     model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.float()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
-                # Large enough that attention, not the embedding alone, decides on the next token.
+                # The weights are large enough that attention affects the next token, not only the embedding.
                 weight.normal_(0, 0.06)
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
@@ -148,7 +148,7 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
 
 
 def greedy(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
-    """The tokens that transformers' `generate` adds to a prompt."""
+    """The tokens that transformers' `generate` appends to a prompt."""
     ids = torch.tensor([prompt])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
     return list(output[0, len(prompt) :].tolist())

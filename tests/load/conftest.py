@@ -1,4 +1,4 @@
-"""What the tests of load generators and of the simulator share."""
+"""Fixtures for the tests of load generators and of the simulator."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def gateway(echo: TritonServer) -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def cost() -> StepCost:
-    """Of a machine that does some 100 small requests a second."""
+    """Step times of a machine that serves about 100 small requests per second."""
     return StepCost(per_step=1e-3, per_token=1e-4, per_cached_token=1e-7)
 
 

@@ -15,7 +15,7 @@ METRONOME = Path(__file__).parents[2] / "load_tests" / "metronome"
 
 @contextmanager
 def echo_server(folder: Path) -> Iterator[TritonServer]:
-    """A model whose answer has at most as many tokens as the prompt, and `completion` before it."""
+    """A model whose answers have at most as many tokens as the prompt, with `completion` in front of it."""
     (folder / "llm").symlink_to(ECHO)
     (folder / "completion").symlink_to(COMPLETION)
     with running_server(folder, ["llm", "completion"]) as server:
@@ -24,7 +24,7 @@ def echo_server(folder: Path) -> Iterator[TritonServer]:
 
 @contextmanager
 def metronome_server(folder: Path, *, first_ms: int, gap_ms: int) -> Iterator[TritonServer]:
-    """A model whose tokens come at known times, however many requests there are; see `sent_times`."""
+    """A model that sends tokens at known times, however many requests there are. See `sent_times`."""
     times_file = str(folder / "times.jsonl")
     parameters = {"first_ms": str(first_ms), "gap_ms": str(gap_ms), "times_file": times_file}
     repository = render_repository(folder / "models", parameters=parameters, source=METRONOME)
@@ -33,6 +33,7 @@ def metronome_server(folder: Path, *, first_ms: int, gap_ms: int) -> Iterator[Tr
 
 
 def sent_times(server: TritonServer, since: float) -> list[list[float]]:
-    """When a metronome sent the tokens of each answer that it began after a moment, by `time.monotonic`, in order."""
+    """Times at which a metronome sent the tokens of each answer, by `time.monotonic`, for the answers begun after
+    `since`."""
     answers = map(json.loads, (server.repository.parent / "times.jsonl").read_text().splitlines())
     return sorted(times for times in answers if times[0] > since)

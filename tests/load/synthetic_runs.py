@@ -1,4 +1,4 @@
-"""Runs of one request, for tests that need no server."""
+"""Runs of one request for tests without a server."""
 
 from load_tests.records import Record, Run
 

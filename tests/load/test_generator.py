@@ -1,4 +1,4 @@
-"""What the generator writes down is what happened, on real servers."""
+"""The generator's records match what happened on real servers."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ CONNECT: dict[str, Connect] = {
 
 
 def planned(rate: float, count: int, *, prompt: int = 20, output: int = 5) -> list[PlannedRequest]:
-    """Requests in even steps."""
+    """Requests at regular intervals."""
     return [PlannedRequest(i / rate, prompt, output, output, kind="even", seed=i) for i in range(count)]
 
 
@@ -159,10 +159,11 @@ def test_an_open_loop_gives_up_late_answers(metronome: TritonServer) -> None:
 
 
 def test_64_streams_are_measured_as_they_were_sent(metronome: TritonServer) -> None:
-    """At 22 requests per second, each of 3 s, some 66 run at once.
+    """At 22 requests per second, each of 3 s, some 66 requests run at once.
 
-    Others may use the processors, too. The metronome is late then itself, so it is its own times that count, and a
-    generator that waits for a processor is late as well, so it is the quietest of six parts of the run that counts.
+    Other processes may use the processors too. The metronome may then be late itself, so the test uses the times that
+    the metronome recorded. A generator that waits for a processor is late as well, so the test uses the quietest of six
+    parts of the run.
     """
     requests = planned(22, 150, output=101)
 
@@ -181,7 +182,7 @@ def test_64_streams_are_measured_as_they_were_sent(metronome: TritonServer) -> N
 
 
 def deviation(run: Run, sent: list[list[float]], begun: float) -> float:
-    """By what share the median time to first token or the median gap differs from that of the tokens as sent."""
+    """Relative deviation of the median time to first token, or of the median gap, from that of the tokens as sent."""
     firsts = [times[0] - begun - record.scheduled for times, record in zip(sent, run.records, strict=True)]
     ttft = np.median(run.ttft) / np.median(firsts)
     gap = np.median(run.gaps) / np.median(np.diff(sent))
@@ -189,13 +190,13 @@ def deviation(run: Run, sent: list[list[float]], begun: float) -> float:
 
 
 def max_at_once(run: Run) -> int:
-    """How many requests ran at the same time at most."""
+    """The highest number of requests that ran at the same time."""
     events = [(r.sent, 1) for r in run.done] + [(r.last_token or 0.0, -1) for r in run.done]
     return int(np.cumsum([change for _, change in sorted(events)]).max())
 
 
 class Pause:
-    """Stops a server for a while, once so many requests have ended."""
+    """Pauses a server for a while, once a number of requests have ended."""
 
     def __init__(self, server: TritonServer, after: int) -> None:
         self._server, self._left = server, after
@@ -225,10 +226,10 @@ def test_a_pause_of_the_server_shows_in_the_open_loop_and_hides_in_the_closed(ec
 
     opened, closed = asyncio.run(run())
     assert opened.errors() == closed.errors() == {}
-    # Both servers stood still for as long, and both saw that it was so ...
+    # Both servers were paused for the same time, and both runs show the pause ...
     assert opened.ttft.max() >= 0.75 * PAUSE_SECONDS
     assert closed.ttft.max() >= 0.75 * PAUSE_SECONDS
-    # ... but one user meets it with one request of 300, and arrivals go on.
+    # ... but in the closed loop only one of 300 requests meets the pause. In the open loop requests keep arriving.
     assert np.percentile(opened.ttft, 99) >= 0.75 * PAUSE_SECONDS
     assert np.percentile(closed.ttft, 99) < 0.25 * PAUSE_SECONDS
     assert (opened.ttft > 0.25 * PAUSE_SECONDS).sum() > 10 * (closed.ttft > 0.25 * PAUSE_SECONDS).sum()

@@ -1,4 +1,4 @@
-"""Locust's users of each kind, as `locust` runs them, on real servers."""
+"""Each kind of Locust user, run by `locust` on real servers."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def metronome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer
 
 
 def command(folder: Path, locustfile: str, host: str, *more: str) -> list[str]:
-    """Four users who go on until they are stopped, and whose files go to a folder."""
+    """Four users who continue until they are stopped, and who write their files to a folder."""
     workload = folder / "workload.yaml"
     workload.write_text(WORKLOAD)
     return [
@@ -56,7 +56,7 @@ class Ended(NamedTuple):
 
 
 def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1, min_answers: int = 4) -> Ended:
-    """Run it without its web page until its report has so many requests of each kind of user."""
+    """Run Locust without its web page until its report has enough requests of each kind of user."""
     arguments = [*command(folder, locustfile, host, *more), "--headless", "--only-summary"]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -78,7 +78,7 @@ def has_reported(folder: Path, kinds: int, min_answers: int) -> bool:
 
 
 def rows(folder: Path) -> dict[str, dict[str, str]]:
-    """Those of the report, by name."""
+    """The rows of the report, by name."""
     with (folder / "run_stats.csv").open(newline="") as file:
         return {row["Name"]: row for row in csv.DictReader(file)}
 
@@ -88,7 +88,7 @@ def gaps(folder: Path) -> list[dict[str, object]]:
 
 
 def check_rows(folder: Path, names: Sequence[str]) -> None:
-    """Every answer has each of the rows, and a length from 4 to 8 tokens."""
+    """Check that every answer has each of the rows, and a length from 4 to 8 tokens."""
     found = rows(folder)
     assert set(found) == {*names, "Aggregated"}
     count = int(found["e2e"]["Request Count"])
@@ -96,7 +96,7 @@ def check_rows(folder: Path, names: Sequence[str]) -> None:
     assert {int(found[name]["Request Count"]) for name in names} == {count}
     assert int(found["Aggregated"]["Failure Count"]) == 0
     assert 4 <= float(found["tokens"]["Min Response Time"]) <= float(found["tokens"]["Max Response Time"]) <= 8
-    # Locust writes its rows every second, and the last part of one not any more.
+    # Locust writes its rows once a second, so the requests of the last second are missing.
     assert len(gaps(folder)) >= count
 
 
@@ -116,7 +116,7 @@ def test_users_of_triton_stream(tmp_path: Path, metronome: TritonServer, kind: s
     assert {found[name]["Type"] for name in STREAMED} == {kind}
     assert float(found["ttft"]["Min Response Time"]) >= FIRST_MS
     assert float(found["itl"]["Average Response Time"]) == pytest.approx(GAP_MS, rel=0.5)
-    # A gap less than tokens, as the metronome sends each alone.
+    # There is one gap less than tokens, because the metronome sends each token alone.
     assert all(len(line["gaps"]) == line["tokens"] - 1 for line in gaps(tmp_path))
 
 
@@ -133,7 +133,7 @@ def test_users_of_openai_stream_from_the_gateway(tmp_path: Path, gateway: Gatewa
 
 
 def nowhere() -> str:
-    """An address at which nobody listens."""
+    """An address on which no server listens."""
     return f"{ADDRESS}:{fill_ports(None)[0]}"
 
 
@@ -201,7 +201,7 @@ def test_the_web_page_shows_the_rows_while_it_runs(tmp_path: Path, metronome: Tr
 
 
 def wait_for_rows(url: str) -> set[str]:
-    """The rows' names, once there are any; the latest after a while."""
+    """The names of the rows once there are any. After some time the latest state, even if it is empty."""
     names: set[str] = set()
     deadline = time.monotonic() + SECONDS
     while not names >= set(STREAMED) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Tokens are counted as exactly as a server lets one count them; the lines are those that servers send."""
+"""Tokens are counted as exactly as each server's stream allows. The lines are those that real servers send."""
 
 import json
 

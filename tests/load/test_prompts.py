@@ -1,4 +1,4 @@
-"""Prompts have the lengths that the traffic says, and share what it says that they share."""
+"""Prompts have the lengths and the shared prefixes that the traffic specifies."""
 
 import itertools
 

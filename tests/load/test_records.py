@@ -1,4 +1,4 @@
-"""Measures of a run, on numbers that one can check on paper, and a file that keeps them."""
+"""The measures of a run, on numbers that can be checked on paper, and the file of records."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_times_count_from_the_plan_and_are_those_of_whole_answers() -> None:
 
 
 def test_throughput_is_that_of_whole_answers() -> None:
-    # From the first plan, at 1, to the last token of all, at 9.
+    # From the first scheduled time, 1, to the last token of all, 9.
     assert RUN.duration == 8.0
     assert RUN.throughput == 6 / 8
 

@@ -1,4 +1,4 @@
-"""Arrivals and lengths are distributed as they say, and the same for the same seed."""
+"""Arrivals and lengths have the right distributions, and the same seed gives the same values."""
 
 from pathlib import Path
 
@@ -57,7 +57,8 @@ def test_lengths_have_the_mean_that_they_say(lengths: Lengths) -> None:
 
 
 def test_the_azure_fits_are_near_the_traces() -> None:
-    # Means of the traces' own columns. The fits are to the logarithms, which overrates the cut tail of code prompts.
+    # Means of the columns in the traces. The distributions are fitted to logarithms, so the cut tail of code prompts
+    # counts too much.
     means = [lengths.mean for lengths in (*AZURE_CHAT, *AZURE_CODE)]
     assert means == pytest.approx([1155, 211, 2048, 28], rel=0.2)
 

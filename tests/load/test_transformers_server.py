@@ -1,4 +1,4 @@
-"""transformers behind a server of its own, as `make compare COMPARE=--peers` runs it."""
+"""transformers behind its own server, as `make compare COMPARE=--peers` runs it."""
 
 import asyncio
 
@@ -28,5 +28,5 @@ def test_requests_together_get_as_many_tokens_as_they_ask_for(batching: str) -> 
         server.wait_ready(READY_SECONDS)
         seen = asyncio.run(run(f"http://{server.http_url}"))
     assert [sum(answer) for answer in seen] == list(LENGTHS)
-    # A static batch tells nothing before it is done; the other streams.
+    # A static batch sends nothing before it is complete. Continuous batching streams.
     assert [len(answer) for answer in seen] == ([1, 1, 1] if batching == STATIC else list(LENGTHS))

@@ -1,4 +1,4 @@
-"""Workload files say what is asked, exactly, and what is wrong with them is told."""
+"""Workload files specify requests exactly, and errors in them are reported."""
 
 import itertools
 from collections import defaultdict
@@ -18,7 +18,7 @@ STREAM = {"rate": 2.0, "prompts": FIXED, "outputs": FIXED}
 
 
 def document(**fields: object) -> dict[str, object]:
-    """A file of one stream, with some of its fields."""
+    """A file with one stream that has these fields."""
     slo = {"ttft": 1.0, "itl": 0.1}
     return {"about": "A test.", "seed": 1, "slo": slo, "streams": {"only": {**STREAM, **fields}}}
 
@@ -137,7 +137,7 @@ def test_each_turn_of_a_chat_begins_with_all_that_was_said(tmp_path: Path) -> No
     by_chat = defaultdict(list)
     for request in requests:
         by_chat[request.prefix].append(request)
-    # A message of 8 tokens and an answer of 8, and no turn that would end beyond 60.
+    # Each turn has a message of 8 tokens and an answer of 8. A turn that would exceed 60 tokens is left out.
     lengths = [[request.prompt_tokens for request in chat] for chat in by_chat.values()]
     assert all(chat == [8, 24, 40][: len(chat)] for chat in lengths)
     assert {len(chat) for chat in lengths} == {1, 2, 3}
@@ -159,7 +159,7 @@ def test_a_trace_is_replayed_at_the_rate_that_is_wanted_and_again(tmp_path: Path
     written = document()
     written["streams"] = {"old": {"rate": 0.5, "replay": "trace.csv", "priority": 2}}
     requests = workload(tmp_path, written).arrivals(rate=1.0, seconds=5.0)
-    # Three requests in 4 s, and the mean gap of 2 s until the first comes again: 6 s, in half the time.
+    # Three requests in 4 s and a mean gap of 2 s before the first one repeats make 6 s, replayed in half the time.
     assert [request.at for request in requests] == [0.0, 0.5, 2.0, 3.0, 3.5]
     assert [request.prompt_tokens for request in requests] == [100, 200, 300, 100, 200]
     assert [request.output_tokens for request in requests] == [10, 20, 30, 10, 20]
@@ -178,7 +178,7 @@ def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
 WRONG = [
     (document(rate=0), "streams.only.rate is 0: Input should be greater than 0"),
     (document(rate="2"), "streams.only.rate is '2': Input should be a valid number"),
-    (document(colour="red"), "streams.only.colour is no field"),
+    (document(colour="red"), "streams.only.colour is not a known field"),
     (document(prompts={"distribution": "fixed"}), "streams.only.prompts.tokens is missing"),
     (
         document(prompts={"distribution": "uniform", "low": 9, "high": 3}),
@@ -218,12 +218,12 @@ def test_nonsense_is_refused_with_its_place_and_bound(tmp_path: Path, written: o
 def test_what_is_no_yaml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text("about: [")
-    with pytest.raises(WorkloadError, match=r"test\.yaml is no YAML"):
+    with pytest.raises(WorkloadError, match=r"test\.yaml is not valid YAML"):
         read_workload(path)
 
 
 def test_a_file_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text("about: !!python/object/apply:os.getcwd []")
-    with pytest.raises(WorkloadError, match="is no YAML"):
+    with pytest.raises(WorkloadError, match="is not valid YAML"):
         read_workload(path)

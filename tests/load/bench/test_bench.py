@@ -1,4 +1,4 @@
-"""What `make bench` asks for, how it counts and what it shows; nothing here is timed."""
+"""The requests, counts and tables of `make bench`. Nothing here is timed."""
 
 import contextlib
 import json

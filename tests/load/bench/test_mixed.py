@@ -1,4 +1,4 @@
-"""How `make bench-mixed` takes a run apart."""
+"""How `make bench-mixed` analyses a run."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def prompt(scheduled: float, first: float, last: float) -> Record:
 
 
 def test_gaps_before_and_after_the_prompts_are_told_from_those_during_them() -> None:
-    # Pieces at 1, 2, 9, 11, 12, 14 and 15 s, prompts from 10 to 13 s.
+    # Pieces arrive at 1, 2, 9, 11, 12, 14 and 15 s. The prompts are computed from 10 to 13 s.
     long = story([1.0, 7.0, 2.0, 1.0, 2.0, 1.0], 15.0)
     prompts = [prompt(FIRST_PROMPT_AT, 11.5, 12.0), prompt(FIRST_PROMPT_AT + 1, 12.5, 13.0)]
     found = evenness([long, *prompts])

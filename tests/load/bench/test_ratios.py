@@ -1,4 +1,4 @@
-"""What the regression guard takes for a regression."""
+"""What the regression guard reports as a regression."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Sweeps over a system that is a formula: so many slots, a step that takes longer the more of them are taken."""
+"""Sweeps of a system given by a formula: it has a fixed number of slots, and its steps take longer the more are in
+use."""
 
 import numpy as np
 
@@ -18,7 +19,7 @@ SETTINGS = {"model": "SmolLM2-135M-Instruct", "max_num_seqs": "64", "max_num_bat
 
 
 def record(index: int, sent: float, ttft: float, gap: float) -> Record:
-    """An answer of `OUTPUT_TOKENS` that come one by one."""
+    """An answer of `OUTPUT_TOKENS` that arrive one by one."""
     return Record(
         index=index,
         kind="chat",
@@ -55,7 +56,7 @@ def repeat(users: float, started: float, seed: int, *, ours: bool = True) -> Rep
 
 
 def sample(at: float, users: float, steps_per_second: float) -> ServerSample:
-    """The metrics of a server that has been loaded for a while."""
+    """The metrics of a server that has been under load for a while."""
     running, steps = min(users, SLOTS), at * steps_per_second
     return ServerSample(
         at=at,
@@ -75,7 +76,7 @@ def sample(at: float, users: float, steps_per_second: float) -> ServerSample:
 
 
 def timeline(requests: int, load: float) -> Timeline:
-    """Requests that come one after another, wait, are read and answered."""
+    """Requests that arrive one after another, wait, and go through prefill and decode."""
     rows = [
         [Span("waiting", at, at + 0.1), Span("prefill", at + 0.1, at + 0.2), Span("decode", at + 0.2, at + 1.5)]
         for at in np.linspace(0, 1.5, requests).tolist()

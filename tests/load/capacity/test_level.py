@@ -1,4 +1,4 @@
-"""Measures of a level, on requests that one can check on paper."""
+"""The measures of a level, on requests that can be checked on paper."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def repeat(*sent: float, begin: float = 2.0, end: float = 10.0, ttft: float = 0.
 
 
 def test_tokens_count_when_they_come_and_requests_when_they_are_sent() -> None:
-    # The first sends its tokens from 1.5 s on, a tenth of a second apart: 14 of 20 come before 2.95 s.
+    # The first answer's tokens arrive from 1.5 s on, a tenth of a second apart: 14 of 20 before 2.95 s.
     one = repeat(1.0, 3.0, begin=2.95, end=100.0)
     assert one.throughput * one.seconds == pytest.approx(OUTPUT_TOKENS - 15 + OUTPUT_TOKENS)
     assert one.request_rate * one.seconds == 1
@@ -62,7 +62,7 @@ def test_static_batches_fill_their_places_as_far_as_answers_are_equally_long() -
     records = [replace(record(i, 3.0, 0.1, 0.1), output_tokens=tokens) for i, tokens in enumerate(lengths)]
     one = replace(repeat(), run=Run(records, 0.0))
     assert static_efficiency(one, 1) == 1
-    # The fifth makes no batch of two.
+    # The fifth request is left out, because it does not fill a batch of two.
     assert static_efficiency(one, 2) == (10 + 2 + 5 + 5) / (2 * 10 + 2 * 5)
     assert np.isnan(static_efficiency(one, 6))
 

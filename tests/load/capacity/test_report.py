@@ -1,4 +1,5 @@
-"""Reports of synthetic sweeps: all is there, nothing comes from elsewhere, and few levels look as well as many."""
+"""Reports of synthetic sweeps are complete, load nothing from elsewhere, and are legible with few and with many
+levels."""
 
 import csv
 import re
@@ -34,7 +35,7 @@ def some_sweep(request: pytest.FixtureRequest) -> Sweep:
 
 @pytest.fixture(scope="module")
 def sweep_of_rates() -> Sweep:
-    """The same runs, called requests per second, whose unit and numbers are the longest."""
+    """The same runs as requests per second, the kind of load with the longest unit and numbers."""
     shown = sweep(LOADS[50][: len(RATES)])
     levels = [replace(level, load=rate) for level, rate in zip(shown.levels, RATES, strict=True)]
     found = replace(shown.found, levels=levels, capacity=levels[2], broken=levels[3])
@@ -66,7 +67,7 @@ def test_the_page_needs_nothing_from_elsewhere(folder: Path) -> None:
     references = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)|url\(([^)]*)\)""", page)
     assert references
     assert all((attribute or style).startswith("#") for attribute, style in references)
-    # What else looks like an address names a vocabulary, and is not fetched.
+    # Other text that looks like an address is the name of an XML vocabulary, which is not fetched.
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {
         "http://www.w3.org/1999/xlink",
         "http://www.w3.org/2000/svg",
@@ -99,7 +100,7 @@ def test_all_requests_are_kept(folder: Path, some_sweep: Sweep) -> None:
 
 @pytest.fixture(scope="module")
 def drawn(some_sweep: Sweep) -> dict[str, tuple[Figure, Axes]]:
-    """All plots of a sweep by their names."""
+    """All plots of a sweep, by name."""
     return {plot.name: draw(plot, some_sweep) for plot in plots(some_sweep)}
 
 
@@ -139,7 +140,7 @@ def check_labels(drawn: dict[str, tuple[Figure, Axes]]) -> None:
 
 
 def label_boxes(axes: Axes) -> list[tuple[str, Bbox]]:
-    """All texts of a plot that are seen, and where."""
+    """All visible texts of a plot with their bounding boxes."""
     (low_x, high_x), (low_y, high_y) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     texts = [label for x, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True) if low_x <= x <= high_x]
     texts += [label for y, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True) if low_y <= y <= high_y]
@@ -211,7 +212,7 @@ def test_what_users_send_cannot_break_the_page(tmp_path: Path) -> None:
 
 
 def test_levels_without_a_finite_tail_are_drawn_too(tmp_path: Path) -> None:
-    """Where many requests fail their 95th percentile is endless."""
+    """If many requests fail, the 95th percentile is infinite."""
     shown = sweep([1.0, 2.0, 4.0])
     last = shown.levels[-1]
     failed = [replace(record, error="ServerOverloaded") for record in last.repeats[0].run.records]

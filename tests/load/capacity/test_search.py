@@ -1,4 +1,4 @@
-"""Which loads are measured, on systems that are pure functions of load."""
+"""The loads that the search measures, on systems that are pure functions of the load."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Outcome:
 
 
 def full_at(slots: float) -> Callable[[float], Outcome]:
-    """A system that is full at a load, and makes the rest wait."""
+    """A system that is saturated at a load. Additional requests wait."""
     return lambda load: Outcome(load, min(load, slots), max(1.0, load / slots))
 
 
@@ -28,7 +28,7 @@ def find(
     whole: bool = True,
     max_levels: int = 100,
 ) -> tuple[Found[Outcome], list[float]]:
-    """What the search finds, and the loads in the order in which it measured them."""
+    """The result of the search, and the loads in the order in which it measured them."""
     asked: list[float] = []
 
     async def measure(load: float) -> Outcome | None:

@@ -46,7 +46,7 @@ def metronome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer
 
 
 def sweep(server: TritonServer, workload: Path, results: Path, *arguments: str) -> Path:
-    """Run one from the command line; its report's folder."""
+    """Run a sweep from the command line and return the folder of its report."""
     command = [sys.executable, "-m", "load_tests.capacity", f"--url={server.grpc_url}", f"--workload={workload}"]
     command += [f"--metrics-url={server.metrics_url}", f"--results={results}", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -68,7 +68,7 @@ def test_no_answer_is_faster_than_a_server_whose_pace_is_known(
     rows = rows_of(folder)
     assert len(rows) >= 2
     for row in rows:
-        # It sends no token early, and late ones where others use the processors.
+        # The metronome sends no token early. It may send tokens late if other processes use the processors.
         assert row["TTFT p50 (s)"] >= FIRST_SECONDS
         assert row["E2E p50 (s)"] >= FIRST_SECONDS + GAP_SECONDS * (OUTPUT_TOKENS - 1)
         assert row["failed (%)"] == 0
@@ -90,7 +90,7 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
 ) -> None:
     server, trace = traced
     begun = time.time()
-    # So that a level is longer than the server takes to refresh its metrics, twice.
+    # With these times a level lasts longer than two of the server's metrics updates.
     folder = sweep(server, workload, tmp_path, "--minutes=0.6", "--repeats=1")
     ended = time.time()
     rows = rows_of(folder)
@@ -108,7 +108,7 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
     page = (folder / "report.html").read_text()
     assert re.search(r"Set max_num_seqs to \d+ \(now 64\) and max_num_batched_tokens to \d+ \(now 512\)", page)
     timeline = read_timeline(trace, 1, begun, ended)
-    # Those of the warm-up are in the trace and not in the report.
+    # Requests of the warm-up are in the trace but not in the report.
     assert len(timeline.requests) > len(sent)
     phases = {span.phase for request in timeline.requests for span in request}
     assert phases == {"waiting", "prefill", "decode"}

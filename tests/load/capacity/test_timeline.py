@@ -1,4 +1,4 @@
-"""A window into the engine's trace."""
+"""A window of the engine's trace."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def event(kind: str, at: float, name: str = "", track: int = 1) -> dict[str, Any
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A request that has ended, one that still runs and came before it, and one of long ago."""
+    """A request that has ended, an earlier one that still runs, and one from long before the window."""
     path = tmp_path / "trace.json"
     start = {"ph": "i", "pid": 1, "tid": 1, "ts": 0, "name": "start", "args": {"unix_time": STARTED}}
     ended = [
@@ -40,7 +40,7 @@ def test_requests_come_in_the_order_of_arrival_and_are_cut_to_the_window(trace: 
     first, second = timeline.requests
     assert [span.phase for span in first] == ["decode", "waiting", "prefill"]
     assert first[0] == Span("decode", 0.0, pytest.approx(0.3))
-    # It has no end yet.
+    # This phase has no end yet.
     assert first[2].end == 2.0
     assert [span.phase for span in second] == ["waiting", "prefill", "decode"]
     assert second[2] == Span("decode", pytest.approx(1.5), 2.0)

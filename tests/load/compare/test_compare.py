@@ -1,4 +1,4 @@
-"""Servers that take turns under one workload."""
+"""Servers that run alternately under one workload."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ def metronome(name: str, folder: Path) -> Contender:
 
 
 def test_two_servers_take_turns(tmp_path: Path) -> None:
-    """Each is stopped while the other runs, and goes on as if nothing had been."""
+    """Each server is paused while the other one runs, and then continues normally."""
     workload = read_workload(WORKLOADS / "small.yaml")
     results = compare([metronome("a", tmp_path), metronome("b", tmp_path)], workload, users=4, rounds=2, seconds=1)
     assert list(results) == ["a", "b"]

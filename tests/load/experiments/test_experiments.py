@@ -1,4 +1,4 @@
-"""Every experiment runs, small, and says of each part of its claim whether it held."""
+"""Every experiment runs at a small size and gives a verdict for each part of its claim."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_an_experiment_reports(experiment: Experiment, tmp_path: Path) -> None:
     assert list(results) == [arm.label for arm in experiment.arms(stage)]
     assert all(result.done.all() for result in results.values())
     text = report(experiment, results, stage)
-    assert text.count("- held: ") + text.count("- did not hold: ") == len(experiment.verdicts(results, stage))
+    assert text.count("- confirmed: ") + text.count("- not confirmed: ") == len(experiment.verdicts(results, stage))
     draw(experiment, results, stage, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 0
 
@@ -28,5 +28,5 @@ def test_a_claim_is_judged_by_its_numbers() -> None:
     experiment, stage = FairShares(), replace(simulator(), max_requests=600)
     results = run(experiment, stage)
     swapped = {"fcfs": results["fair"], "fair": results["fcfs"]}
-    assert experiment.verdicts(results, stage)[2].held
-    assert not experiment.verdicts(swapped, stage)[2].held
+    assert experiment.verdicts(results, stage)[2].confirmed
+    assert not experiment.verdicts(swapped, stage)[2].confirmed

@@ -1,4 +1,4 @@
-"""Measures, on numbers that one can check on paper."""
+"""The measures of a result, on numbers that can be checked on paper."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from load_tests.traffic import Arrival
 
 @pytest.fixture
 def result() -> Result:
-    """Two requests that finish and one that is turned away."""
+    """Two requests that finish and one that is rejected."""
     return Result(
         arrivals=[Arrival(0.0, 5, 3, 3), Arrival(1.0, 5, 1, 1, target_ttft=2.0), Arrival(2.0, 5, 1, 1)],
         arrival=np.array([0.0, 1.0, 2.0]),
@@ -48,7 +48,7 @@ def test_throughput_and_cost_are_those_of_the_tokens_delivered(result: Result) -
     ("slo", "good"), [(Slo(1.0, 2.0), 2), (Slo(0.4, 2.0), 1), (Slo(1.0, 1.0), 1), (Slo(0.1, 0.1), 1)]
 )
 def test_a_request_is_good_if_both_of_its_times_are(result: Result, slo: Slo, good: int) -> None:
-    # The second one brings a target of 2 s and has no token after its first.
+    # The second request has its own target of 2 s, and no token after its first.
     assert result.attainment(slo) == pytest.approx(good / 3)
     assert result.goodput(slo) == pytest.approx(good / 4.0)
 

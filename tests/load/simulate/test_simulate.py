@@ -1,4 +1,4 @@
-"""The command line reads what it is told, and says what is wrong."""
+"""The command line parses its options and reports errors in them."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The simulator loses nothing, repeats itself, and plans what the engine's own loop plans."""
+"""The simulator loses no request, is deterministic, and plans the same steps as the engine's own loop."""
 
 import json
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def test_every_request_gets_its_tokens(
     result = simulate(arrivals, config, cost)
     assert result.done.all()
     assert result.throughput * result.duration == pytest.approx(sum(a.output_tokens for a in arrivals))
-    # Every token but a request's first comes after a gap.
+    # Every token of a request comes after a gap, except the first.
     assert result.gap_counts.sum() == sum(a.output_tokens - 1 for a in arrivals)
     assert (result.arrival <= result.first_token).all()
     assert (result.first_token <= result.finish).all()
@@ -48,7 +48,7 @@ def test_steps_cost_what_their_tokens_and_keys_cost(config: EngineConfig) -> Non
     cost = StepCost(per_step=1.0, per_token=0.1, per_cached_token=0.01)
     result = simulate([Arrival(5.0, 4, 3, 3)], config, cost)
     assert result.first_token[0] == pytest.approx(5 + 1.4)
-    # Two more steps of a token each, which read 4 and 5 keys.
+    # Two more steps with one token each, which read 4 and 5 keys.
     assert result.finish[0] == pytest.approx(5 + 1.4 + 1.14 + 1.15)
 
 
@@ -56,7 +56,7 @@ def test_padding_is_paid_for(cost: StepCost, config: EngineConfig) -> None:
     arrivals = [Arrival(0.0, 8, 4, 4), Arrival(0.0, 2, 1, 1)]
     static = replace(config, batching_strategy="static", max_num_seqs=2)
     padded, plain = simulate(arrivals, static, cost), simulate(arrivals, config, cost)
-    # The short prompt up to the long one, and its empty slot in the three decodes.
+    # The short prompt is padded to the long one, and its empty slot in the three decodes is padding too.
     assert padded.padding_tokens == 6 + 3
     assert padded.step_seconds - plain.step_seconds == pytest.approx(9 * cost.per_token)
 
@@ -86,7 +86,7 @@ def test_a_request_that_can_never_fit_is_named(config: EngineConfig, cost: StepC
 
 
 class _VirtualRunner:
-    """Runs nothing, and lets the time pass that a step takes."""
+    """Runs no model and advances the time by the duration of a step."""
 
     def __init__(self, cost: StepCost) -> None:
         self.now = 0.0
@@ -104,7 +104,7 @@ def _shares(plan: StepPlan) -> list[tuple[str, int]]:
 
 
 def _engine_plans(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost) -> list[list[tuple[str, int]]]:
-    """What `EngineCore` runs when its clock is that of the steps."""
+    """The steps that `EngineCore` runs on the same virtual clock."""
     runner = _VirtualRunner(cost)
     core = EngineCore(make_scheduler(config, cost), runner, max_queue_size=10_000, clock=lambda: runner.now)
     waiting = [scripted_request(a, i, 0.0, distinct=config.enable_prefix_caching) for i, a in enumerate(arrivals)]

@@ -1,4 +1,5 @@
-"""`make gpu-check` where there is no GPU: all of it runs, in small, and what does not depend on speed must be right."""
+"""`make gpu-check` without a GPU: all parts run at a small size, and every result that does not depend on speed is
+correct."""
 
 import json
 import math
@@ -38,7 +39,7 @@ def test_all_parts_run(tmp_path: Path) -> None:
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     done = run("--device", "cuda:7", "--json", str(tmp_path / "x.json"))
     assert done.returncode == 1
-    # transformers warns of one of the tiny models before that.
+    # Before this line transformers prints a warning about one of the tiny models.
     assert done.stderr.endswith(f"error: --device is 'cuda:7', and torch {torch.__version__} sees no GPU\n")
 
 

@@ -1,4 +1,4 @@
-"""A model small enough to start a real server in a second or two."""
+"""A model so small that a real server starts in a second or two."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ parameters { key: "model" value { string_value: "in git" } }
 parameters { key: "kept" value { string_value: "as it was" } }
 """
 
-# Imports ssl because that is what fails first where the stub was given another libpython than its own.
+# It imports ssl because this import fails first if the stub runs with another libpython than its own.
 MODEL = """
 import ssl
 import time
@@ -42,7 +42,8 @@ class TritonPythonModel:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A model repository with one model, `llm`: it echoes its text after as many seconds as that says."""
+    """A model repository with one model, `llm`. It waits for the number of seconds in its text and then echoes the
+    text."""
     version = tmp_path / "repository/llm/1"
     version.mkdir(parents=True)
     version.with_name("config.pbtxt").write_text(CONFIG)

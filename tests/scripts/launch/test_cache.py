@@ -1,4 +1,4 @@
-"""What is built once is whole, however the building ended."""
+"""A cached build is complete, even if an earlier build was interrupted."""
 
 import threading
 from pathlib import Path

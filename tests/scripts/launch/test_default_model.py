@@ -1,4 +1,4 @@
-"""The converted default model is the model that was quantised: its tokens, its template and its answers."""
+"""The converted default model equals the quantised one: its tokens, its chat template and its answers."""
 
 import json
 import unicodedata

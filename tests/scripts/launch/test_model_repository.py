@@ -1,4 +1,4 @@
-"""The repository of a run differs from the one in git in the parameters asked for and in nothing else."""
+"""The repository of a run differs from the project's only in the requested parameters."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whose processor time is whose."""
+"""Processor time is attributed to the right processes."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ import pytest
 from scripts.launch import other_load
 from scripts.launch.other_load import OtherLoad, own_seconds
 
-# The child of a child, as a server's stub is, that works for a while and stays.
+# A grandchild process, like a server's stub, that works for a while and then stays.
 WORK = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
 START = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORK!r}])"
-# User and system time of both processes are each told in whole ticks.
+# User and system time of both processes are each reported in whole ticks.
 ROUNDED_OFF = 4 / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,4 +1,4 @@
-"""What `make serve` refuses before it starts anything, and how it ends."""
+"""What `make serve` rejects before it starts anything, and how it ends."""
 
 import http.client
 import os
@@ -94,7 +94,7 @@ PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(
 
 
 def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[str]", list[str]]:
-    """Start the launcher over `repository` and return it with its output as far as the ready line."""
+    """Start the launcher over `repository`. Return it with its output up to the ready line."""
     command = [sys.executable, "-c", PROGRAM, str(repository)]
     environment = {**os.environ, **ports, "MODEL": "echo", "ARGS": ""}
     launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -110,7 +110,7 @@ def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[s
 def test_ctrl_c_ends_a_served_model_in_order(repository: Path, ports: dict[str, str]) -> None:
     launcher, lines = launch(repository, ports)
     assert f"curl -N {ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/generate_stream" in lines[-1]
-    # The model's lines are there, the server's tables are not.
+    # The output has the model's lines, but not the server's tables.
     assert any("the model speaks" in line for line in lines)
     assert "plain output\n" in lines
     assert not any(line.startswith(("+", "|")) for line in lines)

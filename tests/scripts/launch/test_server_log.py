@@ -1,4 +1,4 @@
-"""Of a talkative log the user sees what is for them."""
+"""The user sees only the relevant lines of a long log."""
 
 from scripts.launch.server_log import LogFilter
 

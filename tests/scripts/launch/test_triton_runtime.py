@@ -1,4 +1,4 @@
-"""The unpacked runtime holds what the server and its stub look for."""
+"""The unpacked runtime has the files that the server and its stub need."""
 
 import os
 import sys

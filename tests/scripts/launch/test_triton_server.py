@@ -1,4 +1,4 @@
-"""A real server: it starts, answers, stops, and leaves neither a process nor shared memory behind."""
+"""A real server starts, answers, stops, and leaves neither a process nor shared memory behind."""
 
 import json
 import os
@@ -19,7 +19,7 @@ READY_SECONDS = 60
 
 
 def regions_of(prefix: str) -> list[str]:
-    """Shared memory of a server, or with `inflight_PID_` of all servers of a launcher."""
+    """Shared memory regions of a server or, with the prefix `inflight_PID_`, of all servers of a launcher."""
     return [path.name for path in SHARED_MEMORY.glob(f"{prefix}*")]
 
 

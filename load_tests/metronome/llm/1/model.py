@@ -1,8 +1,9 @@
-"""A model that computes nothing: the tokens of a request come at known times, to measure those who measure.
+"""A model that computes nothing and sends tokens at known times, to test the measuring tools.
 
-The first token of an answer comes `first_ms` after its request, each other one `gap_ms` after the one before. When it
-really sent them, by the clock that all processes share, is a line of JSON in `times_file` for each answer, where the
-configuration names one. Of `sampling_parameters` only `max_tokens` is heeded; the contract is that of Inflight's `llm`.
+It sends the first token of an answer `first_ms` after the request, and each further token `gap_ms` after the one
+before. If the configuration sets `times_file`, the model writes a line of JSON for each answer to that file, with the
+actual times of sending on the clock that all processes share. Of `sampling_parameters` only `max_tokens` is used.
+Inputs and outputs are those of Inflight's `llm`.
 """
 
 import heapq
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# To ask whether a request was cancelled takes as long as to answer.
+# Checking whether a request was cancelled takes as long as sending a response.
 _TOKENS_PER_LOOK = 16
 
 
 class TritonPythonModel:
-    """One thread sends what is due."""
+    """One thread sends the tokens that are due."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
@@ -68,14 +69,14 @@ class TritonPythonModel:
 
 
 class Answer:
-    """What is left of one request."""
+    """The remaining part of one answer."""
 
     def __init__(self, request: Any, first: float, gap: float) -> None:
         inputs = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
         self.sender = request.get_response_sender()
         self.prompt_tokens = len(inputs["input_ids"] if "input_ids" in inputs else inputs["text_input"][0].split())
         self.wanted = self.left = json.loads(inputs["sampling_parameters"][0])["max_tokens"]
-        # One response for each token, or one for all.
+        # One response for each token, or one response for all tokens.
         self.tokens = 1 if "stream" in inputs and inputs["stream"][0] else self.wanted
         self.gap = gap
         self.next_time = time.monotonic() + first + gap * (self.tokens - 1)
@@ -83,7 +84,7 @@ class Answer:
         """When responses were sent."""
 
     def send(self) -> bool:
-        """Send what is due; whether more will be."""
+        """Send the tokens that are due. Return whether more will follow."""
         if self.left % _TOKENS_PER_LOOK == 0 and self.sender.is_cancelled():
             self.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             return False
