@@ -98,7 +98,10 @@ def _fields(group: tuple[Field, ...], known: dict[str, str]) -> str:
 
 def _field(field: Field, about: str) -> str:
     others = ", ".join(f"`{name}`" for name in field.names[1:])
-    tensor = _tensor(field.kind.data_type, field.kind.dims) if field.kind.data_type else "none"
+    inputs = [tensor["name"] for tensor in field.inputs()]
+    tensor = _tensor(field.kind.data_type or "", field.kind.dims) if inputs else "none"
+    if inputs and inputs != list(field.names):
+        tensor += f" ({', '.join(f'`{name}`' for name in inputs)} only)"
     return f"| `{field.name}` | {others} | {field.kind.about} | {tensor} | {about} |\n"
 
 

@@ -27,7 +27,7 @@ class SamplingParams:
     """
 
     max_tokens: int | None = None
-    """Maximum number of tokens to generate. -1 (`ROOM_FOR_ALL`): as many as the context and the KV cache allow.
+    """Maximum number of tokens to generate. -1: as many as the context and the KV cache allow.
     Default: the model's, or 16."""
 
     min_tokens: int = 0

@@ -46,19 +46,19 @@ class Field:
     also: tuple[str, ...] = ()
     """Other names of it."""
     not_inputs: tuple[str, ...] = ()
-    """Other names that are no input tensors."""
+    """Names for JSON and request parameters alone: Triton refuses numbers as text where a name is an input tensor."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names that a client may use, the field's own first."""
-        return (self.name, *self.also, *self.not_inputs)
+        return (self.name, *self.also)
 
     def inputs(self) -> list[dict[str, Any]]:
         """The field's input tensors, as Triton's `ModelConfig.add_input` takes them."""
         if self.kind.data_type is None:
             return []
         tensor = {"data_type": self.kind.data_type, "dims": list(self.kind.dims), "optional": True}
-        return [{"name": name, **tensor} for name in (self.name, *self.also)]
+        return [{"name": name, **tensor} for name in self.names if name not in self.not_inputs]
 
 
 SAMPLING_PARAMETERS = Field("sampling_parameters", TEXT, "A JSON object of any of the other fields.")
@@ -70,7 +70,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("input_ids", INTEGERS, "The prompt as token ids."),
     ),
     "Length and end": (
-        Field("max_tokens", INTEGER, also=("max_completion_tokens",)),
+        Field("max_tokens", INTEGER, also=("max_completion_tokens",), not_inputs=("max_completion_tokens",)),
         Field("min_tokens", INTEGER, also=("min_length",)),
         Field("stop", TEXTS, also=("stop_words",)),
         Field("stop_token_ids", INTEGERS),
@@ -98,6 +98,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             INTEGER,
             "Samples of the prompt, at most 16. They share the blocks of the prompt. Default: 1.",
             also=("num_return_sequences",),
+            not_inputs=("n",),
         ),
     ),
     "Answer": (
@@ -114,7 +115,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             'Add the output `finish_reason`: true in every response, "last" only in responses that end a sample. An '
             "input tensor takes true and false alone.",
         ),
-        Field("logprobs", INTEGER),
+        Field("logprobs", INTEGER, not_inputs=("logprobs",)),
         Field(
             "return_logprobs", TRUTH, "Add the output `logprobs`, which is `null` unless the field `logprobs` is given."
         ),
@@ -132,10 +133,15 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("deadline_ms", INTEGER),
         Field("target_ttft_ms", INTEGER),
         Field("cache_salt", NAME),
-        Field("client_request_id", NAME, not_inputs=("x-request-id",)),
+        Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
     ),
     "Beam search": (
-        Field("best_of", INTEGER, "Taken where it is 1 or equal to `n`. There is no beam search."),
+        Field(
+            "best_of",
+            INTEGER,
+            "Taken where it is 1 or equal to `n`. There is no beam search.",
+            not_inputs=("best_of",),
+        ),
         Field("beam_width", INTEGER, "Taken where it is 1."),
         Field("length_penalty", NUMBER, "Taken where it is 1."),
         Field("pad_id", INTEGER, "Taken and ignored: nothing is padded."),

@@ -15,7 +15,7 @@ class BadWords:
         self._after: defaultdict[int, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
         """Sequences as (all tokens but the last, last token), by the last but one token."""
         longest = 0
-        for *beginning, last in sequences:
+        for *beginning, last in dict.fromkeys(map(tuple, sequences)):
             if beginning:
                 self._after[beginning[-1]].append((tuple(beginning), last))
                 longest = max(longest, len(beginning))

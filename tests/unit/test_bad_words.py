@@ -1,0 +1,42 @@
+"""`bad_words` forbids exactly the tokens that would complete one of its sequences."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.logits_processors.bad_words import BadWords
+from inflight.logits_processors.edits import LogitEdits
+from inflight.text.bad_words import token_sequences
+
+TOKENS = st.integers(0, 3)
+
+
+def forbidden(processor: BadWords) -> set[int]:
+    edits = LogitEdits()
+    edits.begin_row(0)
+    processor.edit(edits)
+    return {token for each in edits.gather() for token in each.tokens.tolist()}
+
+
+@settings(deadline=None)
+@given(
+    sequences=st.lists(st.lists(TOKENS, min_size=1, max_size=4), max_size=6),
+    output=st.lists(TOKENS, max_size=20),
+)
+def test_a_token_is_forbidden_if_the_output_would_end_with_a_sequence(
+    sequences: list[list[int]], output: list[int]
+) -> None:
+    processor = BadWords(sequences)
+    for count in range(len(output) + 1):
+        so_far = output[:count]
+        completing = {token for token in range(4) if any([*so_far, token][-len(each) :] == each for each in sequences)}
+        assert forbidden(processor) == completing
+        if count < len(output):
+            processor.accept(output[count])
+
+
+def test_a_word_is_matched_with_and_without_a_leading_space() -> None:
+    def tokenizer(text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": [ord(character) for character in text]}
+
+    assert token_sequences(tokenizer, [" ab"]) == ((97, 98), (32, 97, 98))
