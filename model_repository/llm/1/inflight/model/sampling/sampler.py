@@ -4,6 +4,7 @@ The token depends only on the row's logits and parameters, the request's seed an
 Each row uses one random number of its own, see `SamplingBatch.uniforms`.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,18 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> list[StepResult]:
     shaped = apply_edits(logits, batch.edits)
     tokens = _argmax(shaped)
     # argmax treats NaN as the largest value, and NaN is not larger than anything.
-    unusable = set((~(shaped.gather(1, tokens[:, None])[:, 0] > -torch.inf)).nonzero()[:, 0].tolist())
+    largest = shaped.gather(1, tokens[:, None])[:, 0].tolist()
+    unusable = {row for row, logit in enumerate(largest) if not logit > -math.inf}
+    if len(batch.drawn):
+        _draw_all(shaped, batch, tokens)
+    return [
+        StepResult(()) if row in unusable else StepResult((token,), _logprobs(logits[row], token, count))
+        for row, (token, count) in enumerate(zip(tokens.tolist(), batch.num_logprobs, strict=True))
+    ]
+
+
+def _draw_all(logits: torch.Tensor, batch: SamplingBatch, tokens: torch.Tensor) -> None:
+    """Replace the tokens [S] of all rows that are not greedy by random ones."""
     # One random number selects different tokens from a ranked and an unranked vocabulary. A row's own parameters must
     # decide between the two, not those of its neighbours, so both kinds of rows are drawn separately.
     ranked = ((batch.top_ks > 0) & (batch.top_ks < logits.shape[1])) | (batch.top_ps != 1)
@@ -36,11 +48,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> list[StepResult]:
         selected = (ranked == is_ranked).nonzero()[0]
         if len(selected):
             rows = torch.from_numpy(batch.drawn[selected]).to(logits.device)
-            tokens[rows] = _draw(shaped[rows].float(), batch, selected, ranked=is_ranked)
-    return [
-        StepResult(()) if row in unusable else StepResult((token,), _logprobs(logits[row], token, count))
-        for row, (token, count) in enumerate(zip(tokens.tolist(), batch.num_logprobs, strict=True))
-    ]
+            tokens[rows] = _draw(logits[rows].float(), batch, selected, ranked=is_ranked)
 
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:
