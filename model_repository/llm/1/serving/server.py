@@ -20,7 +20,7 @@ from inflight.engine import Prompt
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
 from serving.engine_thread import EngineThread
-from serving.metrics import MetricsExport, Refusals
+from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
 from serving.response import ResponseFormat
