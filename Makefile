@@ -106,8 +106,7 @@ $(interpreter): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
 	@touch $@
 
-# More processes than cores: many tests wait for a server to start or to answer.
-pytest := $(bin)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 20
+pytest := $(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 test: $(interpreter)
 	$(pytest)

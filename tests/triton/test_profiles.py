@@ -94,11 +94,15 @@ def test_a_burst_is_served_as_the_variant_says(variant: Variant) -> None:
     trace = finished_trace(variant)
     check_trace(trace, computed_tokens=statuses[200] * (3 + 99))
     assert {span.args["tenant"] for span in trace.requests.values()} == {"many"}
-    most, queued = variant.settings["max_num_seqs"], variant.settings.get("max_queue_size", 2048)
+    max_running, queued = variant.settings["max_num_seqs"], variant.settings.get("max_queue_size", 2048)
     assert {step["args"]["budget"] for step in trace.steps} == {variant.settings["max_num_batched_tokens"]}
-    assert max(counter["running"] for counter in trace.counters["requests"]) == min(most, BURST)
+    peak = max(counter["running"] for counter in trace.counters["requests"])
+    if max_running < BURST:
+        assert peak == max_running
+    else:  # The first may have ended before the last came, but more run than the middle variant allows.
+        assert int(model_parameters("llm", "configs/mixed.pbtxt")["max_num_seqs"]) < peak <= BURST
     # The generate endpoints answer 400 to every error.
-    assert (statuses[400] > 0) == (most + queued < BURST)
+    assert (statuses[400] > 0) == (max_running + queued < BURST)
     assert variant.metric("request_refused_total", reason="overload") == statuses[400]
 
 
