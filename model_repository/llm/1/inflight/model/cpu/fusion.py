@@ -14,8 +14,8 @@ graph(%gate, %up):
 """
 _MUL_SILU = _SILU_MUL.replace("(%activated, %up)", "(%up, %activated)")
 _LINEAR_SILU_MUL = """
-graph(%x, %packed, %widths, %last_dim):
-  %both = inflight::linear(%x, %packed)
+graph(%x, %packed, %bias, %widths, %last_dim):
+  %both = inflight::linear(%x, %packed, %bias)
   %columns = aten::split_with_sizes(%both, %widths, %last_dim)
   %first, %second = prim::ListUnpack(%columns)
   %pair = prim::TupleConstruct(%first, %second)
@@ -23,9 +23,7 @@ graph(%x, %packed, %widths, %last_dim):
   %y = inflight::silu_mul(%gate, %up)
   return (%y)
 """
-_LINEAR_INT8_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(%x, %packed)", "linear_int8(%x, %packed, %scales)").replace(
-    "%packed, %widths", "%packed, %scales, %widths"
-)
+_LINEAR_INT8_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(", "linear_int8(").replace("%packed,", "%packed, %scales,")
 # The matcher starts at the operator of the first result, which must be the last operator of the pattern.
 _ADD_NORM = """
 graph(%x, %y, %one, %weight, %eps):
@@ -56,8 +54,8 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
-    (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed)"),
-    (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales)"),
+    (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed, %bias)"),
+    (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales, %bias)"),
     (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )

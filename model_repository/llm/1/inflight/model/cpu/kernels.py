@@ -34,7 +34,7 @@ def load_kernels_for(found: Sequence[str]) -> bool:
     if not found:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
-    flags = ["-O3", "-fopenmp", "-DNDEBUG", *compiler_flags(found[0])]
+    flags = ["-O3", "-pthread", "-DNDEBUG", *compiler_flags(found[0])]
     library = _cache_folder() / f"kernels-{_key(flags)}.so"
     try:
         if not library.exists():
@@ -67,7 +67,6 @@ def _build(library: Path, flags: Sequence[str]) -> None:
             name=library.stem.replace("-", "_"),
             sources=[str(path) for path in sorted(_SOURCES.glob("*.cpp"))],
             extra_cflags=flags,
-            extra_ldflags=["-fopenmp"],
             build_directory=folder,
             is_python_module=False,
             is_standalone=False,

@@ -24,6 +24,7 @@ class PackedLinears:
         if int8:
             weight, self.scales = rounded_to_int8(weight)
         self.packed = room.copy(torch.ops.inflight.pack_weight(weight))
+        self.bias = _joint_bias(layers)
         self._widths = [weight.shape[0] for weight in padded]
         self._counts = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
@@ -47,9 +48,9 @@ class PackedLinears:
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor
         if self.scales is None:
-            y = torch.ops.inflight.linear(x, self.packed)
+            y = torch.ops.inflight.linear(x, self.packed, self.bias)
         else:
-            y = torch.ops.inflight.linear_int8(x, self.packed, self.scales)
+            y = torch.ops.inflight.linear_int8(x, self.packed, self.scales, self.bias)
         return y
 
 
@@ -83,13 +84,11 @@ class PackedLinear(nn.Module):
     def __init__(self, layer: nn.Linear, group: PackedLinears, index: int) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.bias = layer.bias
         self.group, self._index = group, index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [..., in_features] to [..., out_features]."""
-        y = self.group.columns(self._index, x)
-        return y if self.bias is None else y + self.bias
+        return self.group.columns(self._index, x)
 
 
 def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Module, str, nn.Linear]]:
@@ -147,6 +146,19 @@ def _siblings(module: nn.Module, parents: dict[nn.Linear, tuple[nn.Module, str]]
 
 def _padded_rows(weight: torch.Tensor) -> int:
     return -(-weight.shape[0] // _PANEL) * _PANEL
+
+
+def _joint_bias(layers: Sequence[nn.Linear]) -> torch.Tensor | None:
+    """The biases of all layers as float32 [padded rows], 0 for a layer without one; None if no layer has one."""
+    if all(layer.bias is None for layer in layers):
+        return None
+    bias = torch.zeros(sum(_padded_rows(layer.weight) for layer in layers))
+    first = 0
+    for layer in layers:
+        if layer.bias is not None:
+            bias[first : first + layer.out_features] = layer.bias
+        first += _padded_rows(layer.weight)
+    return bias
 
 
 def _padded(weight: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Traces a model's forward pass into a graph of operators that runs without Python."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,16 @@ from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 
 _CPU = torch.device("cpu")
+
+# Operators of torch that take little time in a step, or only change shapes.
+_LIGHT = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("add", "cat", "contiguous", "cos", "embedding", "expand", "index", "index_select", "mul", "neg", "permute"),
+        *("reshape", "select", "sin", "size", "slice", "split_with_sizes", "squeeze", "to", "transpose", "type_as"),
+        *("unsqueeze", "view", "floor_divide", "Int"),
+    )
+)
 
 
 class TracedForward:
@@ -43,10 +54,13 @@ class TracedForward:
         torch._C._jit_pass_inline(self._graph.graph)
         if fused:
             fuse(self._graph.graph)
+        kinds = {node.kind() for node in self._graph.graph.nodes()}
+        self._only_kernels = all(kind.startswith(("prim::", "inflight::")) or kind in _LIGHT for kind in kinds)
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         tensors = tuple(BatchTensors.of(batch))
-        logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
+        with _one_torch_thread() if self._only_kernels else nullcontext():
+            logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
         return logits
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
@@ -56,6 +70,20 @@ class TracedForward:
     def num_compilations(self) -> int:
         """How often TorchScript has compiled the graph: once per combination of argument types, for all shapes."""
         return len(self._graph.get_debug_state().execution_plans)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Compute torch's own operators in this thread.
+
+    OpenMP's threads wait awake for the next operator, on the cores that the threads of the kernels need.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Traceable(torch.nn.Module):

@@ -40,7 +40,7 @@ void write_pages(const Tensor& key, const Tensor& value, const Tensor& keys, con
       std::fill(page, page + block_size * width_v, BFloat16(0));
     }
   }
-  at::parallel_for(0, slots.size(0), ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+  share_out_rows(slots.size(0), ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const int64_t block = slot_of[t] / block_size, offset = slot_of[t] % block_size;
       const int64_t group_start = offset / LANES * LANES, lane = offset % LANES;
@@ -137,9 +137,9 @@ class Worker {
   alignas(64) Factor probabilities_[ROWS * PART_STRIDE];
 };
 
-// Computes task after task, until `take` returns no more.
-template <class Products, class Take>
-void attend(const Attention& a, const Take& take) {
+// Computes task after task, until none is left.
+template <class Products>
+void attend(const Attention& a, Tasks& take) {
   Worker<Products> worker(a);
   const int64_t tasks = a.tiles.size(0) * a.heads;
   for (int64_t taken = take(); taken < tasks; taken = take()) {
@@ -176,7 +176,7 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
   const Attention attention{query, keys, values, block_tables, tiles, heads, width_k, width_v, block_size, window,
                             Softmax{(float)scaling, (float)softcap},
                             sinks ? sinks->const_data_ptr<float>() : nullptr, output.mutable_data_ptr<BFloat16>()};
-  share_out(tiles.size(0) * heads, [&](const auto& take) {
+  share_out(tiles.size(0) * heads, [&](Tasks& take) {
 #ifdef __AMX_BF16__
     if (may_use_amx() && width_k % DIMENSIONS == 0) return attend<ByAmx>(attention, take);
 #endif

@@ -154,8 +154,9 @@ inline void add_one_of_pairs(Lanes (&sums)[ROWS][COLUMNS], const Factor* rows, i
     for (int r = 0; r < ROWS; ++r) {
       asm volatile("" ::: "memory");  // Keeps the compiler from loading rows early, as it would run out of registers.
       const __m256 row = _mm256_set1_ps(rows[r * stride + SECOND]);
-      sums[r][c].low = _mm256_fmadd_ps(low, row, sums[r][c].low);
-      sums[r][c].high = _mm256_fmadd_ps(high, row, sums[r][c].high);
+      // In assembly, as compilers move sums between registers, of which there are too few, and so store some.
+      asm volatile("vfmadd231ps %2, %1, %0" : "+x"(sums[r][c].low) : "x"(low), "x"(row));
+      asm volatile("vfmadd231ps %2, %1, %0" : "+x"(sums[r][c].high) : "x"(high), "x"(row));
     }
   }
 }

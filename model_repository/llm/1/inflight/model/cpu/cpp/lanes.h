@@ -7,11 +7,12 @@
 
 #pragma once
 
-#include <ATen/Parallel.h>
+#include <ATen/ATen.h>
 #include <immintrin.h>
 
 #include <algorithm>
-#include <atomic>
+
+#include "thread_pool.h"
 
 using at::BFloat16;
 using at::Tensor;
@@ -42,12 +43,3 @@ inline Lanes two_to(Lanes x) {
 
 // x / (1 + e^-x). The result is 0 if e^-x is too large for a float.
 inline Lanes silu(Lanes x) { return x / (all(1.0f) + two_to(x * all(-LOG2_E))); }
-
-// Calls `work` on every thread with a function that returns the next of the numbers below `count`, or `count` when none
-// is left. A thread takes a number when it is free, so a thread that another process delays gets fewer numbers.
-template <class Work>
-void share_out(int64_t count, const Work& work) {
-  std::atomic<int64_t> next{0};
-  const auto take = [&] { return std::min(next++, count); };
-  at::parallel_for(0, std::min<int64_t>(count, at::get_num_threads()), 1, [&](int64_t, int64_t) { work(take); });
-}

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -20,20 +21,17 @@
 
 namespace {
 
-constexpr int MAX_PANELS = 8;
-
 // Whether the rows that are multiplied together are interleaved pair by pair in memory, instead of one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 
-// Multiplies `ROWS` rows of x from `row` on with `WIDTH` panels from `panel` on. Prefetches the panel `ahead` if it is
-// given.
-template <class Kind, int ROWS, int WIDTH>
-void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel,
+// Multiplies `ROWS` rows of x from `row` on with a panel. Prefetches the panel `ahead` if it is given.
+template <class Kind, int ROWS>
+void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel,
                      const typename Kind::Weight* ahead) {
-  constexpr int COLUMNS = 2 * WIDTH;
+  constexpr int COLUMNS = PANEL / LANES;
   const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
   const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
-  const typename Kind::Weight* panels = p.weights + panel * p.pairs * 2 * PANEL;
+  const typename Kind::Weight* weights = p.weights + panel * p.pairs * 2 * PANEL;
   Lanes sums[ROWS][COLUMNS];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
@@ -43,7 +41,7 @@ void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, in
     if (ahead)
       for (int64_t c = 0; c < 2; ++c) _mm_prefetch(ahead + (pair * 2 + c) * 2 * LANES, _MM_HINT_T1);
     add_products(sums, x + pair * step, stride, [&](int c) {
-      return load_pairs(panels + (c / 2 * p.pairs + pair) * 2 * PANEL + c % 2 * 2 * LANES);
+      return load_pairs(weights + pair * 2 * PANEL + c * 2 * LANES);
     });
   }
 #pragma GCC unroll 16
@@ -51,26 +49,17 @@ void multiply_panels(const Product<Kind>& p, const Factor* rows, int64_t row, in
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) {
       const int64_t column = panel * PANEL + c * LANES;
-      store_bf16(p.y + (row + r) * p.y_stride + column, Kind::scaled(sums[r][c], p.scales + column));
+      store_bf16(p.y + (row + r) * p.y_stride + column, p.result(sums[r][c], column));
     }
 }
 
-// Multiplies a fixed number of rows with one panel, or with several panels at a time. With few rows, several panels hide
-// the latency of the additions.
+// Multiplies a fixed number of rows with one panel.
 template <class Kind>
-struct Kernel {
-  using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, const typename Kind::Weight*);
-  Multiply one;
-  int64_t width;
-  Multiply wide;
-};
-
-constexpr int panels_at_once(int rows) { return std::clamp(MAX_SUMS / 2 / rows, 1, MAX_PANELS); }
+using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, const typename Kind::Weight*);
 
 template <class Kind, int... BEFORE>
-constexpr std::array<Kernel<Kind>, MAX_ROWS> kernels(std::integer_sequence<int, BEFORE...>) {
-  return {{{multiply_panels<Kind, BEFORE + 1, 1>, panels_at_once(BEFORE + 1),
-            multiply_panels<Kind, BEFORE + 1, panels_at_once(BEFORE + 1)>}...}};
+constexpr std::array<Multiply<Kind>, MAX_ROWS> kernels(std::integer_sequence<int, BEFORE...>) {
+  return {{multiply_panel<Kind, BEFORE + 1>...}};
 }
 
 // The rows of tile number `tile`, if `tiles` tiles of equal size, up to one row, cover all rows.
@@ -85,7 +74,7 @@ template <class Kind>
 Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
   const Tensor floats = at::empty({rows * product.pairs * 2}, at::kFloat);
   float* to = floats.mutable_data_ptr<float>();
-  at::parallel_for(0, tiles, ROWS_OF_A_THREAD / MAX_ROWS, [&](int64_t first, int64_t last) {
+  share_out_rows(tiles, ROWS_OF_A_THREAD / MAX_ROWS, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
       const Tile tile(rows, tiles, t);
       for (int64_t r = 0; r < tile.count; ++r) {
@@ -114,25 +103,14 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
   } else {
     factors = product.x;
   }
-  const Kernel<Kind>& few = KERNELS[std::min<int64_t>(rows, MAX_ROWS) - 1];
-  const int64_t width = tiles == 1 ? few.width : 1;
-  const int64_t parts = (panels + width - 1) / width, threads = at::get_num_threads();
-  share_out(parts, [&](const auto& take) {
-    for (int64_t part = take(); part < parts; part = take()) {
-      int64_t panel = part * width;
-      const int64_t last = std::min(panel + width, panels);
-      if (width > 1 && panel + width == last) {
-        few.wide(product, factors, 0, panel, nullptr);
-        continue;
+  share_out(panels, [&](Tasks& tasks) {
+    tasks.each_with_next([&](int64_t panel, int64_t next) {
+      const auto* ahead = next < 0 ? nullptr : product.weights + next * product.pairs * 2 * PANEL;
+      for (int64_t t = 0; t < tiles; ++t, ahead = nullptr) {
+        const Tile tile(rows, tiles, t);
+        KERNELS[tile.count - 1](product, factors, tile.first, panel, ahead);
       }
-      for (; panel < last; ++panel) {
-        const auto* ahead = panel + threads < panels ? product.weights + (panel + threads) * product.pairs * 2 * PANEL : nullptr;
-        for (int64_t t = 0; t < tiles; ++t, ahead = nullptr) {
-          const Tile tile(rows, tiles, t);
-          KERNELS[tile.count - 1].one(product, factors, tile.first, panel, ahead);
-        }
-      }
-    }
+    });
   });
 }
 
@@ -143,14 +121,17 @@ Tensor pack_weight(const Tensor& weight) {
   return weight.view({columns / PANEL, PANEL, inputs / 2, 2}).transpose(1, 2).contiguous();
 }
 
-void check_scales(const Tensor& packed, const Tensor& scales) {
-  TORCH_CHECK(scales.numel() == packed.size(0) * PANEL, "there are ", scales.numel(), " scales for ", packed.size(0) * PANEL,
-              " columns");
+// Floats for each column, or null.
+const float* of_columns(const std::optional<Tensor>& floats, const Tensor& packed) {
+  if (!floats) return nullptr;
+  TORCH_CHECK(floats->numel() == packed.size(0) * PANEL && floats->scalar_type() == at::kFloat, "there are ", floats->numel(),
+              " ", floats->scalar_type(), " for ", packed.size(0) * PANEL, " columns");
+  return floats->const_data_ptr<float>();
 }
 
 // With `GATED`, the first half of the columns are gates, and the result is silu(gate) times the second half.
 template <class Kind, bool GATED = false>
-Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
+Tensor multiply(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales, const std::optional<Tensor>& bias) {
   const int64_t panels = packed.size(0) / (GATED ? 2 : 1), columns = panels * PANEL, inputs = packed.size(1) * 2;
   TORCH_CHECK(x.size(-1) == inputs, "x has ", x.size(-1), " columns, weights take ", inputs);
   TORCH_CHECK(!GATED || packed.size(0) % 2 == 0, "gates have half of ", packed.size(0), " panels");
@@ -160,7 +141,7 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   constexpr bool by_amx = false;
 #endif
   if (GATED && !by_amx) {
-    const Tensor both = multiply<Kind>(x, packed, scales);
+    const Tensor both = multiply<Kind>(x, packed, scales, bias);
     return silu_mul(both.narrow(-1, 0, columns), both.narrow(-1, columns, columns));
   }
   auto shape = x.sizes().vec();
@@ -174,7 +155,8 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
                               packed.size(1),
                               y.mutable_data_ptr<BFloat16>(),
                               row_stride(y),
-                              scales};
+                              of_columns(scales, packed),
+                              of_columns(bias, packed)};
 #ifdef __AMX_BF16__
   if (by_amx) {
     multiply_by_amx<GATED>(product, rows.count, panels);
@@ -185,31 +167,33 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const float* scales) {
   return y;
 }
 
-// Multiplies x [..., K] with packed bfloat16 weights of N columns. Returns [..., N].
-Tensor linear(const Tensor& x, const Tensor& packed) { return multiply<Bf16>(x, packed, nullptr); }
+// Multiplies x [..., K] with packed bfloat16 weights of N columns and adds the bias, float32 [N]. Returns [..., N].
+Tensor linear(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias) {
+  return multiply<Bf16>(x, packed, std::nullopt, bias);
+}
 
 // Multiplies x [..., K] with packed int8 weights of N columns and scales [N]. Returns [..., N].
-Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales) {
-  check_scales(packed, scales);
-  return multiply<Int8>(x, packed, scales.const_data_ptr<float>());
+Tensor linear_int8(const Tensor& x, const Tensor& packed, const Tensor& scales, const std::optional<Tensor>& bias) {
+  return multiply<Int8>(x, packed, scales, bias);
 }
 
 // Multiplies x [..., K] with packed weights of N gate columns and N other columns. Returns silu(gate) * other [..., N],
 // rounded once.
-Tensor linear_silu_mul(const Tensor& x, const Tensor& packed) { return multiply<Bf16, true>(x, packed, nullptr); }
+Tensor linear_silu_mul(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias) {
+  return multiply<Bf16, true>(x, packed, std::nullopt, bias);
+}
 
 // The same with int8 weights and a scale for each of their columns.
-Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor& scales) {
-  check_scales(packed, scales);
-  return multiply<Int8, true>(x, packed, scales.const_data_ptr<float>());
+Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor& scales, const std::optional<Tensor>& bias) {
+  return multiply<Int8, true>(x, packed, scales, bias);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("pack_weight(Tensor weight) -> Tensor", pack_weight);
-  library.def("linear(Tensor x, Tensor packed) -> Tensor", linear);
-  library.def("linear_int8(Tensor x, Tensor packed, Tensor scales) -> Tensor", linear_int8);
-  library.def("linear_silu_mul(Tensor x, Tensor packed) -> Tensor", linear_silu_mul);
-  library.def("linear_int8_silu_mul(Tensor x, Tensor packed, Tensor scales) -> Tensor", linear_int8_silu_mul);
+  library.def("linear(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", linear);
+  library.def("linear_int8(Tensor x, Tensor packed, Tensor scales, Tensor? bias=None) -> Tensor", linear_int8);
+  library.def("linear_silu_mul(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", linear_silu_mul);
+  library.def("linear_int8_silu_mul(Tensor x, Tensor packed, Tensor scales, Tensor? bias=None) -> Tensor", linear_int8_silu_mul);
 }

@@ -45,18 +45,18 @@ using Sums = float[BLOCK_ROWS][PANEL];
 // because data that a tile has just stored cannot be loaded at once. With gates, the sums are multiplied with silu(gate).
 template <class Kind>
 struct Leaving {
+  const Product<Kind>* product = nullptr;
   const Sums *sums = nullptr, *gates = nullptr;
   BFloat16* y = nullptr;
-  int64_t stride = 0, rows = 0;
-  const float *scales = nullptr, *gate_scales = nullptr;
+  int64_t rows = 0, column = 0, gate_column = 0;
   int64_t stored = 0;
 
   void store(int64_t count) {
     for (const int64_t end = std::min(rows, stored + count); stored < end; ++stored)
       for (int64_t half = 0; half < PANEL; half += LANES) {
-        Lanes value = Kind::scaled(load((*sums)[stored] + half), scales + half);
-        if (gates) value = silu(Kind::scaled(load((*gates)[stored] + half), gate_scales + half)) * value;
-        store_bf16(y + stored * stride + half, value);
+        Lanes value = product->result(load((*sums)[stored] + half), column + half);
+        if (gates) value = silu(product->result(load((*gates)[stored] + half), gate_column + half)) * value;
+        store_bf16(y + stored * product->y_stride + half, value);
       }
   }
 };
@@ -110,9 +110,9 @@ class Multiplier {
     if constexpr (INT8) turned_.resize(panel_size());
   }
 
-  // Computes panel `panel` of y. Prefetches panel `next` if y has it.
+  // Computes panel `panel` of y. Prefetches panel `next` unless it is -1.
   void multiply(int64_t panel, int64_t next) {
-    const Weight* after = next < panels_ ? weights(next) : nullptr;
+    const Weight* after = next < 0 ? nullptr : weights(next);
     for (int64_t first = 0; first < rows_; first += part_) {
       const bool again = first > 0;
       if constexpr (GATED) multiply_part<true>(panel, panel, first, again ? nullptr : weights(panels_ + panel));
@@ -154,7 +154,7 @@ class Multiplier {
       leaving_ = {};
       if constexpr (!GATES) {
         BFloat16* const y = p_.y + row * p_.y_stride + panel * PANEL;
-        leaving_ = {sums, gates, y, p_.y_stride, count, p_.scales + of_weights * PANEL, p_.scales + panel * PANEL};
+        leaving_ = {&p_, sums, gates, y, count, of_weights * PANEL, panel * PANEL};
       }
     }
   }
@@ -176,10 +176,9 @@ class Multiplier {
 // Multiplies all rows with all panels of y.
 template <bool GATED, class Kind>
 void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
-  const int64_t threads = at::get_num_threads();
-  share_out(panels, [&](const auto& take) {
+  share_out(panels, [&](Tasks& tasks) {
     Multiplier<Kind, GATED> multiplier(product, rows, panels);
-    for (int64_t panel = take(); panel < panels; panel = take()) multiplier.multiply(panel, panel + threads);
+    tasks.each_with_next([&](int64_t panel, int64_t next) { multiplier.multiply(panel, next); });
     multiplier.finish();
   });
 }

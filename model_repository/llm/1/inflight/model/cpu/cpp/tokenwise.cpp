@@ -46,7 +46,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   Tensor y = empty_rows(x.sizes(), x.options());
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
   const int64_t stride = row_stride(y);
-  at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+  share_out_rows(rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) norm(rows[row], out + row * stride);
   });
   return y;
@@ -60,7 +60,7 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const 
   Tensor sum = at::empty(x.sizes(), x.options()), normed = empty_rows(x.sizes(), x.options());
   BFloat16 *sums = sum.mutable_data_ptr<BFloat16>(), *out = normed.mutable_data_ptr<BFloat16>();
   const int64_t stride = row_stride(normed);
-  at::parallel_for(0, rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+  share_out_rows(rows.count, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       BFloat16* to = sums + row * rows.width;
       for (int64_t d = 0; d < rows.width; d += LANES)
@@ -86,7 +86,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
                  *s = sines.const_data_ptr<BFloat16>();
   const Lanes zero = all(0.0f);
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
-  at::parallel_for(0, tokens, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
+  share_out_rows(tokens, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t)
       for (int64_t h = 0; h < heads; ++h) {
         const BFloat16* from = in + h * x.stride(1) + t * x.stride(2);
@@ -129,7 +129,7 @@ Tensor argmax(const Tensor& x) {
     // The smallest index among the lanes with the largest value.
     return (int64_t)-largest_of(select(largest, all(0.0f) - max_indices, all(-std::numeric_limits<float>::infinity())));
   };
-  at::parallel_for(0, x.size(0), 1, [&](int64_t first, int64_t last) {
+  share_out_rows(x.size(0), 1, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) out[row] = argmax_of(in + row * x.stride(0));
   });
   return indices;
@@ -145,7 +145,7 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   Tensor y = empty_rows(gate.sizes(), gate.options());
   BFloat16* out = y.mutable_data_ptr<BFloat16>();
   const int64_t stride = row_stride(y);
-  at::parallel_for(0, gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
+  share_out_rows(gates.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row)
       for (int64_t d = 0; d < width; d += LANES) {
         const Mask lanes = lanes_below(width - d);
