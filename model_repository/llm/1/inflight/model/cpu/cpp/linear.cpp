@@ -24,10 +24,13 @@ namespace {
 // Whether the rows that are multiplied together are interleaved pair by pair in memory, instead of one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 
-// Multiplies `ROWS` rows of x from `row` on with a panel. Prefetches the panel `ahead` if it is given.
+// The processor's own prefetching ends at each page of memory. So weights are prefetched two pages ahead.
+constexpr int64_t AHEAD = 2 * 4096;
+
+// Multiplies `ROWS` rows of x from `row` on with a panel. Prefetches weights if `fresh`, that is, if this thread has not
+// read the panel yet.
 template <class Kind, int ROWS>
-void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel,
-                     const typename Kind::Weight* ahead) {
+void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel, bool fresh) {
   constexpr int COLUMNS = PANEL / LANES;
   const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
   const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
@@ -38,11 +41,11 @@ void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) sums[r][c] = all(0.0f);
   for (int64_t pair = 0; pair < p.pairs; ++pair) {
-    if (ahead)
-      for (int64_t c = 0; c < 2; ++c) _mm_prefetch(ahead + (pair * 2 + c) * 2 * LANES, _MM_HINT_T1);
-    add_products(sums, x + pair * step, stride, [&](int c) {
-      return load_pairs(weights + pair * 2 * PANEL + c * 2 * LANES);
-    });
+    const typename Kind::Weight* columns = weights + pair * 2 * PANEL;
+    if (fresh)
+      for (int64_t byte = 0; byte < 2 * PANEL * (int64_t)sizeof *columns; byte += 64)
+        _mm_prefetch((const char*)columns + AHEAD + byte, _MM_HINT_T1);
+    add_products(sums, x + pair * step, stride, [&](int c) { return load_pairs(columns + c * 2 * LANES); });
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
@@ -55,7 +58,7 @@ void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int
 
 // Multiplies a fixed number of rows with one panel.
 template <class Kind>
-using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, const typename Kind::Weight*);
+using Multiply = void (*)(const Product<Kind>&, const Factor*, int64_t, int64_t, bool);
 
 template <class Kind, int... BEFORE>
 constexpr std::array<Multiply<Kind>, MAX_ROWS> kernels(std::integer_sequence<int, BEFORE...>) {
@@ -104,11 +107,10 @@ void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panel
     factors = product.x;
   }
   share_out(panels, [&](Tasks& tasks) {
-    tasks.each_with_next([&](int64_t panel, int64_t next) {
-      const auto* ahead = next < 0 ? nullptr : product.weights + next * product.pairs * 2 * PANEL;
-      for (int64_t t = 0; t < tiles; ++t, ahead = nullptr) {
+    tasks.each_with_next([&](int64_t panel, int64_t) {
+      for (int64_t t = 0; t < tiles; ++t) {
         const Tile tile(rows, tiles, t);
-        KERNELS[tile.count - 1](product, factors, tile.first, panel, ahead);
+        KERNELS[tile.count - 1](product, factors, tile.first, panel, t == 0);
       }
     });
   });

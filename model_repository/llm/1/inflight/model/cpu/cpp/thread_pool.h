@@ -33,7 +33,7 @@ class Tasks {
 
  private:
   friend class ThreadPool;
-  static constexpr int64_t MOST = 4;
+  static constexpr int64_t MOST = 16;
 
   struct Range {
     int64_t first, last;
@@ -43,7 +43,7 @@ class Tasks {
   // Polychronopoulos and Kuck, 1987). The range is empty if no task is left.
   Range some() {
     const int64_t left = count_ - next_.load(std::memory_order_relaxed);
-    const int64_t most = std::clamp<int64_t>(left / (4 * threads_), 1, MOST);
+    const int64_t most = std::clamp<int64_t>(left / (2 * threads_), 1, MOST);
     const int64_t first = std::min<int64_t>(next_.fetch_add(most, std::memory_order_relaxed), count_);
     return {first, std::min<int64_t>(first + most, count_)};
   }
