@@ -3,6 +3,7 @@
 import json
 import locale
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 # The embedded interpreter ignores the environment and starts with ASCII as its encoding. A library that opens a file of
 # its own would then fail on the first non-ASCII character.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+# OpenMP's threads, which compute what the kernels do not, wait awake for each other, for milliseconds. Beside another
+# busy process, each of torch's operators then takes that long, above all while the model is loaded. This bound, about
+# 0.1 ms, must be set before torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 # Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
 sys.path.insert(0, str(Path(__file__).parent))
 
