@@ -50,11 +50,24 @@ def requests() -> list[PlannedRequest]:
 
 @dataclass(frozen=True)
 class Evenness:
-    """Seconds between pieces without prompts and while prompts are computed, and the prompts' times to first token."""
+    """Seconds between pieces before, after and while prompts are computed, and the prompts' times to first token."""
 
-    alone: list[float]
+    before: list[float]
+    after: list[float]
     during: list[float]
     first_tokens: list[float]
+
+    @property
+    def alone(self) -> list[float]:
+        return self.before + self.after
+
+    @property
+    def alone_p50(self) -> float:
+        """The median gap without prompts, for the contexts that the users have while prompts are computed.
+
+        Steps take longer as the users' texts grow. So it lies in the middle between the medians before and after.
+        """
+        return float(np.median(self.before) + np.median(self.after)) / 2
 
 
 def evenness(records: Sequence[Record]) -> Evenness:
@@ -68,10 +81,10 @@ def evenness(records: Sequence[Record]) -> Evenness:
         raise RuntimeError("a user's stream ended before the prompts did")
     settled = max(record.first_token or 0.0 for record in stories)
     pairs = [pair for record in stories for pair in pairwise(_times(record))]
-    # Gaps before and after the prompts count, because steps take longer as the users' texts grow.
-    alone = [b - a for a, b in pairs if (settled <= a and b < began) or ended < a]
+    before = [b - a for a, b in pairs if settled <= a and b < began]
+    after = [b - a for a, b in pairs if ended < a]
     during = [b - a for a, b in pairs if began < a and b < ended]
-    return Evenness(alone, during, [(record.first_token or 0.0) - record.scheduled for record in prompts])
+    return Evenness(before, after, during, [(record.first_token or 0.0) - record.scheduled for record in prompts])
 
 
 def _times(record: Record) -> Iterator[float]:
@@ -90,7 +103,7 @@ def measure(settings: Mapping[str, str]) -> str:
     """Start a server with some settings and return its line of the table."""
     with triton_server(default_model(), max_num_seqs=str(USERS + PROMPTS), **settings) as server:
         found = asyncio.run(run(server.grpc_url))
-    p50, p99 = 1000 * np.median(found.alone), 1000 * np.percentile(found.during, 99)
+    p50, p99 = 1000 * found.alone_p50, 1000 * np.percentile(found.during, 99)
     name = ", ".join(f"{key} {value}" for key, value in settings.items()) or "config.pbtxt"
     return (
         f"| {name} | {p50:.0f} | {1000 * np.percentile(found.alone, 99):.0f} | {1000 * np.median(found.during):.0f} "

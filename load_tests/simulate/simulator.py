@@ -1,6 +1,8 @@
 """Runs the engine's scheduler over a workload in virtual time, without model and threads."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -17,16 +19,29 @@ from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Arrival
 
 _STEPS_PER_SAMPLE = 16
+_TURNAROUND = 0.003
+"""Seconds from the last token of an answer until the user's next request arrives, in a closed loop. The next step has
+begun by then."""
 _TOKEN = StepResult((0,))
 
 
-def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, progress: bool = False) -> Result:
+def simulate(
+    arrivals: Sequence[Arrival],
+    config: EngineConfig,
+    cost: StepCost,
+    *,
+    users: int | None = None,
+    progress: bool = False,
+) -> Result:
     """Serve `arrivals` as an engine with these settings would on a machine with these step times.
+
+    With `users`, the loop is closed: so many users send the requests in their order, each the next one shortly after
+    its last one has ended. The times of the arrivals are ignored.
 
     Raises:
         ValueError: the cache has no size, or a request could never fit into it.
     """
-    simulation = Simulation(arrivals, config, cost)
+    simulation = Simulation(arrivals, config, cost, users=users)
     with tqdm(total=len(arrivals), unit="request", disable=not progress) as bar:
         while simulation.step():
             bar.update(simulation.recorder.num_ended - bar.n)
@@ -36,11 +51,16 @@ def simulate(arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, 
 class Simulation:
     """`EngineCore` and its loop on a virtual clock."""
 
-    def __init__(self, arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost) -> None:
+    def __init__(
+        self, arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, users: int | None = None
+    ) -> None:
         self.scheduler = make_scheduler(config, cost)
-        self.recorder = Recorder(arrivals)
         self.now = 0.0
-        self._arrivals = arrivals
+        self._arrivals = list(arrivals) if users is None else [replace(arrival, at=math.inf) for arrival in arrivals]
+        self.recorder = Recorder(self._arrivals)
+        self._users = users
+        self._sent = 0
+        """Number of requests that users have sent."""
         self._next = 0
         self._config = config
         self._cost = cost
@@ -53,6 +73,8 @@ class Simulation:
     def step(self) -> bool:
         """Run one step, or wait for something to do. Return False when all requests are done."""
         scheduler, recorder = self.scheduler, self.recorder
+        if self._users is not None:
+            self._send(self._users)
         self._take_arrivals()
         for request, _, _ in scheduler.expire(self.now):
             recorder.expired(request)
@@ -72,6 +94,13 @@ class Simulation:
         if self._steps % _STEPS_PER_SAMPLE == 0:
             recorder.sample(self.now, len(scheduler.running))
         return True
+
+    def _send(self, users: int) -> None:
+        """Let those of the users send their next request who wait for no answer."""
+        while self._sent < min(users + self.recorder.num_ended, len(self._arrivals)):
+            at = self.now + _TURNAROUND if self._sent >= users else 0.0
+            self._arrivals[self._sent] = replace(self._arrivals[self._sent], at=at)
+            self._sent += 1
 
     def _take_arrivals(self) -> None:
         while self._next < len(self._arrivals) and self._arrivals[self._next].at <= self.now:

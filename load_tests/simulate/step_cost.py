@@ -13,11 +13,14 @@ _BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class StepCost:
-    """`seconds = per_step + per_token * tokens + per_cached_token * cached tokens read`, as in `StepTimeModel`."""
+    """The terms of `StepTimeModel`, and one for sampled tokens: the model's head computes only their rows."""
 
     per_step: float
     per_token: float
     per_cached_token: float
+    per_pair: float = 0.0
+    """Seconds for a pair of a query and a key in attention."""
+    per_sampled_token: float = 0.0
     per_swapped_block: float = 0.0
     """Seconds to copy a block between the KV cache and host memory, one way."""
 
@@ -26,13 +29,21 @@ class StepCost:
         copies = len(plan.swapped_out) + len(plan.swapped_in)
         tokens = plan.num_tokens + plan.padding
         seconds = self.per_step + self.per_token * tokens + self.per_cached_token * plan.num_cached
+        seconds += self.per_pair * plan.num_pairs + self.per_sampled_token * len(plan.sampling)
         return seconds + self.per_swapped_block * copies
+
+    def decode_seconds(self, decodes: int, context: float) -> float:
+        """Duration of a step of decodes that read `context` cached tokens each."""
+        each = self.per_token + self.per_sampled_token + self.per_cached_token * context + self.per_pair * (context + 1)
+        return self.per_step + decodes * each
 
     def capacity(self, prompt: float, output: float, num_seqs: float) -> float:
         """Requests per second if `num_seqs` requests with `prompt` and `output` tokens were always running."""
         steps = self.per_step * output / num_seqs
         reads = self.per_cached_token * output * (prompt + output / 2)
-        return 1 / (steps + self.per_token * (prompt + output) + reads)
+        tokens = self.per_token * (prompt + output) + self.per_sampled_token * output
+        pairs = self.per_pair * (prompt + output) ** 2 / 2
+        return 1 / (steps + tokens + reads + pairs)
 
     @classmethod
     def of_hardware(
@@ -67,7 +78,8 @@ class StepCost:
         for event in json.loads(path.read_text()):
             if event.get("name") == "step":
                 args = event["args"]
-                model.observe(args["tokens"] + args["padding_tokens"], args["cached_tokens"], event["dur"] / 1e6)
+                tokens, seconds = args["tokens"] + args["padding_tokens"], event["dur"] / 1e6
+                model.observe(tokens, args["cached_tokens"], args["attention_pairs"], seconds)
         if not model.known:
             raise ValueError(f"{path} holds {model.num_steps} steps, too few to fit a step-time model to")
         return cls(*model.coefficients)

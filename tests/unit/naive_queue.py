@@ -96,7 +96,7 @@ class NaiveQueue:
     def _latest_start(self, request: Request) -> float:
         if request.num_output:
             return request.arrival
-        return request.arrival + self._target(request) - self._scheduler.times.predict(self._uncached(request), 0)
+        return request.arrival + self._target(request) - self._scheduler.times.prefill_seconds(self._uncached(request))
 
     # -- the counters of 'Fairness in Serving Large Language Models' (OSDI'24), algorithm 2 -----------------------
 

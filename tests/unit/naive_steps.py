@@ -31,6 +31,25 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
     assert whole or len(plan.scheduled) == 1, "a prompt is cut though it has no step of its own"
 
 
+def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
+    """Beside decodes, prompts take no more time than an adaptive budget has for them, or few tokens."""
+    config, times = scheduler.config, scheduler.times
+    decodes = [s for s in plan.scheduled if s.request.num_uncomputed == 1 and s.request not in joined]
+    chunks = [s for s in plan.scheduled if s not in decodes]
+    if not (config.token_budget == "adaptive" and decodes and chunks and times.known):
+        return
+    beside = times.decode_seconds(len(decodes), sum(s.first for s in decodes))
+    target, least = (config.target_itl_ms or 0.0) / 1e3, 16
+    if config.target_itl_ms is None:
+        here = [*scheduler.waiting, *scheduler.running.values()]
+        slots = min(config.max_num_seqs, scheduler.token_budget)
+        share = min(1.0, slots / len(here))
+        context = sum(len(request.token_ids) for request in here) * share
+        target, least = 2.7 * times.decode_seconds(round(len(here) * share), round(context)), 64
+    seconds = sum(times.chunk_seconds(s.first, s.num_tokens) for s in chunks)
+    assert beside + seconds <= target * (1 + 1e-6) + 1e-9 or sum(s.num_tokens for s in chunks) <= least
+
+
 def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], joined: Sequence[Request]) -> None:
     """Whoever waits for another's prefix waits for a block that this very step fills, and nobody computes it too."""
     for request in held:

@@ -1,5 +1,6 @@
-"""What is learned of output lengths and step times, and the token budget that follows from it."""
+"""What is learned of output lengths and step times."""
 
+import math
 from random import Random
 
 import numpy as np
@@ -8,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.scheduler.length_predictor import LengthPredictor
-from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
-from inflight.scheduler.step_time import StepTimeModel
+from inflight.scheduler.step_time import StepTimeModel, attention_pairs
 from tests.unit.builders import make_request
 
 
@@ -76,92 +76,93 @@ def test_memory_is_bounded_by_tenant_and_by_output() -> None:
 
 # -- step times --------------------------------------------------------------------------------------------------------
 
+Cost = tuple[float, float, float, float]
 
-def observe(times: StepTimeModel, cost: tuple[float, float, float], steps: int, seed: int = 1) -> None:
-    """Steps with decodes of long and short contexts and with prompts; their times are off by up to 2%."""
-    draw, (a, b, c) = Random(seed), cost
+
+def real_seconds(cost: Cost, tokens: int, cached: int, pairs: int) -> float:
+    return sum(each * count for each, count in zip(cost, (1, tokens, cached, pairs), strict=True))
+
+
+def observe(times: StepTimeModel, cost: Cost, steps: int, seed: int = 1, noise: float = 0.02) -> None:
+    """Steps with decodes of long and short contexts and with chunks of prompts; their times are off by the noise."""
+    draw = Random(seed)
     for _ in range(steps):
-        tokens, cached = draw.choice([draw.randint(1, 64), draw.randint(64, 512)]), draw.randint(0, 20_000)
-        times.observe(tokens, cached, (a + b * tokens + c * cached) * draw.uniform(0.98, 1.02))
+        decodes, cached = draw.randint(1, 64), draw.randint(0, 20_000)
+        first, chunk = draw.randint(0, 2_000), draw.choice([0, draw.randint(1, 512)])
+        first *= chunk > 0
+        work = decodes + chunk, cached + first, cached + decodes + attention_pairs(first, chunk)
+        times.observe(*work, real_seconds(cost, *work) * draw.uniform(1 - noise, 1 + noise))
 
 
-COSTS = st.tuples(st.floats(1e-3, 2e-2), st.floats(1e-5, 1e-3), st.floats(1e-8, 1e-6))
-CHANGES = st.tuples(*[st.floats(0.5, 2.0)] * 3)
+COSTS = st.tuples(st.floats(1e-3, 2e-2), st.floats(1e-5, 1e-3), st.floats(1e-8, 1e-6), st.floats(1e-9, 1e-7))
+CHANGES = st.tuples(*[st.floats(0.5, 2.0)] * 4)
 
 
 @given(COSTS, CHANGES)
 @settings(max_examples=15)
-def test_predictions_come_near_and_follow_a_machine_that_changes(
-    before: tuple[float, float, float], change: tuple[float, float, float]
-) -> None:
-    times, (a, b, c) = StepTimeModel(), before
-    after = a * change[0], b * change[1], c * change[2]
-    for (a, b, c), steps in ((before, 100), (after, 2000)):
-        observe(times, (a, b, c), steps)
-        for tokens, cached in ((1, 0), (64, 10_000), (512, 20_000)):
-            real = a + b * tokens + c * cached
-            # The noise of large steps is more than all of a small one.
-            assert times.predict(tokens, cached) == pytest.approx(real, rel=0.05, abs=0.02 * (a + b * 512 + c * 20_000))
+def test_predictions_come_near_and_follow_a_machine_that_changes(before: Cost, change: Cost) -> None:
+    times, (a, b, c, d) = StepTimeModel(), before
+    after = a * change[0], b * change[1], c * change[2], d * change[3]
+    for cost, steps in ((before, 100), (after, 2000)):
+        observe(times, cost, steps)
+        # The noise of large steps is more than all of a small one.
+        noise = 0.02 * real_seconds(cost, 576, 22_000, 1_100_000)
+        for decodes, cached in ((1, 0), (64, 10_000)):
+            real = real_seconds(cost, decodes, cached, cached + decodes)
+            assert times.decode_seconds(decodes, cached) == pytest.approx(real, rel=0.05, abs=noise)
+        for first, tokens in ((0, 512), (1500, 400)):
+            real = real_seconds(cost, tokens, first, attention_pairs(first, tokens)) - cost[0]
+            assert times.chunk_seconds(first, tokens) == pytest.approx(real, rel=0.05, abs=noise)
+        assert times.prefill_seconds(512) == pytest.approx(times.coefficients[0] + times.chunk_seconds(0, 512))
+
+
+@pytest.mark.parametrize(("first", "tokens"), [(0, 0), (0, 1), (0, 5), (7, 1), (7, 5)])
+def test_every_token_attends_to_itself_and_to_all_before_it(first: int, tokens: int) -> None:
+    assert attention_pairs(first, tokens) == sum(position + 1 for position in range(first, first + tokens))
 
 
 def test_coefficients_are_found_where_there_is_no_noise() -> None:
-    times, draw = StepTimeModel(), Random(3)
-    for _ in range(50):
-        tokens, cached = draw.randint(1, 512), draw.randint(0, 20_000)
-        times.observe(tokens, cached, 0.004 + 5e-5 * tokens + 2e-7 * cached)
-    assert times.coefficients == pytest.approx((0.004, 5e-5, 2e-7), rel=1e-3)
+    times, cost = StepTimeModel(), (0.004, 5e-5, 2e-7, 1e-8)
+    observe(times, cost, 50, noise=0.0)
+    assert times.coefficients == pytest.approx(cost, rel=1e-3)
 
 
 def test_steps_that_are_all_alike_do_not_let_one_odd_step_turn_everything_over() -> None:
     times = StepTimeModel()
-    observe(times, (0.004, 5e-5, 2e-7), 200)
+    observe(times, (0.004, 5e-5, 2e-7, 0.0), 200)
     for _ in range(20_000):
-        times.observe(8, 1000, 0.0046)
-    times.observe(9, 1000, 0.1)  # 20 times as long as it should.
-    assert times.predict(8, 1000) < 2 * 0.0046
-    assert times.predict(512, 0) < 2 * 0.0296
+        times.observe(8, 1000, 1008, 0.0046)
+    times.observe(9, 1000, 1009, 0.1)  # 20 times as long as it should.
+    assert times.decode_seconds(8, 1000) < 2 * 0.0046
+    assert times.prefill_seconds(512) < 2 * 0.0296
     assert all(coefficient >= 0 for coefficient in times.coefficients)
 
 
 def test_nothing_is_predicted_before_enough_was_seen() -> None:
     times = StepTimeModel()
     for _ in range(7):
-        times.observe(10, 0, 0.01)
-        assert (times.predict(10, 0), times.tokens_within(1.0, 0)) == (0.0, None)
-    times.observe(20, 0, 0.02)
-    assert times.predict(20, 0) > 0
+        times.observe(10, 0, 55, 0.01)
+        assert (times.decode_seconds(10, 0), times.prefill_seconds(10), times.chunk_seconds(0, 10)) == (0.0, 0.0, 0.0)
+        assert times.chunk_within(0, 1.0) == math.inf
+    times.observe(20, 0, 210, 0.02)
+    assert times.prefill_seconds(20) > 0
 
 
-# -- the budget --------------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.tuples(st.floats(1e-4, 3e-2), st.floats(1e-6, 1e-3), st.floats(1e-9, 1e-6)),
-    st.integers(1, 512),
-    st.integers(0, 20_000),
-    st.none() | st.floats(1e-3, 1.0),
-    st.integers(0, 600),
-)
-def test_the_adaptive_budget_keeps_steps_within_the_target_and_prompts_going(
-    cost: tuple[float, float, float], decodes: int, cached: int, target: float | None, waiting: int
-) -> None:
+@given(COSTS, st.integers(0, 100_000), st.floats(0, 10))
+def test_the_chunk_within_a_time_takes_that_time(cost: Cost, first: int, seconds: float) -> None:
     times = StepTimeModel()
-    observe(times, cost, 100)
-    relative = times.predict(decodes, cached) * (1 + max(0.75, 8 * waiting / decodes))
-    budget = AdaptiveBudget(512, target, times).for_prompts(decodes, cached, waiting).tokens
-    least = min(64 if target is None else 16, 512 - decodes)
-    assert least <= budget <= 512 - decodes
-    target = relative if target is None else target
-    within = times.predict(decodes + budget, cached) <= target * (1 + 1e-9)
-    assert within or budget == least
-    if within and budget < 512 - decodes:
-        assert times.predict(decodes + budget + 1, cached) > target * (1 - 1e-9), "there was more room"
+    observe(times, cost, 50)
+    _, b, c, d = times.coefficients
+    tokens = times.chunk_within(first, seconds)
+    assert tokens >= 0
+    if tokens > 0:
+        assert b * tokens + c * first + d * tokens * (first + (tokens + 1) / 2) == pytest.approx(seconds)
+    else:
+        assert c * first >= seconds
 
 
-def test_without_decodes_or_knowledge_the_fixed_budget_holds() -> None:
+def test_where_tokens_take_no_time_any_number_is_within_it() -> None:
     times = StepTimeModel()
-    budget = AdaptiveBudget(512, 0.001, times)
-    assert budget.for_prompts(12, 0, 1) == FixedBudget(512).for_prompts(12, 0, 1)
-    observe(times, (0.01, 1e-3, 1e-6), 100)
-    assert budget.for_prompts(12, 0, 1).tokens == 16
-    assert budget.for_prompts(0, 0, 1).tokens == 512
+    for _ in range(20):
+        times.observe(0, 0, 0, 0.01)
+    assert times.chunk_within(0, 0.0) == math.inf

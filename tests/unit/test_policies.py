@@ -5,6 +5,7 @@ import pytest
 from inflight.request import Request
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
+from inflight.scheduler.step_time import attention_pairs
 from tests.unit.builders import holds, make_request, make_scheduler, step, waiting
 
 LEVELS = QueuePolicies(priority_levels=3, default_priority_level=2)
@@ -139,8 +140,8 @@ def test_a_delayed_request_displaces_nobody() -> None:
 def slo(**settings: object) -> Scheduler:
     """A scheduler that knows that a prompt takes 1 ms per token."""
     scheduler = make_scheduler(scheduling_policy="slo", target_ttft_ms=100.0, **settings)  # type: ignore[arg-type]
-    for tokens in (100, 200) * 20:
-        scheduler.times.observe(tokens, 0, tokens / 1000)
+    for tokens in (100, 200, 300) * 20:
+        scheduler.times.observe(tokens, 0, attention_pairs(0, tokens), tokens / 1000)
     return scheduler
 
 

@@ -70,8 +70,8 @@ SETTINGS = st.fixed_dictionaries(
         "token_budget": st.sampled_from(TOKEN_BUDGETS),
         "target_itl_ms": st.sampled_from([None, 0.1, 2.0]),
         "scheduler_delay_factor": st.sampled_from([0.0, 0.0, 2.0]),
-        # Seconds of a step, of a token and of a cached token that is read.
-        "step_seconds": st.sampled_from([(0.0, 0.0, 0.0), (1e-4, 2e-5, 1e-6), (1e-3, 0.0, 0.0)]),
+        # Seconds of a step, of a token, of a cached token that is read, and of a pair of a query and a key.
+        "step_seconds": st.sampled_from([(0.0, 0.0, 0.0, 0.0), (1e-4, 2e-5, 1e-6, 1e-6), (1e-3, 0.0, 0.0, 0.0)]),
     }
 )
 

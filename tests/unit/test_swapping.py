@@ -7,6 +7,7 @@ import pytest
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
+from inflight.scheduler.step_time import attention_pairs
 from tests.unit.builders import admit, holds, make_request, make_scheduler, make_tables, shares, step, waiting
 
 
@@ -94,8 +95,8 @@ def test_when_host_memory_is_full_it_is_computed_again() -> None:
 def test_auto_takes_what_is_cheaper(seconds: float, swaps: int) -> None:
     """A block there and back, against a prompt of four tokens."""
     scheduler, _ = crowded(preemption_mode="auto", swap_seconds_per_block=seconds)
-    for tokens in (100, 200) * 20:
-        scheduler.times.observe(tokens, 0, tokens / 1000)
+    for tokens in (4, 100, 200, 300) * 20:
+        scheduler.times.observe(tokens, 0, attention_pairs(0, tokens), tokens / 1000)
     step(scheduler)
     assert scheduler.num_swaps == swaps
 

@@ -14,7 +14,7 @@ from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request, make_scheduler, shares
 from tests.unit.fake_model import FakeModel, expected_output
 from tests.unit.naive_queue import NaiveQueue
-from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps
+from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps, check_time
 
 
 class WatchedQueue(WaitingQueue):
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         settings = dict(settings)
-        self.step_seconds: tuple[float, float, float] = settings.pop("step_seconds")
+        self.step_seconds: tuple[float, float, float, float] = settings.pop("step_seconds")
         self.scheduler = make_scheduler(**settings, make_queue=partial(WatchedQueue, self))
         self.config, self.tables = self.scheduler.config, self.scheduler.tables
         self.block_size = self.tables.block_size
@@ -132,8 +132,8 @@ class World:
         if not plan.scheduled:
             return
         results = self.model.run(plan)
-        a, b, c = self.step_seconds
-        seconds = a + b * plan.num_tokens + c * plan.num_cached
+        a, b, c, d = self.step_seconds
+        seconds = a + b * plan.num_tokens + c * plan.num_cached + d * plan.num_pairs
         self.scheduler.observe(plan, seconds)
         self.now += seconds
         self.naive.generated([share.request for share in plan.sampling])
@@ -199,6 +199,7 @@ class World:
         self._check_progress(plan)
         self._check_preemption(plan, joined)
         check_limits(plan, scheduler, joined)
+        check_time(plan, scheduler, joined)
         check_holds(plan, self.tables, self.held, joined)
         check_swaps(plan, self.tables, self.live.values())
         self.batch.check(plan, scheduler, before, joined)

@@ -24,7 +24,9 @@ def test_gaps_before_and_after_the_prompts_are_told_from_those_during_them() -> 
     long = story([1.0, 7.0, 2.0, 1.0, 2.0, 1.0], 15.0)
     prompts = [prompt(FIRST_PROMPT_AT, 11.5, 12.0), prompt(FIRST_PROMPT_AT + 1, 12.5, 13.0)]
     found = evenness([long, *prompts])
+    assert (found.before, found.after) == ([1.0, 7.0], [1.0])
     assert found.alone == [1.0, 7.0, 1.0]
+    assert found.alone_p50 == (4.0 + 1.0) / 2
     assert found.during == [1.0]
     assert found.first_tokens == [1.5, 1.5]
 

@@ -12,6 +12,7 @@ from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STRATEGIES
+from inflight.scheduler.step_time import attention_pairs
 from inflight.step_result import StepResult
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import fixed
@@ -45,11 +46,28 @@ def test_a_workload_has_one_outcome(arrivals: list[Arrival], config: EngineConfi
 
 
 def test_steps_cost_what_their_tokens_and_keys_cost(config: EngineConfig) -> None:
-    cost = StepCost(per_step=1.0, per_token=0.1, per_cached_token=0.01)
+    cost = StepCost(per_step=1.0, per_token=0.1, per_cached_token=0.01, per_pair=0.001, per_sampled_token=0.5)
     result = simulate([Arrival(5.0, 4, 3, 3)], config, cost)
-    assert result.first_token[0] == pytest.approx(5 + 1.4)
-    # Two more steps with one token each, which read 4 and 5 keys.
-    assert result.finish[0] == pytest.approx(5 + 1.4 + 1.14 + 1.15)
+    prompt = 1 + 0.4 + 0.010 + 0.5
+    assert result.first_token[0] == pytest.approx(5 + prompt)
+    # Two more steps with one token each, which read 4 and 5 keys and also attend to themselves.
+    decodes = 1 + 0.1 + 0.04 + 0.005 + 0.5, 1 + 0.1 + 0.05 + 0.006 + 0.5
+    assert result.finish[0] == pytest.approx(5 + prompt + sum(decodes))
+    assert (cost.decode_seconds(1, 4), cost.decode_seconds(1, 5)) == pytest.approx(decodes)
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_queue_size": 2, "max_num_seqs": 1}], ids=["all served", "some refused"])
+def test_in_a_closed_loop_a_user_has_one_request_at_a_time(
+    config: EngineConfig, cost: StepCost, settings: dict[str, int]
+) -> None:
+    arrivals = Stream(AllAtOnce(), fixed(8), fixed(4)).make(20, 1)
+    result = simulate(arrivals, replace(config, **settings), cost, users=3)  # type: ignore[arg-type]
+    assert (result.arrival[:3] == 0.0).all()
+    assert (np.diff(result.arrival) >= 0).all()
+    ended = np.where(result.done, result.finish, result.arrival)
+    for at in result.arrival:
+        assert ((result.arrival <= at) & (ended > at)).sum() <= 3
+    assert result.done.all() == (not settings)
 
 
 def test_padding_is_paid_for(cost: StepCost, config: EngineConfig) -> None:
@@ -161,13 +179,24 @@ def test_a_sweep_puts_the_best_first(arrivals: list[Arrival], config: EngineConf
 
 def test_step_times_are_read_from_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    true = StepCost(per_step=5e-3, per_token=2e-4, per_cached_token=1e-6)
+    true = StepCost(per_step=5e-3, per_token=2e-4, per_cached_token=1e-6, per_pair=1e-7)
     steps = [(1 + 37 * i % 300, 91 * i % 5000) for i in range(200)]
     events = [
         {
             "name": "step",
-            "dur": 1e6 * (true.per_step + true.per_token * tokens + true.per_cached_token * cached),
-            "args": {"tokens": tokens, "cached_tokens": cached, "padding_tokens": 0},
+            "dur": 1e6
+            * (
+                true.per_step
+                + true.per_token * tokens
+                + true.per_cached_token * cached
+                + true.per_pair * attention_pairs(cached, tokens)
+            ),
+            "args": {
+                "tokens": tokens,
+                "cached_tokens": cached,
+                "attention_pairs": attention_pairs(cached, tokens),
+                "padding_tokens": 0,
+            },
         }
         for tokens, cached in steps
     ]
@@ -176,6 +205,7 @@ def test_step_times_are_read_from_a_trace(tmp_path: Path) -> None:
     assert fitted.per_step == pytest.approx(true.per_step, rel=0.01)
     assert fitted.per_token == pytest.approx(true.per_token, rel=0.01)
     assert fitted.per_cached_token == pytest.approx(true.per_cached_token, rel=0.05)
+    assert fitted.per_pair == pytest.approx(true.per_pair, rel=0.05)
 
 
 def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:

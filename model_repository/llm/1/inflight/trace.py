@@ -150,6 +150,7 @@ class Trace:
                 "tokens": plan.num_tokens,
                 "budget": self._token_budget,
                 "cached_tokens": plan.num_cached,
+                "attention_pairs": plan.num_pairs,
                 "padding_tokens": plan.padding,
                 "requests": tokens_by_request,
             }

@@ -28,7 +28,7 @@ def make_policy(
         return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
 
     def prefill_seconds(request: Request) -> float:
-        return times.predict(uncached(request), 0)
+        return times.prefill_seconds(uncached(request))
 
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "fcfs": Fcfs,
@@ -68,8 +68,8 @@ def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
     """Create the budget that `token_budget` names."""
     if config.token_budget == "adaptive":
         target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
-        return AdaptiveBudget(config.max_num_batched_tokens, target, times)
-    return FixedBudget(config.max_num_batched_tokens)
+        return AdaptiveBudget(target, times)
+    return FixedBudget()
 
 
 def check_levels(policy: str, levels: int) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from inflight.request import Request
 from inflight.scheduler.prefill_budget import PrefillBudget
+from inflight.scheduler.step_time import attention_pairs
 
 
 class Want(Enum):
@@ -96,6 +97,11 @@ class StepPlan:
     def num_cached(self) -> int:
         """Tokens computed before, whose keys and values the step reads."""
         return sum([scheduled.first for scheduled in self.scheduled])
+
+    @cached_property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key in attention."""
+        return sum([attention_pairs(scheduled.first, len(scheduled.token_ids)) for scheduled in self.scheduled])
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:

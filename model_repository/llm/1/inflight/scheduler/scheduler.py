@@ -15,6 +15,7 @@ from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
@@ -134,11 +135,8 @@ class Scheduler:
         self._make_room()
         self._preempt_for_next(now)
         scheduled = ScheduledRequest.decodes_of(self._ranked()) if self._batching.mixes else []
-        without_token = len(self.waiting) + len(self.running) - len(scheduled)
-        cached = sum([decode.first for decode in scheduled])
-        budget = self._budget.for_prompts(len(scheduled), cached, without_token)
-        budget = budget._replace(tokens=min(budget.tokens, self.token_budget - len(scheduled)))
-        scheduled += self._prompts(budget.tokens, now)
+        allowance = self._allowance(scheduled)
+        scheduled += self._prompts(allowance, now)
         num_decodes = 0
         if not scheduled and self.running:
             scheduled = ScheduledRequest.decodes_of(self._ranked())
@@ -153,7 +151,19 @@ class Scheduler:
             swapped_out=out,
             swapped_in=into,
             padding=padding,
-            prefill_budget=budget,
+            prefill_budget=allowance.budget,
+        )
+
+    def _allowance(self, decodes: Sequence[ScheduledRequest]) -> PrefillAllowance:
+        """Return what prompts may take of a step beside its decodes."""
+        present = len(self.waiting) + len(self.running)
+        known = self.waiting.num_tokens + sum([len(request.token_ids) for request in self.running.values()])
+        if present > self._max_running:
+            known, present = known * self._max_running // present, self._max_running
+        return self._budget.for_prompts(
+            self.token_budget - len(decodes),
+            Decodes(len(decodes), sum([decode.first for decode in decodes])),
+            Decodes(present, known),
         )
 
     def _ranked(self) -> list[Request]:
@@ -163,36 +173,37 @@ class Scheduler:
             running.sort(key=self.policy.rank)
         return running
 
-    def _prompts(self, budget: int, now: float) -> list[ScheduledRequest]:
+    def _prompts(self, allowance: PrefillAllowance, now: float) -> list[ScheduledRequest]:
         """Schedule running prompts and new requests. Prompts that the first new request outranks come last."""
         going = [request for request in self._ranked() if len(request.token_ids) - request.num_computed > 1]
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [request for request in going if newcomer is not None and self._outranks(newcomer, request)]
-        chunks = self._chunks([request for request in going if request not in later], budget)
-        left = budget - sum(chunk.num_tokens for chunk in chunks)
+        chunks = self._chunks([request for request in going if request not in later], allowance)
         partial = len(going) - sum(chunk.samples for chunk in chunks)
-        chunks += self._admit(left, partial, now, chunks)
-        left = budget - sum(chunk.num_tokens for chunk in chunks)
-        return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, left)
+        chunks += self._admit(allowance, partial, now, chunks)
+        return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, allowance)
 
-    def _chunks(self, requests: Sequence[Request], budget: int) -> list[ScheduledRequest]:
+    def _chunks(self, requests: Sequence[Request], allowance: PrefillAllowance) -> list[ScheduledRequest]:
         chunks: list[ScheduledRequest] = []
         for request in requests:
-            if budget <= 0 or (chunks and not self._batching.mixes and request.num_uncomputed > budget):
+            fits = allowance.fits(request.num_computed, request.num_uncomputed)
+            if not fits or (chunks and not self._batching.mixes and fits < request.num_uncomputed):
                 break  # Without chunked prefill, a prompt that is longer than any step gets steps of its own.
-            chunks.append(self._chunk(request, budget))
-            budget -= chunks[-1].num_tokens
+            chunks.append(self._chunk(request, allowance))
         return chunks
 
-    def _chunk(self, request: Request, budget: int) -> ScheduledRequest:
-        return ScheduledRequest.next_of(request, min(budget, self._max_chunk, request.num_uncomputed))
+    def _chunk(self, request: Request, allowance: PrefillAllowance) -> ScheduledRequest:
+        first = request.num_computed
+        tokens = allowance.fits(first, min(self._max_chunk, request.num_uncomputed))
+        allowance.take(first, tokens)
+        return ScheduledRequest.next_of(request, tokens)
 
     def _admit(
-        self, budget: int, partial: int, now: float, chunks: Sequence[ScheduledRequest]
+        self, allowance: PrefillAllowance, partial: int, now: float, chunks: Sequence[ScheduledRequest]
     ) -> list[ScheduledRequest]:
         admitted: list[ScheduledRequest] = []
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
-        while budget > 0 and len(self.running) < self._max_running and (request := self._batching.next(now)):
+        while allowance.fits(0, 1) and len(self.running) < self._max_running and (request := self._batching.next(now)):
             if self._preempted and not self._preempted_for(request):
                 break  # The free blocks are for running requests.
             hit = self.tables.lookup(request)
@@ -202,24 +213,26 @@ class Scheduler:
                 continue
             if not self._admission.allows(request, hit, self.running):
                 break
-            if not self._suits(request, hit, budget, partial, bool(chunks or admitted)):
+            if not self._suits(request, hit, allowance, partial, bool(chunks or admitted)):
                 break
             self._join(request, hit)
-            admitted.append(self._chunk(request, budget))
-            budget -= admitted[-1].num_tokens
+            admitted.append(self._chunk(request, allowance))
             partial += not admitted[-1].samples
             filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
         self.waiting.release_held()
         return admitted
 
-    def _suits(self, request: Request, hit: Sequence[int], budget: int, partial: int, has_others: bool) -> bool:
+    def _suits(
+        self, request: Request, hit: Sequence[int], allowance: PrefillAllowance, partial: int, has_others: bool
+    ) -> bool:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
         known = max(len(hit) * self.tables.block_size, request.num_swapped)
-        whole = len(request.token_ids) - known <= min(budget, self._max_chunk)
+        uncomputed = len(request.token_ids) - known
+        fits = allowance.fits(known, min(uncomputed, self._max_chunk))
         if not self._batching.mixes:
             # A prompt that is longer than any step gets steps of its own.
-            return whole or not has_others
-        return whole or partial < self._max_partial
+            return fits == uncomputed or not has_others
+        return fits == uncomputed or (fits > 0 and partial < self._max_partial)
 
     def _join(self, request: Request, hit: Sequence[int]) -> None:
         first_time = request.num_preemptions == 0
@@ -284,13 +297,13 @@ class Scheduler:
         if self.config.preemption_mode != "auto":
             return self.config.preemption_mode == "swap"
         copy_seconds = 2 * len(request.blocks) * self._swap_seconds_per_block
-        return copy_seconds < self.times.predict(request.num_computed, 0)
+        return copy_seconds < self.times.prefill_seconds(request.num_computed)
 
     # -- after the step ----------------------------------------------------------------------------------------------
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the duration of a step. Call this before `commit`."""
-        self.times.observe(plan.num_tokens, plan.num_cached, seconds)
+        self.times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
         self._batching.observe(plan, seconds)
 
     def fail_step(self, plan: StepPlan) -> list[Request]:

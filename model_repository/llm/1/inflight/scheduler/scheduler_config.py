@@ -85,8 +85,8 @@ class SchedulerConfig:
     tokens as keep the step within `target_itl_ms`, by the step-time model."""
 
     target_itl_ms: float | None = None
-    """Inter-token latency that the adaptive token budget aims at. Default: 1.75 times the latency without prompts,
-    and more while many requests wait."""
+    """Inter-token latency that the adaptive token budget aims at. Default: 2.7 times what the latency would be if all
+    present requests decoded and there were no prompts."""
 
     scheduler_delay_factor: float = 0.0
     """Admit no request that has waited less than this factor times the duration of the last step with prompts, so

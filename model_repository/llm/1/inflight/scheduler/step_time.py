@@ -2,19 +2,27 @@
 
 import math
 
+# Scaled features are about 1, which keeps the covariance well conditioned.
+_SCALE = (1.0, 1 / 256, 1 / 4096, 1 / 65536)
+_SIZE = len(_SCALE)
+
+
+def attention_pairs(first: int, tokens: int) -> int:
+    """Return how many (query, key) pairs attention computes for `tokens` tokens after the first `first` ones."""
+    return tokens * first + tokens * (tokens + 1) // 2
+
 
 class StepTimeModel:
-    """`seconds = a + b * tokens + c * cached tokens read`, fitted by recursive least squares with forgetting.
+    """`seconds = a + b * tokens + c * cached tokens read + d * pairs`, by recursive least squares with forgetting.
 
-    To first order, the time of a step is that of the kernel launches, the matrix products (per token) and the attention
-    (per key read). Sarathi-Serve (OSDI'24) profiles the same quantities. Old steps lose weight, so that the model
-    follows a machine that gets busier.
+    To first order, the time of a step is that of the kernel launches, the matrix products (per token), reading the keys
+    and values of earlier tokens, and the arithmetic of attention (per pair of query and key). Sarathi-Serve (OSDI'24)
+    profiles the same quantities. Pairs matter for long prompts only: a chunk reads the earlier keys once but pairs each
+    with all of its tokens. Old steps lose weight, so that the model follows a machine that gets busier.
     """
 
     # The newest 350 steps have half of the weight.
     _FORGETTING = 0.998
-    # Features are scaled to about 1, which keeps the covariance well conditioned.
-    _SCALE = (1.0, 1 / 256, 1 / 4096)
     _ENOUGH = 8
     # Forgetting makes the covariance grow where steps do not vary. Above this sum of variances it stops growing, or a
     # single unusual step could change the whole model.
@@ -22,8 +30,8 @@ class StepTimeModel:
 
     def __init__(self) -> None:
         self.num_steps = 0
-        self._weights = [0.0, 0.0, 0.0]
-        self._covariance = [[1e3 if i == j else 0.0 for j in range(3)] for i in range(3)]
+        self._weights = [0.0] * _SIZE
+        self._covariance = [[1e3 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
 
     @property
     def known(self) -> bool:
@@ -31,40 +39,55 @@ class StepTimeModel:
         return self.num_steps >= self._ENOUGH
 
     @property
-    def coefficients(self) -> tuple[float, float, float]:
-        """Seconds per step, per token and per cached token read. None is negative."""
-        a, b, c = (max(0.0, w * s) for w, s in zip(self._weights, self._SCALE, strict=True))
-        return a, b, c
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """Seconds per step, per token, per cached token read and per pair. None is negative."""
+        a, b, c, d = (max(0.0, w * s) for w, s in zip(self._weights, _SCALE, strict=True))
+        return a, b, c, d
 
-    def observe(self, tokens: int, cached: int, seconds: float) -> None:
-        """Learn from a step that computed `tokens` tokens and read the keys and values of `cached` earlier ones."""
-        x = [f * s for f, s in zip((1, tokens, cached), self._SCALE, strict=True)]
+    def observe(self, tokens: int, cached: int, pairs: int, seconds: float) -> None:
+        """Learn from a step.
+
+        It computed `tokens` tokens, read the keys and values of `cached` earlier ones, and had `pairs` pairs of a query
+        and a key in attention.
+        """
+        x = [f * s for f, s in zip((1, tokens, cached, pairs), _SCALE, strict=True)]
         px = [sum(p * v for p, v in zip(row, x, strict=True)) for row in self._covariance]
         scale = self._FORGETTING + sum(p * v for p, v in zip(px, x, strict=True))
         error = seconds - sum(w * v for w, v in zip(self._weights, x, strict=True))
         self._weights = [w + error * p / scale for w, p in zip(self._weights, px, strict=True)]
         grow = 1.0 if self._spread() > self._MAX_VARIANCE else 1 / self._FORGETTING
         self._covariance = [
-            [(self._covariance[i][j] - px[i] * px[j] / scale) * grow for j in range(3)] for i in range(3)
+            [(self._covariance[i][j] - px[i] * px[j] / scale) * grow for j in range(_SIZE)] for i in range(_SIZE)
         ]
         self.num_steps += 1
 
     def _spread(self) -> float:
-        return sum(self._covariance[i][i] for i in range(3))
+        return sum(self._covariance[i][i] for i in range(_SIZE))
 
-    def predict(self, tokens: int, cached: int) -> float:
-        """Return the predicted seconds of such a step, or 0 while too few steps have been observed."""
-        if not self.known:
-            return 0.0
-        a, b, c = self.coefficients
-        return a + b * tokens + c * cached
+    # Predictions are 0 while too few steps have been observed.
 
-    def tokens_within(self, seconds: float, cached: int) -> int | None:
-        """Return the maximum number of tokens of a step that reads `cached` tokens and takes at most `seconds`.
+    def decode_seconds(self, decodes: int, cached: int) -> float:
+        """Predict a step of decodes, which read `cached` cached tokens in all."""
+        a, b, c, d = self.coefficients if self.known else (0.0,) * _SIZE
+        return a + b * decodes + c * cached + d * (cached + decodes)
 
-        None if too few steps have been observed, or if the time does not depend on the number of tokens.
+    def prefill_seconds(self, tokens: int) -> float:
+        """Predict a step that computes a prompt of `tokens` tokens and nothing else."""
+        return (self.coefficients[0] if self.known else 0.0) + self.chunk_seconds(0, tokens)
+
+    def chunk_seconds(self, first: int, tokens: int) -> float:
+        """Predict how much longer a step takes with a chunk of `tokens` tokens after the first `first` ones."""
+        _, b, c, d = self.coefficients if self.known else (0.0,) * _SIZE
+        return b * tokens + c * first + d * attention_pairs(first, tokens)
+
+    def chunk_within(self, first: int, seconds: float) -> float:
+        """Return the number of tokens for which `chunk_seconds` is `seconds`, as a fraction and at least 0.
+
+        Infinity if too few steps have been observed, or if the time does not depend on the number of tokens.
         """
-        a, b, c = self.coefficients
-        if not self.known or b == 0.0:
-            return None
-        return max(0, math.floor((seconds - a - c * cached) / b))
+        _, b, c, d = self.coefficients
+        # b n + c first + d (n first + n (n + 1) / 2) = seconds, solved for n without cancellation.
+        linear, room = b + d * (first + 0.5), max(0.0, seconds - c * first)
+        if not self.known or linear == 0.0:
+            return math.inf
+        return 2 * room / (linear + math.sqrt(linear**2 + 2 * d * room))
