@@ -42,8 +42,8 @@ def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> N
 
 
 def test_what_was_asked_for_is_shipped() -> None:
-    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small", "uniform"
-    assert tuple(path.stem for path in SHIPPED) == names
+    names = "batch_summarising chat code_completion long_prompts mixed_slo noisy_neighbour shared_prefix small uniform"
+    assert [path.stem for path in SHIPPED] == names.split()
 
 
 def test_a_seed_decides_everything_and_another_brings_other_prompts() -> None:
