@@ -1,10 +1,11 @@
-"""Prompts of token ids, each exactly as long as the traffic specifies."""
+"""Requests as they are sent: prompts of token ids, each exactly as long as the traffic specifies, and the sampling."""
 
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
+from inflight_client import Sampling
 from load_tests.traffic import Arrival
 
 # All supported vocabularies have these ids. The ids of special tokens lie outside this range.
@@ -13,12 +14,35 @@ _FIRST_TOKEN, _LAST_TOKEN = 1_000, 20_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest(Arrival):
-    """A request with the data to generate its prompt."""
+    """A request with the data to generate its prompt, and how its tokens are chosen."""
 
     kind: str = ""
     """Name of its stream in the workload."""
     seed: int = 0
     """Seed of the tokens after the shared prefix."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+
+    @property
+    def chat(self) -> tuple[str, int] | None:
+        """The chat that this is a turn of. A turn's prompt is all prefix."""
+        return (self.kind, self.prefix) if 0 < self.prompt_tokens == self.prefix_tokens else None
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling parameters that leave nothing to a server's or a model's own defaults.
+
+        Greedy requests say it twice: llama.cpp has no shortcut for a temperature of 0, but a fast one for the likeliest
+        token alone.
+        """
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=0 if self.temperature else 1,
+            min_p=0.0,
+            repetition_penalty=1.0,
+        )
 
     def prompt(self) -> list[int]:
         """Return its `prompt_tokens` token ids. They are the same in every call.

@@ -86,10 +86,12 @@ class Workload:
 
     def _planned(self, name: str, rate: float, seconds: float, seed: int) -> list[PlannedRequest]:
         chance = np.random.default_rng([self._seed, seed, zlib.crc32(name.encode())])
-        arrivals = self._streams[name].draw(rate, seconds, int(chance.integers(2**62)))
+        stream = self._streams[name]
+        arrivals = stream.draw(rate, seconds, int(chance.integers(2**62)))
         seeds = chance.integers(2**62, size=len(arrivals)).tolist()
         return [
-            PlannedRequest(**asdict(arrival), kind=name, seed=own) for arrival, own in zip(arrivals, seeds, strict=True)
+            PlannedRequest(**asdict(arrival), kind=name, seed=own, temperature=stream.temperature, top_p=stream.top_p)
+            for arrival, own in zip(arrivals, seeds, strict=True)
         ]
 
 
