@@ -36,7 +36,12 @@ class Endpoint(Protocol):
 
 def sampling_of(request: PlannedRequest) -> Sampling:
     """A request as fields of our client's `Sampling`."""
-    sampling = Sampling(**request.sampling, max_tokens=request.output_tokens, ignore_eos=True, return_token_ids=True)
+    sampling: Sampling = {
+        **request.sampling,  # type: ignore[typeddict-item]
+        "max_tokens": request.output_tokens,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
     if request.tenant:
         sampling["tenant"] = request.tenant
     if request.priority:

@@ -30,7 +30,7 @@ from typing import Any
 from load_tests.compare.contenders import Contender, ours, peers, read_system, strategies
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
-from load_tests.loads import read_loads
+from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
 from load_tests.records import write_records
 from scripts.launch.environment import environment
@@ -47,9 +47,8 @@ def read_levels(text: str) -> list[int]:
     return [int(level) for level in levels]
 
 
-def chosen(options: argparse.Namespace) -> tuple[list[Contender], dict[str, str]]:
+def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], dict[str, str]]:
     """The servers that the options select, and why each of the others is absent."""
-    model = model_folder(options)
     systems = [ours(name, model, parameters) for name, parameters in options.system or []]
     if not options.peers:
         return systems or strategies(model), {}
@@ -73,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def report(options: argparse.Namespace) -> None:
     """Compare, print the table and write the records. Raises LauncherError or OSError."""
-    contenders, absent = chosen(options)
+    model = model_folder(options)
+    write_prompts_in_text(options.loads, model)
+    contenders, absent = chosen(options, model)
     rounds: dict[str, Any] = {"rounds": options.rounds, "seconds": options.seconds}
     levels = {users: compare(contenders, options.loads, users=users, **rounds) for users in options.users}
     print(f"{model_name(options)}, {options.rounds} rounds of {options.seconds:g} s\n")
