@@ -34,7 +34,7 @@ struct Memory {
 };
 
 // Seconds of the fastest of several rounds, in each of which all threads start together. `prepare` returns the work of a
-// thread.
+// thread, which takes the number of the round. Rounds of about a millisecond escape most of what else runs.
 template <class Prepare>
 double fastest_round(int threads, int rounds, Prepare prepare) {
   using Clock = std::chrono::steady_clock;
@@ -45,7 +45,7 @@ double fastest_round(int threads, int rounds, Prepare prepare) {
     for (int round = 0; round < rounds; ++round) {
       together.arrive_and_wait();
       const auto started = Clock::now();
-      work();
+      work(round);
       together.arrive_and_wait();
       if (times) fastest = std::min(fastest, std::chrono::duration<double>(Clock::now() - started).count());
     }
@@ -65,11 +65,14 @@ void keep(const Value& value) {
   asm volatile("" : : "m"(value));
 }
 
-void read(const Memory& memory) {
+// Rounds read one part after the other, so that no cache has a part when its turn comes again.
+constexpr int64_t PARTS = 16;
+
+void read(const char* start, int64_t bytes) {
   constexpr int SUMS = 8;
-  const Line* lines = reinterpret_cast<const Line*>(memory.start);
+  const Line* lines = reinterpret_cast<const Line*>(start);
   Line sums[SUMS] = {};
-  for (int64_t line = 0; line < memory.bytes / 64; line += SUMS)
+  for (int64_t line = 0; line < bytes / int64_t(sizeof(Line)); line += SUMS)
 #pragma GCC unroll 8
     for (int sum = 0; sum < SUMS; ++sum) sums[sum] ^= lines[line + sum];
   keep(sums);
@@ -167,20 +170,23 @@ class Products {
 
 extern "C" {
 
-// Bytes that all threads together read from memory in a second, each of them `bytes`.
+// Bytes that all threads together read from memory in a second. In a round each reads `bytes`, a multiple of 512.
 double bandwidth(int threads, int64_t bytes, int rounds) {
   const double seconds = fastest_round(threads, rounds, [bytes] {
-    return [memory = std::make_shared<Memory>(bytes)] { read(*memory); };
+    return [memory = std::make_shared<Memory>(PARTS * bytes), bytes](int round) {
+      read(memory->start + round % PARTS * bytes, bytes);
+    };
   });
   return threads * bytes / seconds;
 }
 
-// Operations in a second of all threads together, each of which computes `steps` steps of products. Negative if the
-// system does not permit these instructions.
-double products(int threads, int64_t steps, int rounds) {
+// Operations in a second of all threads together. In a round each computes `operations`. Negative if the system does not
+// permit these instructions.
+double products(int threads, int64_t operations, int rounds) {
   if (!ready()) return -1;
+  const int64_t steps = operations / OPERATIONS_OF_STEP;
   const double seconds = fastest_round(threads, rounds, [steps] {
-    return [products = std::make_shared<Products>(), steps] { products->compute(steps); };
+    return [products = std::make_shared<Products>(), steps](int) { products->compute(steps); };
   });
   return threads * steps * OPERATIONS_OF_STEP / seconds;
 }

@@ -21,9 +21,10 @@ from scripts.launch.shell import run
 
 SOURCE = Path(__file__).with_name("ceilings.cpp")
 LIBRARY = "ceilings.so"
-_ALL_BYTES, _MIN_BYTES = 2**30, 2**26
-_STEPS = 500_000
-_ROUNDS = 40
+# The work of a round, which takes about a millisecond. All threads read from sixteen times as many bytes.
+_BYTES, _MIN_BYTES_OF_THREAD, _MULTIPLE = 2**26, 2**22, 2**9
+_OPERATIONS_OF_THREAD = 400_000_000
+_ROUNDS = 200
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,11 @@ def ceilings() -> Ceilings:
     threads = torch.get_num_threads()
     for function in (library.bandwidth, library.products):
         function.argtypes, function.restype = [ctypes.c_int, ctypes.c_int64, ctypes.c_int], ctypes.c_double
-    products = library.products(threads, _STEPS, _ROUNDS)
+    products = library.products(threads, _OPERATIONS_OF_THREAD, _ROUNDS)
     if products < 0:
         raise LauncherError(f"the system does not permit {found[0]}")
-    return Ceilings(library.bandwidth(threads, max(_ALL_BYTES // threads, _MIN_BYTES), _ROUNDS), products, found[0])
+    bytes_of_thread = max(_BYTES // threads, _MIN_BYTES_OF_THREAD) // _MULTIPLE * _MULTIPLE
+    return Ceilings(library.bandwidth(threads, bytes_of_thread, _ROUNDS), products, found[0])
 
 
 def compiled(instruction_set: str) -> Path:
