@@ -96,10 +96,6 @@ def cases(workloads: Sequence[Workload], count: int) -> list[Case]:
 
 def bench(folder: Path, chosen: Sequence[Case]) -> list[Measurement]:
     """Measure one case after the other in every round, with a progress bar."""
-    from transformers.utils import logging
-
-    # The progress bars for loading weights would disturb this one.
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     results = [
         Measurement(case.workload.name, case.system.name, case.system.at_once, len(case.requests)) for case in chosen
     ]
@@ -122,10 +118,14 @@ def _at_least_one(text: str) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Measure, print the tables, write the requested files and return the exit status: 1 after a regression."""
+    from transformers.utils import logging
+
     from inflight import EngineConfig
     from load_tests.bench.engine_step import SETTINGS
     from load_tests.bench.step_breakdown import shares_of_products
 
+    # The progress bars for loading weights would disturb ours.
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = model_folder(options)
     write_prompts_in_text(options.loads, folder)
     # Download Triton now, not during the measurement.
