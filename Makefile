@@ -10,6 +10,7 @@ bin := $(VENV)/bin
 installed := $(VENV)/.installed
 interpreter := $(VENV)/.interpreter
 docs_tools := $(VENV)/.docs
+model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
 	precision experiments docs test test-engine check clean
@@ -22,9 +23,12 @@ help:
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
 	@echo "make sweep    measure how much load a server carries; writes a report to results/ in 15 minutes; variable: SWEEP (flags)"
-	@echo "make compare  compare settings and servers under one workload; variable: COMPARE (flags, such as --help)"
-	@echo "make bench    measure tokens per second of the engine, alone and behind Triton, and of transformers; compare with the committed ratios; takes minutes"
-	@echo "make bench-step   measure where a step's time goes on the CPU, and the gain from each optimisation, kernel and instruction set"
+	@echo "make compare  compare settings and servers under the same loads; variables: MODEL or SHAPE, COMPARE (flags, such as --help)"
+	@echo "make bench    measure tokens per second of the engine, alone and behind Triton, and of transformers, under several loads;"
+	@echo "              compare with the committed ratios; takes minutes; variables: MODEL or SHAPE, BENCH (flags, such as --help)"
+	@echo "make bench-step   measure where a step's time goes on the CPU, and the gain from each optimisation, kernel and instruction set;"
+	@echo "              variables: MODEL or SHAPE, STEP (flags, such as --help)"
+	@echo "              for the three above: MODEL is a folder, SHAPE a well-known shape, such as llama-1b, which gets random weights"
 	@echo "make bench-mixed  measure how evenly tokens arrive while long prompts are computed"
 	@echo "make precision    measure the effect of bfloat16 and int8: perplexity, divergence, agreement with transformers"
 	@echo "make peers    install vLLM and llama.cpp for make compare COMPARE=--peers"
@@ -62,13 +66,13 @@ sweep: $(installed)
 	@$(bin)/python -m load_tests.capacity $(SWEEP)
 
 compare: $(installed)
-	@$(bin)/python -m load_tests.compare $(COMPARE)
+	@$(bin)/python -m load_tests.compare $(model) $(COMPARE)
 
 bench: $(installed)
-	@$(bin)/python -m load_tests.bench --json results/bench.json $(BENCH)
+	@$(bin)/python -m load_tests.bench --json results/bench.json $(model) $(BENCH)
 
 bench-step: $(installed)
-	@$(bin)/python -m load_tests.bench.step_breakdown
+	@$(bin)/python -m load_tests.bench.step_breakdown $(model) $(STEP)
 
 bench-mixed: $(installed)
 	@$(bin)/python -m load_tests.bench.mixed

@@ -1,8 +1,8 @@
 """Clients for the servers under load: Inflight over gRPC and HTTP, and all servers with OpenAI's protocol."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
@@ -10,6 +10,7 @@ import aiohttp
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Sampling, Timeouts
 from load_tests.failures import failing
 from load_tests.openai_stream import TokenCounts, completion_body, refusal
+from load_tests.prompts import PlannedRequest
 
 ANSWER_SECONDS = 300.0
 """A request without a complete answer after this time has failed."""
@@ -22,28 +23,31 @@ class Endpoint(Protocol):
     def name(self) -> str:
         """Its name in reports."""
 
-    def ask(
-        self, prompt: Sequence[int], max_tokens: int, *, tenant: str, priority: int, target_ttft: float | None
-    ) -> AsyncIterator[int]:
-        """Send a prompt of token ids and yield the number of new tokens in each piece of the answer as it comes.
+    def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
+        """Send a request and its prompt of token ids. Yield the number of new tokens in each piece of the answer.
 
-        An end-of-sequence token does not end the answer, so that it has `max_tokens` tokens. An empty `tenant` and a
-        `priority` of 0 are not sent. `target_ttft` is in seconds.
+        An end-of-sequence token does not end the answer, so that it has `output_tokens` tokens. An empty `tenant` and a
+        `priority` of 0 are not sent.
 
         Raises:
             RequestFailed: for whatever reason.
         """
 
 
-def sampling_of(max_tokens: int, tenant: str, priority: int, target_ttft: float | None) -> Sampling:
-    """The arguments of `Endpoint.ask` as fields of our client's `Sampling`."""
-    sampling = Sampling(max_tokens=max_tokens, ignore_eos=True, temperature=0.0, return_token_ids=True)
-    if tenant:
-        sampling["tenant"] = tenant
-    if priority:
-        sampling["priority"] = priority
-    if target_ttft is not None:
-        sampling["target_ttft_ms"] = max(1, round(1000 * target_ttft))
+def sampling_of(request: PlannedRequest) -> Sampling:
+    """A request as fields of our client's `Sampling`."""
+    sampling: Sampling = {
+        **request.sampling,  # type: ignore[typeddict-item]
+        "max_tokens": request.output_tokens,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    if request.tenant:
+        sampling["tenant"] = request.tenant
+    if request.priority:
+        sampling["priority"] = request.priority
+    if request.target_ttft is not None:
+        sampling["target_ttft_ms"] = max(1, round(1000 * request.target_ttft))
     return sampling
 
 
@@ -54,13 +58,10 @@ class TritonEndpoint:
     name: str
     client: AsyncClient
 
-    async def ask(
-        self, prompt: Sequence[int], max_tokens: int, *, tenant: str, priority: int, target_ttft: float | None
-    ) -> AsyncIterator[int]:
+    async def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
         """See `Endpoint`."""
-        sampling = sampling_of(max_tokens, tenant, priority, target_ttft)
         with failing(InflightError):
-            async with self.client.stream(prompt, **sampling) as chunks:
+            async with self.client.stream(prompt, **sampling_of(request)) as chunks:
                 async for chunk in chunks:
                     if chunk.token_ids:
                         yield len(chunk.token_ids)
@@ -94,14 +95,10 @@ class OpenAIEndpoint:
     """The URL before /v1."""
     model: str
     session: aiohttp.ClientSession
-    extra: Mapping[str, object] = field(default_factory=dict)
-    """Fields of the body that this server needs in addition to ours or instead of them."""
 
-    async def ask(
-        self, prompt: Sequence[int], max_tokens: int, *, tenant: str, priority: int, target_ttft: float | None
-    ) -> AsyncIterator[int]:
+    async def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
         """See `Endpoint`. The protocol has no `target_ttft`."""
-        body = {**completion_body(self.model, prompt, max_tokens, tenant, priority), **self.extra}
+        body = completion_body(self.model, request, prompt)
         with failing(aiohttp.ClientError, TimeoutError):
             async with self.session.post(f"{self.url}/v1/completions", json=body) as response:
                 if response.status != 200:
@@ -114,12 +111,10 @@ class OpenAIEndpoint:
 
 
 @asynccontextmanager
-async def openai_endpoint(
-    url: str, model: str = "llm", extra: Mapping[str, object] | None = None
-) -> AsyncIterator[Endpoint]:
-    """A server, given its URL, such as http://127.0.0.1:9000. `extra` are additional fields of the body."""
+async def openai_endpoint(url: str, model: str = "llm") -> AsyncIterator[Endpoint]:
+    """A server, given its URL, such as http://127.0.0.1:9000."""
     # A server closes connections that are idle for a while. A request sent on one at that moment fails.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(ANSWER_SECONDS)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        yield OpenAIEndpoint(f"OpenAI {url}", url.rstrip("/"), model, session, extra or {})
+        yield OpenAIEndpoint(f"OpenAI {url}", url.rstrip("/"), model, session)

@@ -4,6 +4,7 @@ loop)."""
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -57,6 +58,7 @@ async def closed_loop(
     drain: float = DRAIN_SECONDS,
 ) -> Run:
     """Let users send one request after another, in the order of `requests`. The times of the requests are ignored.
+    All turns of a chat come from one user.
 
     A user whose request failed pauses for `PAUSE_AFTER_FAILURE`. `advance` is called whenever a request has ended.
 
@@ -69,20 +71,42 @@ async def closed_loop(
     if seconds is None and count is None:
         raise ValueError("closed_loop needs seconds, count or both")
     observer = _Observer(endpoint, advance)
-    waiting = islice(requests, count)
+    hand_out = _HandOut(islice(requests, count), users)
 
-    async def user() -> None:
+    async def user(number: int) -> None:
         while seconds is None or observer.now() < seconds:
-            if (request := next(waiting, None)) is None:
+            if (request := hand_out.next_for(number)) is None:
                 break
             prompt = request.prompt()
             if not await observer.ask(request, prompt, None):
                 await asyncio.sleep(PAUSE_AFTER_FAILURE)
 
     async with _until(None if seconds is None else seconds + drain) as group:
-        for _ in range(users):
-            group.create_task(user())
+        for number in range(users):
+            group.create_task(user(number))
     return observer.run()
+
+
+class _HandOut:
+    """Hands out requests to the users of a closed loop.
+
+    The user who gets the first turn of a chat gets all of its turns, because nobody sends a turn before the answer to
+    the one before.
+    """
+
+    def __init__(self, requests: Iterator[PlannedRequest], users: int) -> None:
+        self._requests = requests
+        self._queues: list[deque[PlannedRequest]] = [deque() for _ in range(users)]
+        self._owners: dict[tuple[str, int], int] = {}
+
+    def next_for(self, user: int) -> PlannedRequest | None:
+        """The next request of a user. None if there are no more."""
+        while not self._queues[user]:
+            if (request := next(self._requests, None)) is None:
+                return None
+            owner = user if request.chat is None else self._owners.setdefault(request.chat, user)
+            self._queues[owner].append(request)
+        return self._queues[user].popleft()
 
 
 @contextlib.asynccontextmanager
@@ -143,15 +167,8 @@ class _Observer:
         sent = self.now()
         seen = _Observation(request, sent if scheduled is None else scheduled, sent)
         self._observations.append(seen)
-        pieces = self._endpoint.ask(
-            prompt,
-            request.output_tokens,
-            tenant=request.tenant,
-            priority=request.priority,
-            target_ttft=request.target_ttft,
-        )
         try:
-            async for tokens in pieces:
+            async for tokens in self._endpoint.ask(request, prompt):
                 seen.times.append(self.now())
                 seen.tokens += tokens
             seen.error = None if seen.tokens == request.output_tokens else WRONG_LENGTH

@@ -7,28 +7,26 @@ from collections.abc import Sequence
 from httpx_sse._decoders import SSEDecoder
 
 from load_tests.failures import RequestFailed
+from load_tests.prompts import PlannedRequest
 
 _SHOWN_CHARACTERS = 500
 
 
-def completion_body(
-    model: str, prompt: Sequence[int], max_tokens: int, tenant: str, priority: int
-) -> dict[str, object]:
-    """The body that asks for a streamed answer of `max_tokens` tokens. An empty `tenant` and a `priority` of 0 are left
-    out."""
+def completion_body(model: str, request: PlannedRequest, prompt: Sequence[int]) -> dict[str, object]:
+    """The body that asks for a streamed answer to a prompt. An empty `tenant` and a `priority` of 0 are left out."""
     body: dict[str, object] = {
         "model": model,
         "prompt": list(prompt),
-        "max_tokens": max_tokens,
-        "temperature": 0.0,
+        "max_tokens": request.output_tokens,
+        **request.sampling,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if tenant:
-        body["user"] = tenant
-    if priority:
-        body["priority"] = priority
+    if request.tenant:
+        body["user"] = request.tenant
+    if request.priority:
+        body["priority"] = request.priority
     return body
 
 

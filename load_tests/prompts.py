@@ -1,7 +1,9 @@
-"""Prompts of token ids, each exactly as long as the traffic specifies."""
+"""Requests as they are sent: prompts of token ids, each exactly as long as the traffic specifies, and the sampling."""
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,25 +15,53 @@ _FIRST_TOKEN, _LAST_TOKEN = 1_000, 20_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest(Arrival):
-    """A request with the data to generate its prompt."""
+    """A request with the data to generate its prompt, and how its tokens are chosen."""
 
     kind: str = ""
     """Name of its stream in the workload."""
     seed: int = 0
     """Seed of the tokens after the shared prefix."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    text: Sequence[int] = field(default=(), repr=False, compare=False)
+    """Token ids of a long text, from which the prompt is cut. Empty: it consists of random ids."""
+
+    @property
+    def chat(self) -> tuple[str, int] | None:
+        """The chat that this is a turn of. A turn's prompt is all prefix."""
+        return (self.kind, self.prefix) if 0 < self.prompt_tokens == self.prefix_tokens else None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Sampling parameters that leave nothing to a server's or a model's own defaults.
+
+        Greedy requests say it twice: llama.cpp has no shortcut for a temperature of 0, but a fast one for the likeliest
+        token alone.
+        """
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": 0 if self.temperature else 1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
 
     def prompt(self) -> list[int]:
         """Return its `prompt_tokens` token ids. They are the same in every call.
 
         All requests with the same kind and prefix share the first `prefix_tokens` ids. The prompt of a chat turn is all
-        prefix, so it starts with the whole prompt of the turn before. Random tokens stand for the answers in between.
+        prefix, so it starts with the whole prompt of the turn before. Other tokens stand for the answers in between.
         """
-        prefix = _tokens(self.prefix_tokens, zlib.crc32(self.kind.encode()), self.prefix)
-        own = _tokens(self.prompt_tokens - self.prefix_tokens, self.seed)
+        prefix = self._tokens(self.prefix_tokens, zlib.crc32(self.kind.encode()), self.prefix)
+        own = self._tokens(self.prompt_tokens - self.prefix_tokens, self.seed)
         return prefix + own
 
-
-def _tokens(count: int, *seed: int) -> list[int]:
-    # With the same seed, a longer draw starts with the tokens of a shorter one.
-    ids: list[int] = np.random.default_rng(seed).integers(_FIRST_TOKEN, _LAST_TOKEN, count).tolist()
-    return ids
+    def _tokens(self, count: int, *seed: int) -> list[int]:
+        # With the same seed, a longer draw starts with the tokens of a shorter one.
+        chance = np.random.default_rng(seed)
+        if self.text:
+            start, length = int(chance.integers(len(self.text))), len(self.text)
+            return [self.text[position % length] for position in range(start, start + count)]
+        ids: list[int] = chance.integers(_FIRST_TOKEN, _LAST_TOKEN, count).tolist()
+        return ids

@@ -2,7 +2,7 @@
 
 import heapq
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -60,6 +60,8 @@ class Workload:
         self.name = name
         self.about = file.about
         self.slo = Slo(file.slo.ttft, file.slo.itl)
+        self.text: Sequence[int] = ()
+        """Token ids of a long text, from which prompts are cut. Empty: they consist of random ids."""
         self._seed = file.seed
         self._streams = file.streams
 
@@ -86,10 +88,17 @@ class Workload:
 
     def _planned(self, name: str, rate: float, seconds: float, seed: int) -> list[PlannedRequest]:
         chance = np.random.default_rng([self._seed, seed, zlib.crc32(name.encode())])
-        arrivals = self._streams[name].draw(rate, seconds, int(chance.integers(2**62)))
+        stream = self._streams[name]
+        arrivals = stream.draw(rate, seconds, int(chance.integers(2**62)))
         seeds = chance.integers(2**62, size=len(arrivals)).tolist()
+        same: dict[str, Any] = {
+            "kind": name,
+            "temperature": stream.temperature,
+            "top_p": stream.top_p,
+            "text": self.text,
+        }
         return [
-            PlannedRequest(**asdict(arrival), kind=name, seed=own) for arrival, own in zip(arrivals, seeds, strict=True)
+            PlannedRequest(**asdict(arrival), **same, seed=own) for arrival, own in zip(arrivals, seeds, strict=True)
         ]
 
 

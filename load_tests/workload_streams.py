@@ -53,6 +53,9 @@ class StreamField(Strict):
     """1 is the highest priority. 0: no priority is sent."""
     target_ttft: PositiveFloat | None = None
     """Seconds."""
+    temperature: NonNegativeFloat = 0.0
+    """0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class DrawnStream(StreamField):

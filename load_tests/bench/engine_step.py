@@ -1,13 +1,12 @@
 """A step of the engine without scheduler and server, for measurements.
 
-A step prepares a batch, runs the model and samples greedily, with the default model in bfloat16. A batch is either a
-number of decodes, which are rows of one new token after 128 to 192 cached tokens, or one whole prompt. Times are
-medians over steps. The steps that are compared alternate.
+A step prepares a batch, runs the model and samples. A batch is either a number of decodes, which are rows of one new
+token after some cached tokens, or one whole prompt. Times are medians over steps, and compared steps alternate.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ import torch
 from inflight import SamplingParams
 from inflight.kv_cache.block_table_array import tables_of
 from inflight.model.batch_arrays import BatchArrays
-from inflight.model.cpu.packed_linear import PackedLinear
+from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears
 from inflight.model.forward import ForwardPass
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
@@ -28,7 +27,13 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 DECODES = (1, 8, 32, 64)
 PROMPTS = (32, 128, 512)
-CONTEXTS = (128, 192)
+CONTEXT, SPREAD = 192, 64
+"""Cached tokens of the row that has most of them, and how many the others have less at most."""
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = {
+    "temperature 1": SamplingParams(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0),
+    "top_p 0.95": SamplingParams(temperature=1.0, top_p=0.95, top_k=0, min_p=0.0),
+}
 BLOCK_SIZE = 16
 SETTINGS: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "block_size": BLOCK_SIZE}
 ROUNDS = 15
@@ -45,21 +50,28 @@ class Work:
     name: str
     rows: Sequence[tuple[int, int]]
     """Number of cached and of new tokens in each row."""
+    params: SamplingParams = GREEDY
 
     @property
     def num_tokens(self) -> int:
         return sum(new for _, new in self.rows)
 
 
-def works() -> list[Work]:
-    """All batches."""
-    return [decodes(n) for n in DECODES] + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
+def works(context: int = CONTEXT) -> list[Work]:
+    """All greedy batches. Decodes have up to `context` cached tokens."""
+    return [decodes(n, context) for n in DECODES] + [Work(f"a prompt of {n}", [(0, n)]) for n in PROMPTS]
 
 
-def decodes(rows: int) -> Work:
-    """A batch of `rows` decodes."""
-    first, last = CONTEXTS
-    return Work(f"{rows} decodes", [(first + (last - first) * i // rows, 1) for i in range(rows)])
+def sampled_works(context: int = CONTEXT) -> list[Work]:
+    """The largest batch of decodes with sampling."""
+    work = decodes(DECODES[-1], context)
+    return [replace(work, name=f"{work.name}, {name}", params=params) for name, params in SAMPLED.items()]
+
+
+def decodes(rows: int, context: int = CONTEXT) -> Work:
+    """A batch of `rows` decodes with up to `context` cached tokens."""
+    first = context - SPREAD
+    return Work(f"{rows} decodes", [(first + SPREAD * i // rows, 1) for i in range(rows)])
 
 
 def plan_of(work: Work) -> StepPlan:
@@ -68,7 +80,7 @@ def plan_of(work: Work) -> StepPlan:
     shares, tables = [], []
     for number, (cached, new) in enumerate(work.rows):
         tokens = [(31 * number + 7 * position) % 30_000 + 100 for position in range(cached + new)]
-        request = Request(str(number), tokens, SamplingParams(temperature=0.0), max_tokens=1, seed=0)
+        request = Request(str(number), tokens, work.params, max_tokens=1, seed=number)
         request.num_computed = cached
         tables.append([next(free) for _ in range(-(-(cached + new) // BLOCK_SIZE))])
         shares.append(ScheduledRequest.next_of(request, new))
@@ -94,21 +106,29 @@ def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
     return step
 
 
-def floor_of(model: LoadedModel, work: Work) -> Step:
+def products_of(model: LoadedModel, work: Work) -> Step:
     """Only the matrix products of a step. The head computes the sampled rows."""
     module: Any = model.module
-    groups = {id(m.group): m.group.packed for m in module.modules() if isinstance(m, PackedLinear)}
-    head = module.get_output_embeddings().group.packed
-    inputs = {
-        id(packed): torch.randn(len(work.rows) if packed is head else work.num_tokens, 2 * packed.shape[1]).bfloat16()
-        for packed in groups.values()
-    }
+    head = module.get_output_embeddings().group
+    calls: list[Step] = []
+    for group in packed_linears(model):
+        x = torch.randn(len(work.rows) if group is head else work.num_tokens, 2 * group.packed.shape[1]).bfloat16()
+        if group.scales is None:
+            calls.append(partial(torch.ops.inflight.linear, x, group.packed))
+        else:
+            calls.append(partial(torch.ops.inflight.linear_int8, x, group.packed, group.scales))
 
     def products() -> None:
-        for packed in groups.values():
-            torch.ops.inflight.linear(inputs[id(packed)], packed)
+        for call in calls:
+            call()
 
     return products
+
+
+def packed_linears(model: LoadedModel) -> list[PackedLinears]:
+    """The packed weights of the model's linear layers, each once."""
+    found = {id(layer.group): layer.group for layer in model.module.modules() if isinstance(layer, PackedLinear)}
+    return list(found.values())
 
 
 def alternating(steps: Sequence[Step]) -> list[float]:

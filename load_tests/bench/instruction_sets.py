@@ -7,46 +7,45 @@ processes alternate.
 import contextlib
 import itertools
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 from tqdm import tqdm
 
+from inflight import EngineConfig
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
-from load_tests.bench.engine_step import SETTINGS, Step, alternating_medians, seconds_of, step_of, works
+from load_tests.bench.engine_step import Step, Work, alternating_medians, seconds_of, step_of
 
 _steps: list[Step] = []
 
 
-def instruction_sets_table(folder: Path) -> Iterator[str]:
+def instruction_sets_table(config: EngineConfig, works: Sequence[Work]) -> Iterator[str]:
     """Lines of the table of instruction sets. None if this CPU has only one."""
     names = instruction_sets()[::-1]
     if len(names) < 2:
         return
     with contextlib.ExitStack() as stack:
-        processes = [stack.enter_context(_process(name, folder)) for name in names]
+        processes = [stack.enter_context(_process(name, config, works)) for name in names]
         yield f"| Step, ms | {' | '.join(names)} | Gain of each |"
         yield f"|---|{'---:|' * len(names)}---:|"
-        for number, work in enumerate(tqdm(works(), desc="what each instruction set brings")):
+        for number, work in enumerate(tqdm(works, desc="what each instruction set brings")):
             times = alternating_medians([partial(_seconds, process, number) for process in processes])
             gains = ", ".join(f"{before / after:.2f}" for before, after in itertools.pairwise(times))
             yield f"| {work.name} | {' | '.join(f'{each:.1f}' for each in times)} | {gains} |"
 
 
-def _process(name: str, folder: Path) -> ProcessPoolExecutor:
+def _process(name: str, config: EngineConfig, works: Sequence[Work]) -> ProcessPoolExecutor:
     spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=spawn, initializer=_load, initargs=(name, folder))
+    return ProcessPoolExecutor(1, mp_context=spawn, initializer=_load, initargs=(name, config, works))
 
 
-def _load(newest: str, folder: Path) -> None:
-    from inflight import EngineConfig
+def _load(newest: str, config: EngineConfig, works: Sequence[Work]) -> None:
     from inflight.model.loading.loader import load_model
 
     as_if_newest(newest)
-    model = load_model(EngineConfig(str(folder), **SETTINGS))
-    _steps.extend(step_of(model, model.forward, work) for work in works())
+    model = load_model(config)
+    _steps.extend(step_of(model, model.forward, work) for work in works)
 
 
 def as_if_newest(newest: str) -> None:

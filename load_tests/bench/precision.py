@@ -26,10 +26,10 @@ from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from load_tests.pages import tokens_of_pages
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 
-PAGES = Path(__file__).parents[2] / "docs"
 WINDOW, WINDOWS = 256, 32
 PROMPT_TOKENS, ANSWER_TOKENS = 64, 96
 SPEED_AT = (1, 8, 32)
@@ -47,8 +47,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def windows(tokenizer: Any) -> list[list[int]]:
     """The text as lists of tokens."""
-    text = "\n".join(page.read_text() for page in sorted(PAGES.rglob("*.md")))
-    tokens: list[int] = tokenizer(text)["input_ids"]
+    tokens = tokens_of_pages(tokenizer)
     return [tokens[start : start + WINDOW] for start in range(0, WINDOW * WINDOWS, WINDOW)]
 
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 HEADER = (
+    "Load",
     "System",
     "Requests at once",
     "Requests measured",
@@ -19,6 +20,7 @@ HEADER = (
     "Others' CPU share",
 )
 UNKNOWN = "-"
+ONE_BY_ONE = ("transformers `generate`", 1)
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Measurement:
-    """All rounds of one system."""
+    """All rounds of one system under one load."""
 
+    load: str
     system: str
     at_once: int
     requests: int
@@ -84,19 +87,22 @@ class Measurement:
 
 
 def table(results: Sequence[Measurement]) -> str:
-    """Return a Markdown table; ratios are to the first result."""
-    rows = [HEADER, ("---", *["---:"] * (len(HEADER) - 1)), *(_row(result, results[0]) for result in results)]
+    """Return a Markdown table; ratios are to `ONE_BY_ONE` under the same load."""
+    one_by_one = {each.load: each.tokens_per_second for each in results if (each.system, each.at_once) == ONE_BY_ONE}
+    rows = [HEADER, ("---", "---", *["---:"] * (len(HEADER) - 2))]
+    rows += [_row(result, one_by_one.get(result.load)) for result in results]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(result: Measurement, one_by_one: Measurement) -> tuple[str, ...]:
+def _row(result: Measurement, one_by_one: float | None) -> tuple[str, ...]:
     return (
+        result.load,
         result.system,
         str(result.at_once),
         str(result.requests),
         f"{result.tokens_per_second:.1f}",
         ", ".join(f"{each.tokens_per_second:.1f}" for each in result.rounds),
-        f"{result.tokens_per_second / one_by_one.tokens_per_second:.1f}",
+        _or_unknown(one_by_one and result.tokens_per_second / one_by_one, ".1f"),
         _or_unknown(result.step_milliseconds, ".1f"),
         _or_unknown(result.batch_use, ".0%"),
         _or_unknown(result.first_token_milliseconds, ".0f"),

@@ -1,33 +1,56 @@
 """The requests of the benchmarks: random, but the same in every run."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
+from load_tests.loads import GREEDY
 from load_tests.prompts import PlannedRequest
 from load_tests.records import Run
-from load_tests.workload import WORKLOADS, read_workload
+from load_tests.workload import WORKLOADS, Workload, read_workload
 
-WORKLOAD = WORKLOADS / "uniform.yaml"
 # A seed of its own, so that the warm-up does not put the measured prompts into the prefix cache.
 WARM_UP_SEED = 1_000_000
 WARM_UP_TOKENS = 8
 
 
-def bench_requests(count: int, seed: int = 0) -> list[PlannedRequest]:
-    """Return `count` requests. The same seed gives the same requests, another seed gives other prompts."""
-    return list(islice(read_workload(WORKLOAD).requests(seed), count))
+def bench_requests(count: int, seed: int = 0, workload: Workload | None = None) -> list[PlannedRequest]:
+    """Return `count` requests of a workload, or of the greedy one.
+
+    The same seed gives the same requests, another seed gives other prompts.
+    """
+    chosen = read_workload(WORKLOADS / f"{GREEDY}.yaml") if workload is None else workload
+    return list(islice(chosen.requests(seed), count))
 
 
-def warm_up_requests(count: int) -> list[PlannedRequest]:
-    """Return `count` requests with short answers. No measurement uses their prompts."""
-    requests = bench_requests(count, WARM_UP_SEED)
+def warm_up_requests(count: int, workload: Workload | None = None) -> list[PlannedRequest]:
+    """Return `count` requests with short answers. No measurement uses their prompts, except for shared prefixes."""
+    requests = bench_requests(count, WARM_UP_SEED, workload)
     return [replace(request, output_tokens=WARM_UP_TOKENS, max_tokens=WARM_UP_TOKENS) for request in requests]
 
 
 def useful_tokens(requests: Sequence[PlannedRequest]) -> int:
     """Return how many tokens the requests ask for."""
     return sum(request.output_tokens for request in requests)
+
+
+def turns(requests: Sequence[PlannedRequest]) -> list[list[PlannedRequest]]:
+    """Group the requests by what can be sent at once: the first turns of all chats, then their second turns, and so on.
+
+    A request that is no turn of a chat counts as a first one.
+    """
+    groups: list[list[PlannedRequest]] = []
+    seen: Counter[tuple[str, int]] = Counter()
+    for request in requests:
+        turn = 0
+        if request.chat is not None:
+            turn = seen[request.chat]
+            seen[request.chat] += 1
+        if turn == len(groups):
+            groups.append([])
+        groups[turn].append(request)
+    return groups
 
 
 def static_batches(requests: Sequence[PlannedRequest], size: int) -> list[Sequence[PlannedRequest]]:

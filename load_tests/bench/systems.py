@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from load_tests.bench.report import Observed
-from load_tests.bench.requests import batch_steps, check_complete, check_length, static_batches
+from load_tests.bench.requests import batch_steps, check_complete, check_length, static_batches, turns
 from load_tests.endpoints import ANSWER_SECONDS, grpc_endpoint
 from load_tests.generator import closed_loop
 from load_tests.prompts import PlannedRequest
@@ -113,11 +113,12 @@ def inflight_engine(folder: Path, at_once: int, *, kernels: bool = True) -> Iter
 
     def serve(requests: Sequence[PlannedRequest], advance: Advance) -> Observed:
         before = engine.stats()
-        params = [SamplingParams(max_tokens=r.output_tokens, ignore_eos=True, temperature=0.0) for r in requests]
-        outputs = engine.generate([request.prompt() for request in requests], params)
-        for request, output in zip(requests, outputs, strict=True):
-            check_length(request.output_tokens, len(output.token_ids))
-            advance(1)
+        for group in turns(requests):
+            params = [SamplingParams(**r.sampling, max_tokens=r.output_tokens, ignore_eos=True) for r in group]
+            outputs = engine.generate([request.prompt() for request in group], params)
+            for request, output in zip(group, outputs, strict=True):
+                check_length(request.output_tokens, len(output.token_ids))
+                advance(1)
         after = engine.stats()
         return Observed(after.steps - before.steps, after.step_seconds - before.step_seconds)
 

@@ -1,9 +1,13 @@
-"""`make compare`: compare servers and settings under one workload in one run.
+"""`make compare`: compare servers and settings under the same loads in one run.
 
-For each number of users, all servers are started. Then they alternate for the given number of rounds. While one server
-runs, the others are paused (SIGSTOP), so that other work on the machine affects all servers alike. In a round all
-servers get the same requests; every round has new requests. Users are closed loops. Ratios are relative to the first
-server.
+For each number of users, all servers are started. Then they alternate for the given number of rounds, under one load
+after the other. While one server runs, the others are paused (SIGSTOP), so that other work on the machine affects all
+servers alike. In a round all servers get the same requests; every round has new requests. Users are closed loops.
+Ratios are relative to the first server.
+
+A load is a workload file, of which load_tests/workloads has several. `--loads all` stands for those of the benchmarks:
+greedy,temperature,top_p,short,long,shared_prefix,chat_turns. Every server gets the same sampling parameters, with all
+other filters off, and ignores the end-of-sequence token.
 
 Without --system, our batching strategies are compared. --system compares settings of our server: it takes a name and
 the parameters that differ from config.pbtxt:
@@ -11,21 +15,24 @@ the parameters that differ from config.pbtxt:
     --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'
 
 The option --peers compares our server with transformers (static and continuous batching behind a small server) and with
-vLLM and llama.cpp, if `make peers` has installed them. The report names the absent ones. All servers have the same
-weights in bfloat16 and a slot for each user. transformers and vLLM compute in float32 on processors on which torch has
-no fast bfloat16 matrix products. The option --users 1,8,32,64 shows how the servers scale.
+vLLM and llama.cpp, if `make peers` has installed them and they support the model. The report names the absent ones and
+says why. All servers have the same weights in bfloat16 and a slot for each user. transformers and vLLM compute in
+float32 on processors on which torch has no fast bfloat16 matrix products. The option --users 1,8,32,64 shows how the
+servers scale.
 """
 
 import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from load_tests.compare.contenders import Contender, ours, peers, read_contender, strategies
+from load_tests.compare.contenders import Contender, ours, peers, read_system, strategies
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
+from load_tests.loads import read_loads, write_prompts_in_text
+from load_tests.model_options import add_model_options, model_folder, model_name
 from load_tests.records import write_records
-from load_tests.workload import WORKLOADS, WorkloadError, read_workload
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
 from scripts.peers import vllm
@@ -40,20 +47,22 @@ def read_levels(text: str) -> list[int]:
     return [int(level) for level in levels]
 
 
-def chosen(options: argparse.Namespace) -> tuple[list[Contender], list[str]]:
-    """The servers that the options select, and the names of those that are not installed."""
+def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], dict[str, str]]:
+    """The servers that the options select, and why each of the others is absent."""
+    systems = [ours(name, model, parameters) for name, parameters in options.system or []]
     if not options.peers:
-        return options.system or strategies(), []
-    others, absent = peers()
-    return [*(options.system or [ours("Inflight", {}, slot_for_each_user=True)]), *others], absent
+        return systems or strategies(model), {}
+    others, absent = peers(model)
+    return [*(systems or [ours("Inflight", model, {}, slot_for_each_user=True)]), *others], absent
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--system", type=read_contender, action="append", metavar="'NAME: KEY=VALUE,...'", help="settings to compare")
+    add_model_options(parser)
+    add("--system", type=read_system, action="append", metavar="'NAME: KEY=VALUE,...'", help="settings to compare")
     add("--peers", action="store_true", help="compare with other servers too")
-    add("--workload", type=Path, default=WORKLOADS / "small.yaml", metavar="FILE", help="(%(default)s)")
+    add("--loads", type=read_loads, default="small", metavar="NAME,...", help="workloads, or all (%(default)s)")
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
     add("--rounds", type=int, default=3, help="number of rounds (%(default)s)")
     add("--seconds", type=float, default=20.0, help="length of each server's run in a round (%(default)s)")
@@ -62,28 +71,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Compare, print the table and write the records. Raises LauncherError, WorkloadError or OSError."""
-    contenders, absent = chosen(options)
-    workload = read_workload(options.workload)
-    levels: dict[int, dict[str, Compared]] = {}
-    for users in options.users:
-        levels[users] = compare(contenders, workload, users=users, rounds=options.rounds, seconds=options.seconds)
-    print(f"Workload {workload.name}, {options.rounds} rounds of {options.seconds:g} s\n")
-    print(f"{table(levels, workload.slo)}\n\nAt {options.users[-1]} users:\n{notes(levels[options.users[-1]])}")
+    """Compare, print the table and write the records. Raises LauncherError or OSError."""
+    model = model_folder(options)
+    write_prompts_in_text(options.loads, model)
+    contenders, absent = chosen(options, model)
+    rounds: dict[str, Any] = {"rounds": options.rounds, "seconds": options.seconds}
+    levels = {users: compare(contenders, options.loads, users=users, **rounds) for users in options.users}
+    print(f"{model_name(options)}, {options.rounds} rounds of {options.seconds:g} s\n")
+    users, last = options.users[-1], options.loads[-1].name
+    print(f"{table(options.loads, levels)}\n\nAfter {last} with {users} users:\n{notes(levels[users][last])}")
     about = environment("bfloat16", "cpu")
     if options.peers:
         about["transformers and vLLM"] = f"{best_dtype()}, vLLM with {vllm.allocator() or 'malloc of libc'}"
-        print(f"absent: {', '.join(absent) or 'none'}")
+        print("\n".join(f"absent: {name}: {reason}" for name, reason in absent.items()) or "absent: none")
     print("; ".join(f"{name}: {value}" for name, value in about.items()))
     if options.records is not None:
         _write(levels, options.records)
 
 
-def _write(levels: dict[int, dict[str, Compared]], folder: Path) -> None:
-    for users, results in levels.items():
-        for name, compared in results.items():
-            for number, run in enumerate(compared.runs):
-                write_records(run.records, folder / f"{name}-{users}-{number}.jsonl")
+def _write(levels: dict[int, dict[str, dict[str, Compared]]], folder: Path) -> None:
+    for users, loads in levels.items():
+        for load, results in loads.items():
+            for name, compared in results.items():
+                for number, run in enumerate(compared.runs):
+                    write_records(run.records, folder / f"{name}-{load}-{users}-{number}.jsonl")
 
 
 def main() -> int:
@@ -95,7 +106,7 @@ def main() -> int:
         report(options)
     except KeyboardInterrupt:
         return 130
-    except (LauncherError, WorkloadError, OSError) as error:
+    except (LauncherError, OSError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     return 0

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from load_tests.endpoints import Endpoint, grpc_endpoint, openai_endpoint
-from scripts.launch.default_model import default_model
+from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import render_repository
+from scripts.launch.served_model import DTYPE
 from scripts.launch.server_process import ServerProcess
 from scripts.launch.triton_server import TritonServer
 from scripts.peers import llama_cpp, transformers, vllm
@@ -20,7 +21,8 @@ from scripts.peers.peer import MODEL, Peer
 from scripts.peers.transformers_server import BATCHINGS
 
 STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
-READY_SECONDS = 300.0
+READY_SECONDS = 600.0
+NOT_INSTALLED = "`make peers` has not installed it"
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
@@ -34,12 +36,12 @@ class Contender:
     """Takes the number of users. Yields the running server and a function that connects to it."""
 
 
-def ours(name: str, parameters: Mapping[str, str], *, slot_for_each_user: bool = False) -> Contender:
-    """Our server with the default model. `parameters` replace those of config.pbtxt."""
+def ours(name: str, model: Path, parameters: Mapping[str, str], *, slot_for_each_user: bool = False) -> Contender:
+    """Our server with a model. `parameters` replace those of config.pbtxt."""
 
     @contextlib.contextmanager
     def start(users: int) -> Iterator[tuple[ServerProcess, Connect]]:
-        settings = {"model": str(default_model()), **parameters}
+        settings = {"model": str(model), "dtype": DTYPE, **parameters}
         if slot_for_each_user:
             settings["max_num_seqs"] = str(users)
         with tempfile.TemporaryDirectory(prefix="inflight-compare-") as scratch:
@@ -63,29 +65,32 @@ def peer(name: str, make: Callable[[int], Peer]) -> Contender:
     return Contender(name, start)
 
 
-def read_contender(text: str) -> Contender:
-    """Parse the value of `--system`. Raises argparse.ArgumentTypeError if it is not valid."""
+def read_system(text: str) -> tuple[str, dict[str, str]]:
+    """Parse the value of `--system`: a name and parameters. Raises argparse.ArgumentTypeError if it is not valid."""
     name, _, written = text.partition(":")
     pairs = [pair.partition("=") for pair in written.split(",") if pair.strip()]
     if not name.strip() or any(not separator for _, separator, _ in pairs):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: PARAMETER=VALUE,...'")
-    return ours(name.strip(), {key.strip(): value.strip() for key, _, value in pairs})
+    return name.strip(), {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def strategies() -> list[Contender]:
+def strategies(model: Path) -> list[Contender]:
     """Our server with each of its batching strategies."""
-    return [ours(name, {"batching_strategy": name}) for name in STRATEGIES]
+    return [ours(name, model, {"batching_strategy": name}) for name in STRATEGIES]
 
 
-def peers() -> tuple[list[Contender], list[str]]:
-    """The installed other servers, and the names of those that are not installed."""
-    model = default_model()
+def peers(model: Path) -> tuple[list[Contender], dict[str, str]]:
+    """The other servers that can serve a model, and why each of the others can't."""
     present: dict[str, Callable[[int], Peer]] = {
         f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS
     }
+    absent = dict.fromkeys((vllm.NAME, llama_cpp.NAME), NOT_INSTALLED)
     if vllm.installed():
         present[vllm.NAME] = partial(vllm.server, model)
     if llama_cpp.installed():
-        present[llama_cpp.NAME] = llama_cpp.server
-    absent = [name for name in (vllm.NAME, llama_cpp.NAME) if name not in present]
-    return [peer(name, make) for name, make in present.items()], absent
+        try:
+            present[llama_cpp.NAME] = partial(llama_cpp.server, llama_cpp.model_file(model))
+        except LauncherError as error:
+            absent[llama_cpp.NAME] = str(error)
+    missing = {name: reason for name, reason in absent.items() if name not in present}
+    return [peer(name, make) for name, make in present.items()], missing

@@ -1,24 +1,31 @@
 """The tables of a comparison."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from load_tests.arrivals import Floats
 from load_tests.compare.turns import Compared
 from load_tests.slo import Slo
+from load_tests.workload import Workload
 
 HEADER = (
-    *("Users", "", "Tokens/s", "Each round", "To the first (min to max)", "TTFT p50, p99 (s)", "ITL p50, p99 (ms)"),
-    *("In SLO", "Goodput (req/s)", "Errors"),
+    *("Load", "Users", "", "Tokens/s", "Each round", "To the first (min to max)"),
+    *("TTFT p50, p99 (s)", "ITL p50, p99 (ms)", "In SLO", "Goodput (req/s)", "Errors"),
 )
 
 
-def table(levels: Mapping[int, Mapping[str, Compared]], slo: Slo) -> str:
-    """Return a Markdown table by number of users: medians of the rounds, and the range of the ratio over the rounds."""
-    rows = [HEADER, ("---:", "---", *["---:"] * (len(HEADER) - 3), "---")]
-    rows += [(str(users), *row) for users, results in levels.items() for row in _rows(results, slo)]
+def table(workloads: Sequence[Workload], levels: Mapping[int, Mapping[str, Mapping[str, Compared]]]) -> str:
+    """Return a Markdown table by workload and number of users.
+
+    It has the medians of the rounds, and the range of the ratio over the rounds. `levels` are the results by number of
+    users, names of workload and server.
+    """
+    rows = [HEADER, ("---", "---:", "---", *["---:"] * (len(HEADER) - 4), "---")]
+    for workload in workloads:
+        for users, results in levels.items():
+            rows += [(workload.name, str(users), *row) for row in _rows(results[workload.name], workload.slo)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

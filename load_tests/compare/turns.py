@@ -1,10 +1,11 @@
-"""Runs servers alternately under one workload."""
+"""Runs servers alternately under the same workloads."""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 
 from tqdm import tqdm
 
@@ -20,7 +21,7 @@ _WARM_UP_SEED = 1_000_000
 
 @dataclass
 class Compared:
-    """All rounds of one server."""
+    """All rounds of one server under one workload."""
 
     runs: list[Run] = field(default_factory=list)
     ready_seconds: float = 0.0
@@ -33,34 +34,56 @@ class Compared:
         return [measure(run) for run in self.runs]
 
 
-def compare(
-    contenders: Sequence[Contender], workload: Workload, *, users: int, rounds: int, seconds: float
-) -> dict[str, Compared]:
-    """Start all servers, run them alternately with a progress bar, and return the records of each.
+@dataclass
+class _Running:
+    """A server that has been started."""
 
-    A server is paused (SIGSTOP) while another one runs.
+    name: str
+    process: ServerProcess
+    connect: Connect
+
+    @contextmanager
+    def awake(self) -> Iterator[Connect]:
+        """Let the server run. It is paused (SIGSTOP) afterwards."""
+        self.process.resume()
+        yield self.connect
+        self.process.pause()
+
+
+def compare(
+    contenders: Sequence[Contender], workloads: Sequence[Workload], *, users: int, rounds: int, seconds: float
+) -> dict[str, dict[str, Compared]]:
+    """Start all servers and run them alternately, under one workload after the other, with a progress bar.
+
+    A server is paused while another one runs. Returns the records by the names of workload and contender.
     """
-    results = {contender.name: Compared() for contender in contenders}
-    running: list[tuple[str, ServerProcess, Connect]] = []
-    with ExitStack() as stack, tqdm(total=len(contenders) * (rounds + 1), unit="run") as bar:
+    results = {workload.name: {each.name: Compared() for each in contenders} for workload in workloads}
+    turns = len(contenders) * (1 + len(workloads) * (rounds + 1))
+    with ExitStack() as stack, tqdm(total=turns, unit="run") as bar:
+        running = []
         for contender in contenders:
             bar.set_description_str(f"{users} users: starting {contender.name}")
             started = time.perf_counter()
-            server, connect = stack.enter_context(contender.start(users))
-            results[contender.name].ready_seconds = time.perf_counter() - started
-            asyncio.run(_warm_up(connect, workload))
-            server.pause()
-            running.append((contender.name, server, connect))
+            process, connect = stack.enter_context(contender.start(users))
+            for compared in results.values():
+                compared[contender.name].ready_seconds = time.perf_counter() - started
+            process.pause()
+            running.append(_Running(contender.name, process, connect))
             bar.update()
-        for number in range(rounds):
-            for name, server, connect in running:
-                bar.set_description_str(f"{users} users: {number + 1}/{rounds} {name}")
-                server.resume()
-                results[name].runs.append(asyncio.run(_load(connect, workload, users, seconds, number)))
-                server.pause()
+        for workload in workloads:
+            for server in running:
+                bar.set_description_str(f"{users} users, {workload.name}: warming up {server.name}")
+                with server.awake() as connect:
+                    asyncio.run(_warm_up(connect, workload))
                 bar.update()
-        for name, server, _ in running:
-            results[name].resident_bytes = server.resident_bytes()
+            for number, server in product(range(rounds), running):
+                bar.set_description_str(f"{users} users, {workload.name}: {number + 1}/{rounds} {server.name}")
+                with server.awake() as connect:
+                    run = asyncio.run(_load(connect, workload, users, seconds, number))
+                results[workload.name][server.name].runs.append(run)
+                bar.update()
+            for server in running:
+                results[workload.name][server.name].resident_bytes = server.process.resident_bytes()
     return results
 
 

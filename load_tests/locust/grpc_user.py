@@ -31,6 +31,6 @@ class GrpcUser(LoadUser):
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """See `LoadUser`."""
-        sampling = sampling_of(request.output_tokens, request.tenant, request.priority, request.target_ttft)
+        sampling = sampling_of(request)
         with failing(InflightError), self.client.stream(prompt, **sampling) as chunks:
             yield from (len(chunk.token_ids) for chunk in chunks if chunk.token_ids)

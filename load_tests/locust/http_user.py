@@ -18,7 +18,7 @@ class HttpUser(HttpStreamUser):
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """See `LoadUser`."""
-        sampling = sampling_of(request.output_tokens, request.tenant, request.priority, request.target_ttft)
+        sampling = sampling_of(request)
         written = json.dumps(sampling)
         body: dict[str, object] = {"input_ids": prompt, "sampling_parameters": written, "stream": True}
         for line in self.lines("/v2/models/llm/generate_stream", body):

@@ -33,7 +33,7 @@ class InferUser(LoadUser):
 
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """See `LoadUser`. All tokens arrive in one piece."""
-        sampling = sampling_of(request.output_tokens, request.tenant, request.priority, request.target_ttft)
+        sampling = sampling_of(request)
         written = json.dumps(sampling)
         inputs = [
             _input("input_ids", "INT32", np.array(prompt, dtype=np.int32)),

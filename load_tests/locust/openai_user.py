@@ -27,7 +27,7 @@ class OpenAIUser(HttpStreamUser):
     def answer(self, request: PlannedRequest, prompt: list[int]) -> Iterator[int]:
         """See `LoadUser`."""
         model = self.environment.parsed_options.model
-        body = completion_body(model, prompt, request.output_tokens, request.tenant, request.priority)
+        body = completion_body(model, request, prompt)
         counts = TokenCounts()
         for line in self.lines("/v1/completions", body):
             if new := counts.read(line):

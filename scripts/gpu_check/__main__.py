@@ -22,13 +22,22 @@ from pathlib import Path
 import torch
 import transformers
 
-from scripts.gpu_check import ceilings, decode, evenness, parity, shapes, throughput
+from scripts.gpu_check import ceilings, decode, evenness, parity, throughput
 from scripts.gpu_check.check_result import CheckResult, table
+from scripts.shapes import config_of, save
 
 SHARE_OF_FLOOR = 0.75
 SMALL_MODEL_TIMES = 1.5
 TOKENS_PER_SECOND = 12_000
 TRANSFORMERS_SECONDS = 40.0
+TINY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 
 def full(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]:
@@ -38,11 +47,11 @@ def full(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]]
     bandwidth = limits[0].value
     yield partial(parity.attention, device)
     yield partial(parity.tokens, folder, device)
-    qwen = shapes.save(shapes.QWEN3_0_6B, folder / "qwen", device)
+    qwen = save(config_of("qwen3-0.6b"), folder / "qwen", device)
     yield partial(decode.results, "0.6B", qwen, device, bandwidth, {1: 1 / SMALL_MODEL_TIMES})
     workload = throughput.nano_vllm(256, 1024, 150_000)
     yield partial(throughput.results, "0.6B", qwen, device, workload, seconds=TRANSFORMERS_SECONDS)
-    llama = shapes.save(shapes.LLAMA_8B, folder / "llama", device)
+    llama = save(config_of("llama-8b"), folder / "llama", device)
     yield partial(decode.results, "8B", llama, device, bandwidth, dict.fromkeys((1, 8, 32), SHARE_OF_FLOOR))
     workload = throughput.fixed(512, 1000, 128_000)
     yield partial(
@@ -57,7 +66,7 @@ def small(device: str, folder: Path) -> Iterator[Callable[[], list[CheckResult]]
     yield lambda: limits
     yield partial(parity.attention, device)
     yield partial(parity.tokens, folder, device, kinds=2)
-    tiny = shapes.save(shapes.TINY, folder / "tiny", device)
+    tiny = save(config_of("llama-8b", **TINY), folder / "tiny", device)
     yield partial(decode.results, "tiny", tiny, device, limits[0].value, {1: 0.0, 4: 0.0}, context=40)
     workload = throughput.nano_vllm(8, 60, 500)
     yield partial(throughput.results, "tiny", tiny, device, workload, seconds=5.0)

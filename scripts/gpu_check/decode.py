@@ -6,8 +6,8 @@ from typing import Any
 
 from inflight import Engine, SamplingParams
 from scripts.gpu_check.check_result import CheckResult
+from scripts.gpu_check.engines import bytes_of_a_step, bytes_of_a_token, engine, free_memory
 from scripts.gpu_check.prompts import random_prompts
-from scripts.gpu_check.shapes import bytes_of_a_step, bytes_of_a_token, engine, free_memory
 
 CONTEXT = 512
 STEPS = 64

@@ -7,8 +7,8 @@ import numpy as np
 
 from inflight import Engine, SamplingParams
 from scripts.gpu_check.check_result import CheckResult
+from scripts.gpu_check.engines import engine, free_memory
 from scripts.gpu_check.prompts import random_prompts
-from scripts.gpu_check.shapes import engine, free_memory
 
 DECODES = 32
 PERIOD_SECONDS = 0.5

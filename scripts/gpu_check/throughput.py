@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 from inflight import SamplingParams
 from scripts.gpu_check.ceilings import finish
 from scripts.gpu_check.check_result import CheckResult
-from scripts.gpu_check.shapes import engine, free_memory
+from scripts.gpu_check.engines import engine, free_memory
 
 ANSWER_SECONDS = 120.0
 ATTENTION = "sdpa"

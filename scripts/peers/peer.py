@@ -6,6 +6,8 @@ from scripts.launch.server_process import ServerProcess, fill_ports
 
 MODEL = "model"
 """The servers' name for the model that they serve."""
+CONTEXT = 1536
+"""Room for a request in tokens. Prompt and answer together are shorter in all loads of the benchmarks."""
 
 
 class Peer(ServerProcess):

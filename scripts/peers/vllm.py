@@ -10,12 +10,11 @@ from scripts.launch.server_process import ADDRESS
 from scripts.launch.shell import run
 from scripts.launch.wheels import pinned
 from scripts.peers.dtype import best_dtype
-from scripts.peers.peer import MODEL, Peer
+from scripts.peers.peer import CONTEXT, MODEL, Peer
 
 NAME = "vLLM"
-CONTEXT = 2048
 _SERVER = "vllm.entrypoints.openai.api_server"
-_KV_CACHE_GIB = 2
+_KV_CACHE_GIB = 4
 _ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 
 
@@ -58,6 +57,8 @@ def server(folder: Path, users: int) -> Peer:
         *(str(python), "-m", _SERVER, f"--model={folder}"),
         *(f"--served-model-name={MODEL}", f"--dtype={best_dtype()}"),
         *(f"--host={ADDRESS}", f"--max-model-len={CONTEXT}", f"--max-num-seqs={users}"),
+        # Nothing that a request leaves out comes from the model's generation_config.json.
+        "--generation-config=vllm",
         *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
     ]
     # On x86 vLLM comes with Intel's OpenMP.

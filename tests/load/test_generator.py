@@ -134,6 +134,26 @@ def test_users_wait_for_their_answers(metronome: TritonServer) -> None:
     assert all(later.sent >= end for later, end in zip(seen.records[3:], ends, strict=False))
 
 
+def test_each_turn_of_a_chat_waits_for_the_answer_to_the_one_before(metronome: TritonServer) -> None:
+    def turn(chat: int, number: int) -> PlannedRequest:
+        tokens = 8 * number
+        return PlannedRequest(0.0, tokens, 1, 1, prefix=chat, prefix_tokens=tokens, kind="chat")
+
+    # Without waiting, three users would send three turns of the first chat at once.
+    requests = [*(turn(1, number) for number in (1, 2, 3)), *(turn(2, number) for number in (1, 2)), turn(3, 1)]
+
+    async def run() -> Run:
+        async with grpc_endpoint(metronome.grpc_url) as endpoint:
+            return await closed_loop(endpoint, 3, iter(requests), count=len(requests))
+
+    seen = asyncio.run(run())
+    assert seen.errors() == {}
+    first, *_ = seen.records
+    at_once = [record for record in seen.records if record.sent < (first.last_token or 0.0)]
+    assert [record.prompt_tokens for record in at_once] == [8, 8, 8]
+    assert len(seen.records) == len(requests)
+
+
 def test_requests_are_not_sent_after_the_end_and_those_that_run_are_given_up(metronome: TritonServer) -> None:
     requests = repeat(planned(1, 1, output=500)[0])
 

@@ -1,11 +1,13 @@
 """Tokens are counted as exactly as each server's stream allows. The lines are those that real servers send."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from load_tests.failures import RequestFailed
 from load_tests.openai_stream import TokenCounts, completion_body, refusal
+from load_tests.prompts import PlannedRequest
 
 
 def event(data: str) -> list[str]:
@@ -96,5 +98,13 @@ def test_a_refusal_is_told_by_its_status() -> None:
 
 
 def test_who_asks_is_sent_where_it_is_known() -> None:
-    assert {"user", "priority"}.isdisjoint(completion_body("llm", [1], 1, "", 0))
-    assert completion_body("llm", [1], 1, "ann", 2).items() >= {("user", "ann"), ("priority", 2)}
+    request = PlannedRequest(0.0, 1, 1, 1)
+    assert {"user", "priority"}.isdisjoint(completion_body("llm", request, [1]))
+    known = completion_body("llm", replace(request, tenant="ann", priority=2), [1])
+    assert known.items() >= {("user", "ann"), ("priority", 2)}
+
+
+def test_an_answer_has_its_length_and_its_sampling() -> None:
+    body = completion_body("llm", PlannedRequest(0.0, 1, 9, 9, temperature=1.0, top_p=0.95), [1])
+    assert body.items() >= {("max_tokens", 9), ("ignore_eos", True), ("temperature", 1.0), ("top_p", 0.95)}
+    assert body.items() >= {("top_k", 0), ("min_p", 0.0), ("repetition_penalty", 1.0)}

@@ -1,6 +1,7 @@
 """Prompts have the lengths and the shared prefixes that the traffic specifies."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,32 @@ def test_all_ids_are_in_every_vocabulary_and_none_is_special() -> None:
     ids = planned(50_000, 1).prompt()
     assert min(ids) >= 1_000
     assert max(ids) < 20_000
+
+
+def test_prompts_are_cut_from_a_text_if_there_is_one() -> None:
+    text = range(100, 400)
+    for request in (planned(120, 1), planned(120, 2), planned(120, 3, prefix_tokens=120), planned(500, 4)):
+        prompt = replace(request, text=text).prompt()
+        assert len(prompt) == request.prompt_tokens
+        assert set(prompt) <= set(text)
+        assert all((after - before) % len(text) == 1 for before, after in itertools.pairwise(prompt))
+    shared = [replace(planned(80, seed, prefix_tokens=32), text=text).prompt() for seed in (1, 2)]
+    assert shared[0][:32] == shared[1][:32]
+    assert shared[0][32:] != shared[1][32:]
+
+
+def test_only_a_prompt_that_is_all_prefix_is_a_turn_of_a_chat() -> None:
+    assert planned(64, 1).chat is None
+    assert planned(64, 1, prefix=5, prefix_tokens=32).chat is None
+    turns = [planned(tokens, tokens, prefix=5, prefix_tokens=tokens).chat for tokens in (8, 40)]
+    assert turns == [("kind", 5)] * 2
+
+
+def test_nothing_of_the_sampling_is_left_to_the_server() -> None:
+    assert planned(8, 1).sampling.items() >= {("temperature", 0.0), ("top_k", 1)}
+    sampled = replace(planned(8, 1), temperature=1.0, top_p=0.95).sampling
+    filters_off = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert sampled == {"temperature": 1.0, "top_p": 0.95, **filters_off}
 
 
 def test_prompts_of_other_seeds_differ_from_the_start() -> None:

@@ -1,16 +1,20 @@
 """Workload files specify requests exactly, and errors in them are reported."""
 
+import argparse
 import itertools
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from load_tests.loads import LOADS, read_loads
 from load_tests.prompts import PlannedRequest
 from load_tests.slo import Slo
 from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
+from scripts.peers.peer import CONTEXT
 
 SHIPPED = sorted(WORKLOADS.glob("*.yaml"))
 FIXED = {"distribution": "fixed", "tokens": 8}
@@ -42,8 +46,39 @@ def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> N
 
 
 def test_what_was_asked_for_is_shipped() -> None:
-    names = "batch_summarising chat code_completion long_prompts mixed_slo noisy_neighbour shared_prefix small uniform"
-    assert [path.stem for path in SHIPPED] == names.split()
+    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small"
+    assert [path.stem for path in SHIPPED] == sorted([*names, *LOADS])
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_the_servers_that_are_compared_have_room_for_the_loads_of_the_benchmarks(load: str) -> None:
+    (workload,) = read_loads(load)
+    assert max(r.prompt_tokens + r.output_tokens for r in itertools.islice(workload.requests(), 3000)) <= CONTEXT
+
+
+def test_sampled_loads_differ_from_the_greedy_one_in_nothing_else() -> None:
+    greedy, hot, nucleus = (
+        list(itertools.islice(load.requests(), 100)) for load in read_loads("greedy,temperature,top_p")
+    )
+    assert {(request.temperature, request.top_p) for request in greedy} == {(0.0, 1.0)}
+    assert [replace(request, temperature=0.0) for request in hot] == greedy
+    assert [replace(request, temperature=0.0, top_p=1.0) for request in nucleus] == greedy
+    assert {(request.temperature, request.top_p) for request in nucleus} == {(1.0, 0.95)}
+
+
+def test_loads_are_names_or_paths(tmp_path: Path) -> None:
+    assert tuple(load.name for load in read_loads("all")) == LOADS
+    workload(tmp_path, document())
+    assert [load.name for load in read_loads(f"short,{tmp_path / 'test.yaml'}")] == ["short", "test"]
+    for wrong, message in {"sohrt": "neither all nor one of", f"{tmp_path / 'no.yaml'}": "No such file"}.items():
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
+            read_loads(wrong)
+
+
+def test_prompts_of_a_workload_are_cut_from_its_text(tmp_path: Path) -> None:
+    written = workload(tmp_path, document())
+    written.text = range(7, 50)
+    assert {token for request in written.arrivals(5.0, 20.0) for token in request.prompt()} <= set(range(7, 50))
 
 
 def test_a_seed_decides_everything_and_another_brings_other_prompts() -> None:
@@ -194,6 +229,9 @@ WRONG = [
         document(arrivals={"process": "staircase", "levels": [], "seconds": 1}),
         "levels is []: List should have at least 1",
     ),
+    (document(temperature=-1), "streams.only.temperature is -1: Input should be greater than or equal to 0"),
+    (document(top_p=0), "streams.only.top_p is 0: Input should be greater than 0"),
+    (document(top_p=1.5), "streams.only.top_p is 1.5: Input should be less than or equal to 1"),
     (document(tenants={"a": 0}), "tenants.a is 0: Input should be greater than 0"),
     (
         document(prefixes={"count": 1, "tokens": 1}, chats={"turns": FIXED, "think_seconds": 0, "max_tokens": 9}),

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 
 from load_tests.bench import __main__ as bench
-from load_tests.bench.report import HEADER, Measurement, Observed, Round, as_json, table
+from load_tests.bench.ratios import ENGINE, SERVER
+from load_tests.bench.report import HEADER, ONE_BY_ONE, Measurement, Observed, Round, as_json, table
 from load_tests.bench.requests import (
     batch_steps,
     bench_requests,
     check_complete,
     check_length,
     static_batches,
+    turns,
     useful_tokens,
     warm_up_requests,
 )
 from load_tests.bench.systems import SYSTEMS, Advance, Serve, System
+from load_tests.loads import GREEDY, LOADS, read_loads
 from load_tests.prompts import PlannedRequest
 from scripts.launch.environment import environment
 from tests.load.synthetic_runs import run_of
@@ -84,9 +87,27 @@ def test_every_system_is_loaded_and_warmed_up_in_every_round(monkeypatch: pytest
         yield serve
 
     monkeypatch.setattr(bench, "SYSTEMS", (System("a", 2, load, share=4), System("b", 3, load)))
-    results = bench.bench(tmp_path, bench_requests(8))
+    results = bench.bench(tmp_path, bench.cases(read_loads("greedy"), 8))
     assert served == [2, 2, 3, 8] * 2
     assert [[each.observed.steps for each in result.rounds] for result in results] == [[2, 2], [3, 3]]
+
+
+def test_other_loads_than_the_greedy_one_are_for_the_engine_and_the_server() -> None:
+    found = [(case.workload.name, case.system.name, len(case.requests)) for case in bench.cases(read_loads("all"), 64)]
+    assert [case[1] for case in found if case[0] == GREEDY] == [system.name for system in SYSTEMS]
+    for load in LOADS[1:]:
+        count = 16 if load == "long" else 64
+        assert [case[1:] for case in found if case[0] == load] == [(ENGINE, count), (SERVER, count)]
+
+
+def test_turns_of_a_chat_are_sent_one_after_the_other() -> None:
+    def turn(chat: int, tokens: int) -> PlannedRequest:
+        return PlannedRequest(0.0, tokens, 1, 1, prefix=chat, prefix_tokens=tokens, kind="chat")
+
+    alone = asking_for(3)[0]
+    requests = [turn(1, 5), turn(2, 5), turn(1, 9), alone, turn(1, 13), turn(2, 9)]
+    assert turns(requests) == [[turn(1, 5), turn(2, 5), alone], [turn(1, 9), turn(2, 9)], [turn(1, 13)]]
+    assert turns(asking_for(1, 2, 3)) == [asking_for(1, 2, 3)]
 
 
 def results() -> list[Measurement]:
@@ -95,7 +116,11 @@ def results() -> list[Measurement]:
         Round(800, 8.0, Observed(first_token_seconds=(0.1, 0.2)), 0.5),
         Round(800, 16.0, Observed(first_token_seconds=(0.3,)), 1.0),
     ]
-    return [Measurement("alone", 1, 4, alone), Measurement("streamed", 32, 16, streamed)]
+    return [
+        Measurement(GREEDY, *ONE_BY_ONE, 4, alone),
+        Measurement(GREEDY, "streamed", 32, 16, streamed),
+        Measurement("top_p", "streamed", 32, 16, streamed[:1]),
+    ]
 
 
 def test_the_table_is_markdown_with_what_is_known() -> None:
@@ -104,13 +129,14 @@ def test_the_table_is_markdown_with_what_is_known() -> None:
     assert tuple(header) == HEADER
     assert len(rule) == len(header)
     assert rows == [
-        ["alone", "1", "4", "15.0", "10.0, 20.0", "1.0", "75.0", "100%", "-", "0%, 25%"],
-        ["streamed", "32", "16", "75.0", "100.0, 50.0", "5.0", "-", "-", "200", "50%, 100%"],
+        [GREEDY, ONE_BY_ONE[0], "1", "4", "15.0", "10.0, 20.0", "1.0", "75.0", "100%", "-", "0%, 25%"],
+        [GREEDY, "streamed", "32", "16", "75.0", "100.0, 50.0", "5.0", "-", "-", "200", "50%, 100%"],
+        ["top_p", "streamed", "32", "16", "100.0", "100.0", "-", "-", "-", "150", "50%"],
     ]
 
 
 def test_batch_use_counts_the_slots_that_gave_a_useful_token() -> None:
-    half = Measurement("half", 8, 16, [Round(400, 1.0, Observed(100, 1.0), 0.0)])
+    half = Measurement(GREEDY, "half", 8, 16, [Round(400, 1.0, Observed(100, 1.0), 0.0)])
     assert half.batch_use == 0.5
 
 
@@ -118,5 +144,5 @@ def test_the_file_holds_the_rounds_and_the_figures() -> None:
     about = environment("bfloat16", "cpu")
     content = json.loads(json.dumps(as_json(results(), about)))
     assert content["environment"].keys() == about.keys()
-    assert [system["tokens_per_second"] for system in content["systems"]] == [15.0, 75.0]
+    assert [system["tokens_per_second"] for system in content["systems"]] == [15.0, 75.0, 100.0]
     assert content["systems"][1]["rounds"][0]["observed"]["first_token_seconds"] == [0.1, 0.2]

@@ -3,11 +3,23 @@
 import pytest
 import torch
 
-from load_tests.bench.engine_step import BLOCK_SIZE, DECODES, Work, alternating, num_blocks, plan_of, works
+from load_tests.bench.engine_step import (
+    BLOCK_SIZE,
+    CONTEXT,
+    DECODES,
+    SPREAD,
+    Work,
+    alternating,
+    decodes,
+    num_blocks,
+    plan_of,
+    sampled_works,
+    works,
+)
 from load_tests.bench.precision import agreement, compare, left_at
 
 
-@pytest.mark.parametrize("work", works(), ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [*works(), *sampled_works(), decodes(8, 2000)], ids=lambda work: work.name)
 def test_every_row_has_blocks_of_its_own_for_all_its_tokens(work: Work) -> None:
     plan = plan_of(work)
     assert plan.num_tokens == work.num_tokens
@@ -23,6 +35,12 @@ def test_every_row_has_blocks_of_its_own_for_all_its_tokens(work: Work) -> None:
 
 def test_decodes_are_as_many_as_their_name_says() -> None:
     assert [len(work.rows) for work in works()[: len(DECODES)]] == list(DECODES)
+
+
+def test_decodes_have_the_context_that_is_asked_for() -> None:
+    for context in (CONTEXT, 2000):
+        cached = [cached for cached, _ in decodes(64, context).rows]
+        assert (min(cached), max(cached)) == (context - SPREAD, context - 1)
 
 
 def test_steps_take_turns() -> None:

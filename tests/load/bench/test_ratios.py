@@ -9,19 +9,37 @@ from load_tests.bench import ratios as bench_ratios
 from load_tests.bench.ratios import ENGINE, NOISE, PEER, SERVER, Ratios, comparison, ratios_of, worse
 from load_tests.bench.report import Measurement, Observed, Round
 from load_tests.bench.systems import SYSTEMS
+from load_tests.loads import GREEDY, LOADS
 
 
-def measured(system: str, at_once: int, *speeds: float) -> Measurement:
-    return Measurement(system, at_once, 8, [Round(1000, 1000 / speed, Observed(), 0.0) for speed in speeds])
+def measured(system: str, at_once: int, *speeds: float, load: str = GREEDY) -> Measurement:
+    return Measurement(load, system, at_once, 8, [Round(1000, 1000 / speed, Observed(), 0.0) for speed in speeds])
+
+
+def ratios_of_a_run() -> Ratios:
+    greedy = [measured(*PEER, 90, 110), measured(ENGINE, 32, 400), measured(SERVER, 32, 300), measured(SERVER, 64, 9)]
+    sampled = [measured(ENGINE, 32, 100, load="top_p"), measured(SERVER, 32, 150, load="top_p")]
+    return ratios_of("here", [*greedy, *sampled], {"8 decodes": 0.8})
 
 
 def test_ratios_are_of_one_run() -> None:
-    results = [measured(*PEER, 90, 110), measured(ENGINE, 32, 400), measured(SERVER, 32, 300), measured(SERVER, 64, 9)]
-    assert ratios_of("here", results, {"8 decodes": 0.8}).values == {
-        "floor / step, 8 decodes": 0.8,
+    assert ratios_of_a_run().values == {
+        "products alone / step, 8 decodes": 0.8,
         "in process / transformers' static batches of 32, 32 at once": pytest.approx(4),
         "behind Triton / in process, 32 at once": pytest.approx(0.75),
+        "top_p / greedy, in process, 32 at once": pytest.approx(0.25),
+        "top_p / greedy, behind Triton, 32 at once": pytest.approx(0.5),
     }
+
+
+def test_only_ratios_of_measured_loads_are_judged() -> None:
+    committed = ratios_of_a_run()
+    assert committed.under(LOADS) == committed
+    assert [name for name in committed.values if name not in committed.under([GREEDY]).values] == [
+        "top_p / greedy, in process, 32 at once",
+        "top_p / greedy, behind Triton, 32 at once",
+    ]
+    assert list(committed.under(["top_p"]).values) == ["products alone / step, 8 decodes"]
 
 
 def test_what_the_guard_divides_is_measured() -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from load_tests.compare.__main__ import read_levels
-from load_tests.compare.contenders import Connect, Contender, read_contender
+from load_tests.compare.contenders import Connect, Contender, read_system
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
-from load_tests.slo import Slo
-from load_tests.workload import WORKLOADS, read_workload
+from load_tests.loads import read_loads
 from scripts.launch.server_process import ServerProcess
 from tests.load.servers import metronome_server
 from tests.load.synthetic_runs import run_of
@@ -30,8 +29,16 @@ def metronome(name: str, folder: Path) -> Contender:
 
 def test_two_servers_take_turns(tmp_path: Path) -> None:
     """Each server is paused while the other one runs, and then continues normally."""
-    workload = read_workload(WORKLOADS / "small.yaml")
-    results = compare([metronome("a", tmp_path), metronome("b", tmp_path)], workload, users=4, rounds=2, seconds=1)
+    loads = read_loads("small,short")
+    all_results = compare([metronome("a", tmp_path), metronome("b", tmp_path)], loads, users=4, rounds=2, seconds=1)
+    assert list(all_results) == ["small", "short"]
+    for results in all_results.values():
+        check_turns(results)
+    prompts = [record.prompt_tokens for record in all_results["short"]["a"].runs[0].records]
+    assert max(prompts) <= 32
+
+
+def check_turns(results: dict[str, Compared]) -> None:
     assert list(results) == ["a", "b"]
     for compared in results.values():
         assert len(compared.runs) == 2
@@ -46,12 +53,13 @@ def test_two_servers_take_turns(tmp_path: Path) -> None:
 def test_ratios_are_of_rounds_and_to_the_first() -> None:
     results = {"one": Compared([run_of(100), run_of(200)]), "two": Compared([run_of(50), run_of(300)])}
     results["three"] = Compared([run_of(100, "ServerOverloaded"), run_of(100, "ServerOverloaded")])
-    _, _, one, two, three, other = table({8: results, 16: {"one": Compared([run_of(10)])}}, Slo(1.0, 1.0)).splitlines()
-    assert one.startswith("| 8 | one | 150 | 100, 200 | 1.00 (1.00 to 1.00) | 0.50, 0.50 |")
-    assert two.startswith("| 8 | two | 175 | 50, 300 | 1.00 (0.50 to 1.50) |")
-    assert three.startswith("| 8 | three | 0 | 0, 0 | 0.00 (0.00 to 0.00) | - | - | 0% |")
+    levels = {8: {"small": results}, 16: {"small": {"one": Compared([run_of(10)])}}}
+    _, _, one, two, three, other = table(read_loads("small"), levels).splitlines()
+    assert one.startswith("| small | 8 | one | 150 | 100, 200 | 1.00 (1.00 to 1.00) | 0.50, 0.50 |")
+    assert two.startswith("| small | 8 | two | 175 | 50, 300 | 1.00 (0.50 to 1.50) |")
+    assert three.startswith("| small | 8 | three | 0 | 0, 0 | 0.00 (0.00 to 0.00) | - | - | 0% |")
     assert three.endswith("| ServerOverloaded: 2 |")
-    assert other.startswith("| 16 | one | 10 | 10 | 1.00 ")
+    assert other.startswith("| small | 16 | one | 10 | 10 | 1.00 ")
 
 
 def test_the_notes_have_what_a_server_took() -> None:
@@ -70,9 +78,10 @@ def test_levels_of_users() -> None:
 @pytest.mark.parametrize("text", ["", ": a=b", "name: a", "name: a=b, c"])
 def test_system_that_makes_no_sense(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not of the form"):
-        read_contender(text)
+        read_system(text)
 
 
-def test_systems_are_named() -> None:
-    assert read_contender("fair: scheduling_policy=fair, max_num_seqs=8").name == "fair"
-    assert read_contender("default").name == "default"
+def test_systems_have_a_name_and_settings() -> None:
+    settings = {"scheduling_policy": "fair", "max_num_seqs": "8"}
+    assert read_system("fair: scheduling_policy=fair, max_num_seqs=8") == ("fair", settings)
+    assert read_system("default") == ("default", {})

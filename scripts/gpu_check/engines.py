@@ -1,52 +1,12 @@
-"""Models of known shapes with random weights. Weights are never zero, because some kernels are faster with zeros."""
+"""Engines of this check, and the bytes that their steps read."""
 
 import gc
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from inflight import Engine, EngineConfig
-
-LLAMA_8B = LlamaConfig(
-    vocab_size=128_256,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    num_hidden_layers=32,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    max_position_embeddings=8192,
-)
-QWEN3_0_6B = Qwen3Config(
-    vocab_size=151_936,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=40_960,
-    tie_word_embeddings=True,
-)
-TINY = LlamaConfig(
-    vocab_size=512,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=8192,
-)
-
-
-def save(config: PreTrainedConfig, folder: Path, device: str) -> Path:
-    """Write a model in bfloat16 to `folder` and return it."""
-    torch.manual_seed(0)
-    with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
-    return folder
 
 
 def engine(folder: Path, device: str, **settings: Any) -> Engine:
