@@ -39,6 +39,6 @@ def _logprobs(logits: torch.Tensor, tokens: list[int], counts: list[int | None])
     found = torch.ops.inflight.logprobs(logits, *columns, max(wanted))
     results = zip(rows, wanted, *(each.tolist() for each in found), strict=True)
     return {
-        row: TokenLogprobs(logprob, rank, dict(zip(top[:count], values[:count], strict=True)))
+        row: TokenLogprobs.of(logprob, rank, top[:count], values[:count])
         for row, count, logprob, rank, top, values in results
     }

@@ -126,14 +126,12 @@ def _fetch(
     """Copy the results to the host in one piece, as float64, in which every token id and float32 is exact."""
     tensors = (tokens, *found)
     flat = torch.cat([each.double().flatten() for each in tensors]).cpu()
-    pieces = torch.split(flat, [each.numel() for each in tensors])  # type: ignore[no-untyped-call]
+    pieces = torch.split(flat, [each.numel() for each in tensors])
     tokens, chosen, ranks, top, values = (piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True))
     ids = tokens.long().tolist()
-    rows = zip(
-        asking, counts, chosen.tolist(), ranks.long().tolist(), top.long().tolist(), values.tolist(), strict=True
-    )
+    results = (each.tolist() for each in (chosen, ranks.long(), top.long(), values))
     return ids, {
-        row: TokenLogprobs(logprob, rank, dict(zip(likeliest[:count], logprobs[:count], strict=True)))
-        for row, count, logprob, rank, likeliest, logprobs in rows
+        row: TokenLogprobs.of(logprob, rank, likeliest[:count], logprobs[:count])
+        for row, count, logprob, rank, likeliest, logprobs in zip(asking, counts, *results, strict=True)
         if ids[row] >= 0
     }

@@ -39,15 +39,22 @@ class LogitEdits {
 
   // Returns false if a token is not one of the `width` of the row.
   bool apply(int64_t row, float* logits, int64_t width) const {
+    bool valid = true;
     for (int64_t e = starts_[row]; e < starts_[row + 1]; ++e) {
       const Edit& edit = edits_[e];
-      for (int64_t i = 0; i < edit.count; ++i) {
-        if ((uint64_t)edit.tokens[i] >= (uint64_t)width) return false;
-        float& x = logits[edit.tokens[i]];
-        x = edit.biases ? x + edit.biases[i] : x > 0 ? x / edit.penalty : x * edit.penalty;
+      const auto change = [&](const auto& changed) {
+        for (int64_t i = 0; i < edit.count && valid; ++i) {
+          valid = (uint64_t)edit.tokens[i] < (uint64_t)width;
+          if (valid) logits[edit.tokens[i]] = changed(logits[edit.tokens[i]], i);
+        }
+      };
+      if (edit.biases) {
+        change([&](float x, int64_t i) { return x + edit.biases[i]; });
+      } else {
+        change([&](float x, int64_t) { return x > 0 ? x / edit.penalty : x * edit.penalty; });
       }
     }
-    return true;
+    return valid;
   }
 
  private:

@@ -50,8 +50,8 @@ std::vector<std::pair<float, int64_t>> likeliest(LogitsRow<Number>& row, int64_t
 }
 
 // For the rows `rows` [R] of logits [S, vocabulary] and one token of each: the token's log-probability [R], its rank [R],
-// and the `counts` [R] likeliest tokens [R, most] with their log-probabilities [R, most]. -1 follows the last token.
-// Equally likely tokens have the same rank.
+// and the `counts` [R] likeliest tokens [R, most] with their log-probabilities [R, most]. Behind the last
+// token follow -1 and -infinity. Equally likely tokens have the same rank.
 std::tuple<Tensor, Tensor, Tensor, Tensor> logprobs(const Tensor& logits, const Tensor& rows, const Tensor& tokens,
                                                     const Tensor& counts, int64_t most) {
   const int64_t count = rows.numel(), width = logits.size(1);
@@ -66,7 +66,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> logprobs(const Tensor& logits, const 
   }
   const auto longs = rows.options(), floats = longs.dtype(at::kFloat);
   Tensor chosen = at::empty({count}, floats), ranks = at::empty({count}, longs);
-  Tensor top = at::full({count, most}, -1, longs), top_logprobs = at::empty({count, most}, floats);
+  Tensor top = at::full({count, most}, -1, longs), top_logprobs = at::full({count, most}, -INF, floats);
   float *out = chosen.mutable_data_ptr<float>(), *top_out = top_logprobs.mutable_data_ptr<float>();
   int64_t *rank_out = ranks.mutable_data_ptr<int64_t>(), *top_tokens = top.mutable_data_ptr<int64_t>();
   for_each_row(logits, count, [&](const auto* from, int64_t i) {

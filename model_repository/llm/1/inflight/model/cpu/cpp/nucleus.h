@@ -205,7 +205,7 @@ Cut cut_at_top_p(const LogitsRow<Number>& row, double top_p, double total, doubl
                  const Cut& before, Candidates& candidates) {
   // Together, the tokens up to this logit weigh less than half of what top_p leaves out.
   const double light = row.largest + temperature * std::log((1 - top_p) / 2 * total / (double)row.width);
-  const float low = std::max((float)light, just_below(before.above));
+  const float low = std::max(just_below(std::min((float)light, row.largest)), just_below(before.above));
   const double target = std::max(top_p * total, std::numeric_limits<double>::min());
   const Cut cut = cut_at(row, target, total, low, weight, candidates);
   if (cut.above > before.above) return cut;
