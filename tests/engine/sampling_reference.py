@@ -1,11 +1,14 @@
-"""The reference for the sampler: plain numpy, one row at a time."""
+"""The reference for the sampler: plain numpy in float64, one row at a time."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from inflight.draws import PARAMETERS
+from inflight.logits_processors.edits import LogitEdits
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest
@@ -24,25 +27,37 @@ def batch_of(requests: Sequence[Request]) -> SamplingBatch:
     return SamplingBatch.of([ScheduledRequest.next_of(request, request.num_uncomputed) for request in requests])
 
 
-def softmax(logits: Sequence[float], temperature: float = 1.0) -> NDArray[np.float64]:
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    return weights / weights.sum()
+def batch_with(uniforms: Sequence[float], logprobs: int | None = None, **params: float) -> SamplingBatch:
+    """Rows with the same parameters, but each with a random number of its own."""
+    row = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **params}
+    parameters = np.array([[{**row, "uniform": u}[name] for name in PARAMETERS] for u in uniforms], dtype=np.float64)
+    return SamplingBatch(LogitEdits(), [logprobs] * len(uniforms), parameters)
 
 
 def cut(
-    probabilities: NDArray[np.float64], *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+    logits: Sequence[float] | torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
 ) -> NDArray[np.float64]:
-    """The probabilities after top_k, top_p and min_p, applied in this order. No two tokens may be equally likely."""
-    left = probabilities.copy()
-    likeliest_first = np.argsort(-left)
+    """The probabilities of all tokens after top_k, top_p and min_p, which apply in this order."""
+    exact = np.asarray(logits, dtype=np.float64)
+    left = np.exp((exact - exact.max()) / temperature)
+    # Of equally likely tokens, the smaller id comes first.
+    likeliest_first = np.argsort(-exact, kind="stable")
     if top_k > 0:
         left[likeliest_first[top_k:]] = 0
     left /= left.sum()
-    reached = 0.0
-    for token in likeliest_first:
-        if reached >= top_p:
-            left[token] = 0
-        reached += left[token]
+    if top_p < 1:
+        ranked = left[likeliest_first]
+        before = np.concatenate(([0.0], np.cumsum(ranked)[:-1]))
+        left[likeliest_first[before >= top_p]] = 0
     left[left < left.max() * min_p] = 0
     return left / left.sum()
+
+
+def middles(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each token, the random number in the middle of those with which the token is drawn."""
+    return np.cumsum(probabilities) - probabilities / 2

@@ -14,7 +14,7 @@ def forbidden(processor: BadWords) -> set[int]:
     edits = LogitEdits()
     edits.begin_row(0)
     processor.edit(edits)
-    return {token for each in edits.gather() for token in each.tokens.tolist()}
+    return {token for each in edits.edits for token in each.tokens.tolist()}
 
 
 @settings(deadline=None)

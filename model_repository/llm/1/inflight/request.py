@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inflight.draws import Draws
 from inflight.logits_processors.processor import LogitsProcessor
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
@@ -37,6 +38,7 @@ class Request:
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
+    draws: Draws = field(init=False)
 
     # Set from the options when the request is queued.
     priority: int = 0
@@ -68,6 +70,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
+        self.draws = Draws(self.params, self.seed)
 
     @property
     def tenant(self) -> str:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from inflight.logits_processors.distinct_tokens import DistinctTokens
 from inflight.logits_processors.edits import LogitEdits
-from inflight.logits_processors.token_counts import TokenCounts
 
 
 class OutputPenalties:
@@ -11,11 +11,18 @@ class OutputPenalties:
 
     def __init__(self, presence: float, frequency: float) -> None:
         self._presence, self._frequency = presence, frequency
-        self._used = TokenCounts()
+        self._used = DistinctTokens()
+        self._counts: list[int] = []
+        self._biases = np.empty(16, dtype=np.float32)
 
     def edit(self, edits: LogitEdits) -> None:
-        penalties = self._presence + self._frequency * self._used.counts
-        edits.add(self._used.tokens, -penalties.astype(np.float32))
+        edits.add(self._used.tokens, self._biases[: len(self._counts)])
 
     def accept(self, token_id: int) -> None:
-        self._used.add(token_id)
+        index = self._used.add(token_id)
+        if index == len(self._counts):
+            self._counts.append(0)
+            if index == len(self._biases):
+                self._biases = np.resize(self._biases, 2 * index)
+        self._counts[index] += 1
+        self._biases[index] = -(self._presence + self._frequency * self._counts[index])

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from inflight.logits_processors.distinct_tokens import DistinctTokens
 from inflight.logits_processors.edits import LogitEdits
-from inflight.logits_processors.token_counts import TokenCounts
 
 
 class RepetitionPenalty:
@@ -11,7 +11,7 @@ class RepetitionPenalty:
 
     def __init__(self, penalty: float, prompt_ids: Sequence[int]) -> None:
         self._penalty = penalty
-        self._seen = TokenCounts(dict.fromkeys(prompt_ids))
+        self._seen = DistinctTokens(prompt_ids)
 
     def edit(self, edits: LogitEdits) -> None:
         edits.penalise(self._seen.tokens, self._penalty)

@@ -26,8 +26,8 @@ def optimize(
 ) -> tuple[AttentionBackend, ForwardPass]:
     """Choose the attention backend and the forward pass.
 
-    A GPU gets the kernels for GPUs. A CPU gets the C++ kernels if the model is in bfloat16. An optimisation that fails
-    the self-check is undone.
+    A GPU gets the kernels for GPUs. A CPU gets the C++ kernels if the model is in bfloat16; those of the sampler serve
+    any model. An optimisation that fails the self-check is undone.
 
     Raises:
         ValueError: The configuration asks for quantization, but this model or machine does not support it.
@@ -38,7 +38,7 @@ def optimize(
     if device.type == "cuda":
         _check_no_quantization(config, "is for the CPU")
         return _on_gpu(module, layers, config, check) or portable
-    if not config.enable_kernels or device.type != "cpu" or module.dtype != torch.bfloat16 or not load_kernels():
+    if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         return portable
     backend = TORCH

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstring>
 
 struct Lanes {
@@ -80,12 +81,35 @@ inline Lanes select(Mask mask, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.low, yes.low, lanes(0)), _mm256_blendv_ps(no.high, yes.high, lanes(8))};
 }
 
+// For each mask of 8 lanes: its lanes in order, a byte for each.
+constexpr std::array<uint64_t, 256> LANES_OF_MASK = [] {
+  std::array<uint64_t, 256> lanes{};
+  for (int mask = 0; mask < 256; ++mask)
+    for (int lane = 7; lane >= 0; --lane)
+      if (mask >> lane & 1) lanes[mask] = lanes[mask] << 8 | lane;
+  return lanes;
+}();
+
+// Stores the lanes of `mask` next to each other and returns their number. It writes up to 16 floats; those behind the
+// stored lanes mean nothing.
+inline int64_t store_some(float* to, Lanes value, Mask mask) {
+  const auto packed = [](__m256 of, int lanes) {
+    return _mm256_permutevar8x32_ps(of, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)LANES_OF_MASK[lanes])));
+  };
+  const int low = mask & 0xff, high = mask >> 8, first = __builtin_popcount(low);
+  _mm256_storeu_ps(to, packed(value.low, low));
+  _mm256_storeu_ps(to + first, packed(value.high, high));
+  return first + __builtin_popcount(high);
+}
+
 inline Lanes load_floats(const BFloat16* from) {
   const auto half = [](const BFloat16* of) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)of)), 16));
   };
   return {half(from), half(from + 8)};
 }
+
+inline Lanes load_floats(const float* from) { return load(from); }
 
 // `lanes` must be the first lanes without a gap.
 inline Lanes load_floats(const BFloat16* from, Mask lanes) {

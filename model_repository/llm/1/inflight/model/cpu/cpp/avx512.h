@@ -28,10 +28,19 @@ inline Mask equal(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ
 inline Mask not_a_number(Lanes a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 inline Lanes select(Mask mask, Lanes yes, Lanes no) { return _mm512_mask_mov_ps(no, mask, yes); }
 
-inline Lanes load_floats(const BFloat16* from, Mask lanes = 0xffff) {
-  const __m256i bits = _mm256_maskz_loadu_epi16(lanes, from);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+// Stores the lanes of `mask` next to each other and returns their number. It writes 16 floats, of which the rest are 0:
+// the instruction that writes only what is needed takes many times as long on Zen 4.
+inline int64_t store_some(float* to, Lanes value, Mask mask) {
+  _mm512_storeu_ps(to, _mm512_maskz_compress_ps(mask, value));
+  return __builtin_popcount(mask);
 }
+
+inline Lanes load_floats(const float* from) { return load(from); }
+inline Lanes to_floats(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
+
+inline Lanes load_floats(const BFloat16* from) { return to_floats(_mm256_loadu_si256((const __m256i*)from)); }
+
+inline Lanes load_floats(const BFloat16* from, Mask lanes) { return to_floats(_mm256_maskz_loadu_epi16(lanes, from)); }
 
 // Stores 16 numbers as the first elements of 16 pairs. The second elements stay as they are.
 inline void store_first_of_pairs(BFloat16* to, const BFloat16* from) {

@@ -1,0 +1,44 @@
+"""Samples with the C++ kernels."""
+
+import torch
+
+from inflight.logits_processors.edits import LogitEdits
+from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.step_result import TokenLogprobs
+
+
+def takes(logits: torch.Tensor) -> bool:
+    """Whether the kernels can sample from these logits."""
+    return logits.device.type == "cpu" and hasattr(torch.ops.inflight, "sample")
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch) -> tuple[list[int], dict[int, TokenLogprobs]]:
+    """Return a token for each row of logits [S, vocabulary], or -1, and the log-probabilities of the rows that ask."""
+    if logits.dtype not in (torch.bfloat16, torch.float32):
+        logits = logits.float()
+    tokens = torch.ops.inflight.sample(logits, torch.from_numpy(batch.parameters), *_tensors(batch.edits)).tolist()
+    return tokens, _logprobs(logits, tokens, batch.num_logprobs)
+
+
+def _tensors(edits: LogitEdits) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
+    """The rows [E], tokens, penalties [E] and biases of all E edits. Nothing is copied."""
+    return (
+        torch.tensor([edit.row for edit in edits.edits], dtype=torch.int64),
+        [torch.from_numpy(edit.tokens) for edit in edits.edits],
+        torch.tensor([edit.penalty for edit in edits.edits], dtype=torch.float32),
+        [torch.from_numpy(edit.biases) for edit in edits.edits],
+    )
+
+
+def _logprobs(logits: torch.Tensor, tokens: list[int], counts: list[int | None]) -> dict[int, TokenLogprobs]:
+    asking = [(row, tokens[row], n) for row, n in enumerate(counts) if n is not None and tokens[row] >= 0]
+    if not asking:
+        return {}
+    rows, chosen, wanted = zip(*asking, strict=True)
+    columns = (torch.tensor(column, dtype=torch.int64) for column in (rows, chosen, wanted))
+    found = torch.ops.inflight.logprobs(logits, *columns, max(wanted))
+    results = zip(rows, wanted, *(each.tolist() for each in found), strict=True)
+    return {
+        row: TokenLogprobs.of(logprob, rank, top[:count], values[:count])
+        for row, count, logprob, rank, top, values in results
+    }
