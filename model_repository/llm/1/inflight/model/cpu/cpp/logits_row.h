@@ -80,7 +80,7 @@ void for_each_row(const Tensor& logits, int64_t count, const Work& work) {
   TORCH_CHECK(logits.dim() == 2 && logits.stride(1) == 1 && logits.size(1) > 0, "logits are ", logits.sizes());
   TORCH_CHECK(logits.size(1) <= 1 << 24, "float32 cannot count ", logits.size(1), " tokens exactly");
   const auto share = [&](const auto* from) {
-    share_out(count, [&](const auto& take) {
+    share_out(count, [&](Tasks& take) {
       for (int64_t i; (i = take()) < count;) work(from, i);
     });
   };
