@@ -8,21 +8,39 @@ same data again, which comes from the CPU's cache.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.nn import functional
 from tqdm import tqdm
 
+from inflight import SamplingParams
+from inflight.logits_processors.factory import make_processors
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.cpu import kernel_sampler
 from inflight.model.cpu.packed_linear import rounded_to_int8
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.sampling import torch_sampler
+from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest
 from load_tests.bench.engine_step import BLOCK_SIZE, Step, Work, alternating, decodes, num_blocks, plan_of
 
 ROWS = (1, 64)
+CONTEXT = 8000
+"""Tokens of each request that is sampled, all of them different."""
+SAMPLING = {
+    "greedy": SamplingParams(temperature=0),
+    "temperature 1": SamplingParams(temperature=1.0),
+    "top_p 0.95": SamplingParams(temperature=1.0, top_p=0.95),
+    "top_k 50": SamplingParams(temperature=1.0, top_k=50),
+    "greedy, 5 logprobs": SamplingParams(temperature=0, logprobs=5),
+    "greedy, repetition penalty": SamplingParams(temperature=0, repetition_penalty=1.1),
+}
 
 
 @dataclass(frozen=True)
@@ -78,8 +96,7 @@ def _pairs(model: LoadedModel, rows: int) -> Iterator[Pair]:
         _random(1, 1, rows, head_width),
     )
     yield pair("rotate", lambda: kernels.rotate(query, cos, sin), lambda: query * cos + _turned(query) * sin)
-    logits = _random(rows, config.vocab_size)
-    yield pair("argmax", lambda: kernels.argmax(logits), lambda: logits.argmax(dim=-1))
+    yield from _sampling(rows, config.vocab_size)
 
 
 def _products(x: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[Pair]:
@@ -144,6 +161,32 @@ def _attended(model: LoadedModel, backend: AttentionBackend, work: Work) -> Step
             attends.attend(call)
 
     return attend
+
+
+def _sampling(rows: int, vocabulary: int) -> Iterator[Pair]:
+    """Sampling of a step, with everything that a server does for it: parameters, edits and results."""
+    logits = 3 * _random(rows, vocabulary)  # About as far apart as those of the default model.
+    for name, params in SAMPLING.items():
+        scheduled = [ScheduledRequest.next_of(request, CONTEXT) for request in _requests(rows, vocabulary, params)]
+        yield Pair(
+            f"sample: {name}",
+            1,
+            [partial(_sample, kernel_sampler, logits, scheduled)],
+            [partial(_sample, torch_sampler, logits, scheduled)],
+        )
+
+
+def _sample(way: ModuleType, logits: torch.Tensor, scheduled: Sequence[ScheduledRequest]) -> None:
+    way.sample(logits, SamplingBatch.of(scheduled))
+
+
+def _requests(rows: int, vocabulary: int, params: SamplingParams) -> Iterator[Request]:
+    for row in range(rows):
+        prompt = [(31 * row + 7 * position) % vocabulary for position in range(CONTEXT)]
+        processors = make_processors(
+            params, prompt_ids=prompt, stop_token_ids=frozenset(), bad_words=(), vocab_size=vocabulary
+        )
+        yield Request(str(row), prompt, params, max_tokens=1, seed=row, processors=processors)
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -309,15 +309,3 @@ def test_loading_returns_false_and_logs_why_if_the_kernels_cannot_be_built(
     assert not load_kernels.__wrapped__()
     assert "the C++ kernels cannot be built" in caplog.text
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("width", [1, 15, 16, 160, 49_152])
-def test_argmax_agrees_with_torch_for_ties_infinities_and_nan(width: int) -> None:
-    x = random(7, width + 3)[:, :width]
-    x[1], x[2], x[3] = 2.0, float("-inf"), 0.0
-    x[3, : width // 2] = -0.0
-    x[4, width // 2 :] = float("inf")
-    x[5, width // 3 :: 2] = float("nan")
-    x[6, -1] = -float("nan")
-    assert torch.ops.inflight.argmax(x).tolist() == x.double().argmax(dim=-1).tolist()
-    assert torch.ops.inflight.argmax(x[:0]).shape == (0,)

@@ -1,4 +1,4 @@
-"""The C++ kernels for processors older than this one. test_cpu_kernels.py tests those for this processor."""
+"""The C++ kernels for processors older than this one. The same tests, run as usual, test those for this processor."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
 
-TESTS = Path(__file__).with_name("test_cpu_kernels.py")
+TESTS = [Path(__file__).with_name(name) for name in ("test_cpu_kernels.py", "test_sampler.py", "test_penalties.py")]
 
 
 @pytest.mark.slow
@@ -19,7 +19,7 @@ def test_the_kernels_for_older_processors_pass_the_same_tests(name: str) -> None
     if name not in instruction_sets()[1:]:
         pytest.skip("this processor has no newer instruction set, or lacks this one")
     # The tests run in another process, because a process can load only one library of kernels.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.engine.older_processor", str(TESTS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.engine.older_processor", *map(str, TESTS)]
     run = subprocess.run(
         command, env=os.environ | {"NEWEST": name}, capture_output=True, text=True, timeout=300, check=False
     )

@@ -1,23 +1,27 @@
 """Penalties change logits as transformers and OpenAI define them. Each row has the penalties of its own request."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from inflight import SamplingParams
+from inflight.logits_processors.edits import LogitEdits
+from inflight.model.cpu import kernel_sampler
+from inflight.model.sampling import torch_sampler
 from inflight.model.sampling.apply_edits import apply_edits
 from inflight.request import Request
 from tests.engine.models import Tiny, make_prompt
-from tests.engine.sampling_reference import UNCUT, asking, batch_of
+from tests.engine.sampling_reference import UNCUT, asking, batch_of, batch_with
 from tests.unit.builders import make_request
 
 VOCABULARY = 40
 PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
 
 
-def midway(**params: float) -> Request:
+def midway(**params: Any) -> Request:
     """A request that already has some output."""
     request = make_request("r", PROMPT, max_tokens=99, **{**UNCUT, **params})
     request.append(OUTPUT)
@@ -80,6 +84,49 @@ def test_half_precision_logits_are_penalised_in_full_precision(logits: torch.Ten
     halves = logits.bfloat16()
     request = midway(repetition_penalty=1.01, frequency_penalty=0.001)
     torch.testing.assert_close(penalised(halves, request), penalised(halves.float(), request))
+
+
+EDITED = [
+    {"repetition_penalty": 1.7},
+    {"repetition_penalty": 0.3, "presence_penalty": 1.5, "frequency_penalty": -0.7},
+    {},
+    {"logit_bias": {3: 5.0, 39: -100.0, 0: 2.5}},
+    {"min_tokens": 50, "stop_token_ids": [1, 3, 5, 7, 9]},
+    {"bad_words": [[7, 7, 0, 12], [13], [5, 14]]},
+    {"repetition_penalty": 1e-12, "logit_bias": {8: 100.0}, "presence_penalty": -2.0, "bad_words": [[8]]},
+]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_kernels_edit_logits_as_torch_does(dtype: torch.dtype, temperature: float) -> None:
+    rows = 40 * len(EDITED)
+    logits = (torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    requests = [midway(temperature=temperature, seed=row, **EDITED[row % len(EDITED)]) for row in range(rows)]
+    tokens, _ = kernel_sampler.sample(logits, batch_of(requests))
+    assert tokens == torch_sampler.sample(logits, batch_of(requests))[0]
+    plain, _ = kernel_sampler.sample(logits, batch_of([midway(temperature=temperature, seed=r) for r in range(rows)]))
+    for number, params in enumerate(EDITED):
+        assert (tokens[number :: len(EDITED)] != plain[number :: len(EDITED)]) == bool(params)
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_an_edit_of_a_token_that_does_not_exist_is_an_error(logits: torch.Tensor) -> None:
+    for wrong in (-1, VOCABULARY, 2**40):
+        batch = batch_with([0.0])
+        batch.edits.begin_row(0)
+        batch.edits.forbid([3, wrong])
+        with pytest.raises(RuntimeError, match="an edit has a token that is not below 40"):
+            kernel_sampler.sample(logits, batch)
+
+
+def test_an_edit_of_no_token_is_none() -> None:
+    edits = LogitEdits()
+    edits.begin_row(0)
+    edits.forbid([])
+    edits.penalise([], 2.0)
+    assert edits.edits == []
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.8])

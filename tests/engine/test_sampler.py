@@ -223,6 +223,19 @@ def test_temperatures_near_zero_are_greedy(way: ModuleType, temperature: float, 
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [1, 15, 16, 160, 256, 257, 49_152])
+def test_greedy_takes_the_first_of_the_largest_logits(way: ModuleType, vocabulary: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(6, vocabulary + 3, generator=torch.Generator().manual_seed(0)).to(dtype)[:, :vocabulary]
+    logits[1], logits[2], logits[3, 0] = 2.0, -0.0, math.nan
+    logits[2, vocabulary // 2 :] = 0.0
+    logits[4, vocabulary // 2 :] = math.inf
+    logits[5] = -math.inf
+    tokens = draw(way, logits, [asking(temperature=0) for _ in range(6)])
+    assert tokens == [int(logits[0].double().argmax()), 0, 0, -1, vocabulary // 2, -1]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_at_the_highest_temperature_all_kept_tokens_are_equally_likely(way: ModuleType) -> None:
     requests = [asking(seed, temperature=1e300, top_k=6) for seed in range(DRAWS)]
     tokens = draw(way, torch.tensor([LOGITS]).expand(DRAWS, -1), requests)

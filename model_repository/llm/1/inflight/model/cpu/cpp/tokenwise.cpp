@@ -4,8 +4,6 @@
 #include <torch/library.h>
 
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -103,38 +101,6 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return y.transpose(1, 2);
 }
 
-// Returns the index of the largest element of each row of x [S, V], the first of equal ones. NaN counts as the largest.
-Tensor argmax(const Tensor& x) {
-  TORCH_CHECK(x.scalar_type() == at::kBFloat16 && x.dim() == 2 && x.size(1) > 0 && x.stride(1) == 1, "x is ", x.sizes());
-  const int64_t width = x.size(1);
-  TORCH_CHECK(width <= 1 << 24, "rows of ", width, " are too long: float32 must represent their indices exactly");
-  Tensor indices = at::empty({x.size(0)}, x.options().dtype(at::kLong));
-  const BFloat16* in = x.const_data_ptr<BFloat16>();
-  int64_t* out = indices.mutable_data_ptr<int64_t>();
-  alignas(64) float numbers[LANES];
-  std::iota(numbers, numbers + LANES, 0.0f);
-  const auto argmax_of = [&](const BFloat16* row) -> int64_t {
-    Lanes max_values = all(-std::numeric_limits<float>::infinity()), max_indices = all(0.0f), current = load(numbers);
-    for (int64_t d = 0; d < width; d += LANES) {
-      const Mask lanes = lanes_below(width - d);
-      const Lanes value = load_floats(row + d, lanes);
-      const Mask nan = not_a_number(value);
-      if (nan) return d + __builtin_ctz(nan);
-      const Mask larger = less(max_values, value) & lanes;
-      max_values = select(larger, value, max_values);
-      max_indices = select(larger, current, max_indices);
-      current = current + all(LANES);
-    }
-    const Mask largest = equal(max_values, all(largest_of(max_values)));
-    // The smallest index among the lanes with the largest value.
-    return (int64_t)-largest_of(select(largest, all(0.0f) - max_indices, all(-std::numeric_limits<float>::infinity())));
-  };
-  share_out_rows(x.size(0), 1, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) out[row] = argmax_of(in + row * x.stride(0));
-  });
-  return indices;
-}
-
 }  // namespace
 
 // Returns gate / (1 + e^-gate) * up, rounded once. Both are [..., width].
@@ -160,6 +126,5 @@ TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
   library.def("add_rms_norm(Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor, Tensor)", add_rms_norm);
   library.def("silu_mul(Tensor gate, Tensor up) -> Tensor", silu_mul);
-  library.def("argmax(Tensor x) -> Tensor", argmax);
   library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor", rotate);
 }
