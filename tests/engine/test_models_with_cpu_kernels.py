@@ -103,18 +103,29 @@ def test_traced_models_give_the_logprobs_of_their_python_code(kind: str, fused: 
     assert torch.allclose(mine, theirs, atol=ROUNDED if fused else EXACT)
 
 
-def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) -> None:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization="int8")
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_the_default_model_quantized_gives_nearly_the_same_logprobs(fast: Engine, quantization: str) -> None:
+    engine = make_engine(
+        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization=quantization
+    )
     kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
     layers = len(engine.model.layers)
     products = {kind: count for kind, count in kinds.items() if kind.startswith("inflight::linear")}
-    assert products == {"inflight::linear_int8": 3 * layers + 1, "inflight::linear_int8_silu_mul": layers}
+    wanted = Counter({f"inflight::linear_{quantization}": 3 * layers, f"inflight::linear_{quantization}_silu_mul": layers})
+    wanted["inflight::linear_int8"] += 1  # The head.
+    assert products == wanted
     prompts = [f"{number} plus {number} is" for number in range(20)]
     mine, theirs = (
         torch.tensor([o.logprobs[0].chosen for o in which.generate(prompts, greedy(1, logprobs=1))])
         for which in (engine, fast)
     )
     assert (mine - theirs).abs().mean() < 0.2
+
+
+def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
+    engine = tiny.engine(dtype="bfloat16", block_size=16, quantization="int4")
+    kinds = {node.kind() for node in engine.model.forward._graph.graph.nodes()}
+    assert "inflight::linear_int4_silu_mul" in kinds
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_kernels": False}])
