@@ -111,7 +111,9 @@ def test_the_default_model_quantized_gives_nearly_the_same_logprobs(fast: Engine
     kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
     layers = len(engine.model.layers)
     products = {kind: count for kind, count in kinds.items() if kind.startswith("inflight::linear")}
-    wanted = Counter({f"inflight::linear_{quantization}": 3 * layers, f"inflight::linear_{quantization}_silu_mul": layers})
+    wanted = Counter(
+        {f"inflight::linear_{quantization}": 3 * layers, f"inflight::linear_{quantization}_silu_mul": layers}
+    )
     wanted["inflight::linear_int8"] += 1  # The head.
     assert products == wanted
     prompts = [f"{number} plus {number} is" for number in range(20)]

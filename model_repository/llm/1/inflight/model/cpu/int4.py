@@ -17,7 +17,7 @@ def rounded_to_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The scale maps the weight of a group with the largest absolute value to -8, as in llama.cpp's format Q4_0.
     """
-    groups = weight.float().unflatten(1, (-1, GROUP))
+    groups = weight.float().view(weight.shape[0], -1, GROUP)
     largest = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
     scales = (largest / -8).bfloat16()
     scales[scales == 0] = 1
