@@ -1,4 +1,4 @@
-"""`make precision`: how bfloat16 and int8 change the default model's results, and how much faster they are.
+"""`make precision`: how bfloat16, int8 and int4 change the default model's results, and how much faster they are.
 
 Every configuration is compared with transformers in float32 on the same text: pages of this repository, cut into
 windows of tokens. The table shows the perplexity, the mean Kullback-Leibler divergence from the float32 distributions
@@ -42,6 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "Inflight, bfloat16, torch's own operators": {"enable_kernels": False},
     "Inflight, bfloat16, CPU kernels": {},
     "Inflight, int8": {"quantization": "int8"},
+    "Inflight, int4": {"quantization": "int4"},
 }
 
 

@@ -16,9 +16,10 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
+from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
-from inflight.model.cpu.packed_linear import PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
+from inflight.model.cpu.packed_linear import Bits, PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.ragged_batch import RaggedBatch
 from scripts.reference.dense_attention import CPU, GARBAGE, Case, dense
 from tests.unit.builders import make_plan, make_request
@@ -99,14 +100,37 @@ def test_linear_int8_agrees_with_float64(rows: int, inputs: int, columns: int) -
     assert max(error(mine, right) for mine, right in zip(y, wanted, strict=True)) < LINEAR_ERROR
 
 
+@pytest.mark.parametrize("rows", [1, 3, 6, 7, 12, 13, 64])
+@pytest.mark.parametrize(("inputs", "columns"), [(32, 32), (96, 352), (1536, 96), (20_000, 32)])
+def test_linear_int4_agrees_with_float64(rows: int, inputs: int, columns: int) -> None:
+    x = random(rows, inputs) * torch.logspace(-6, 6, rows, dtype=torch.bfloat16)[:, None]
+    whole, scales = rounded_to_int4(random(columns, inputs))
+    packed = pack_int4(whole, scales)
+    y = torch.ops.inflight.linear_int4(x, packed)
+    wanted = x.double() @ (whole.double() * scales.double().repeat_interleave(32, dim=1)).T
+    assert max(error(mine, right) for mine, right in zip(y, wanted, strict=True)) < LINEAR_ERROR
+    assert torch.equal(y, torch.cat([torch.ops.inflight.linear_int4(row[None], packed) for row in x]))
+
+
+def test_linear_int4_refuses_weights_that_are_packed_otherwise() -> None:
+    with pytest.raises(RuntimeError, match=r"weights are Byte \[1, 1, 512\], not bytes \[n, k, 576\]"):
+        torch.ops.inflight.linear_int4(random(1, 32), torch.zeros(1, 1, 512, dtype=torch.uint8))
+
+
 # With more than 128 rows, the kernel computes the rows in parts, because it keeps the sums of the gates.
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 33, 100, 128, 129, 161, 300])
 @pytest.mark.parametrize(("inputs", "columns"), [(30, 32), (64, 96), (576, 352)])
-@pytest.mark.parametrize("int8", [False, True])
-def test_linear_silu_mul_agrees_with_float64(rows: int, inputs: int, columns: int, int8: bool) -> None:
+@pytest.mark.parametrize("bits", [4, 8, 16])
+def test_linear_silu_mul_agrees_with_float64(rows: int, inputs: int, columns: int, bits: Bits) -> None:
+    if bits == 4 and inputs % 32:
+        pytest.skip("int4 needs whole groups")
     x, weight = random(rows, inputs), random(2 * columns, inputs) / inputs**0.5
     exact = weight.double()
-    if int8:
+    if bits == 4:
+        whole, scales = rounded_to_int4(weight)
+        exact = whole.double() * scales.double().repeat_interleave(32, dim=1)
+        multiply = partial(torch.ops.inflight.linear_int4_silu_mul, packed=pack_int4(whole, scales))
+    elif bits == 8:
         whole, scales = rounded_to_int8(weight)
         exact = whole.double() * scales.double()[:, None]
         packed = torch.ops.inflight.pack_weight(whole)
@@ -133,6 +157,25 @@ def test_rounding_to_int8_changes_a_weight_by_at_most_half_a_step() -> None:
     assert ((whole * scales[:, None] - weight.float()).abs() <= 0.501 * scales[:, None]).all()
 
 
+def test_rounding_to_int4_changes_a_weight_by_at_most_a_step() -> None:
+    weight = random(64, 96)
+    weight[3] = 0
+    whole, scales = rounded_to_int4(weight)
+    exact = scales.float().repeat_interleave(32, dim=1)
+    rounded = whole * exact
+    errors = (rounded - weight.float()).abs()
+    # A weight of almost 8 steps becomes 7. The scale, too, is rounded to bfloat16.
+    assert (errors <= torch.where(whole == 7, 1.04, 0.54) * exact.abs()).all()
+    assert not rounded[3].any()
+
+
+def test_rounding_to_int4_again_changes_nothing() -> None:
+    whole, scales = rounded_to_int4(random(64, 96))
+    again, same = rounded_to_int4((whole * scales.repeat_interleave(32, dim=1)).bfloat16())
+    assert torch.equal(again, whole)
+    assert torch.equal(same, scales)
+
+
 def test_non_finite_numbers_affect_only_their_own_row_in_int8() -> None:
     x, (weight, scales) = random(4, 64), rounded_to_int8(random(32, 64))
     x[1, 5], x[2, 7], x[3] = float("nan"), float("-inf"), 0
@@ -151,7 +194,7 @@ def test_linear_takes_any_number_of_dimensions() -> None:
 
 def test_sibling_layers_are_right_in_any_order_of_calls() -> None:
     layers = [nn.Linear(64, columns, bias=bias, dtype=torch.bfloat16) for columns, bias in [(40, True), (32, False)]]
-    group = PackedLinears(layers, WeightRoom(layers, int8=False))
+    group = PackedLinears(layers, WeightRoom(dict.fromkeys(layers, 16)))
     packed = [PackedLinear(layer, group, index) for index, layer in enumerate(layers)]
     x, other = random(1, 7, 64), random(1, 3, 64)
     with torch.inference_mode():
@@ -163,7 +206,7 @@ def test_sibling_layers_are_right_in_any_order_of_calls() -> None:
 
 def test_sibling_layers_free_their_product_after_the_last_call() -> None:
     layers = [nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2)]
-    group = PackedLinears(layers, WeightRoom(layers, int8=False))
+    group = PackedLinears(layers, WeightRoom(dict.fromkeys(layers, 16)))
     x = random(5, 64)
     outputs = [weakref.ref(group.columns(index, x)._base) for index in range(2)]
     assert [output() for output in outputs] == [None, None]

@@ -10,7 +10,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from inflight import Engine
-from inflight.model.cpu.packed_linear import PackedLinear
+from inflight.model.cpu.packed_linear import PackedLinear, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from scripts.launch.default_model import default_model
@@ -103,18 +103,52 @@ def test_traced_models_give_the_logprobs_of_their_python_code(kind: str, fused: 
     assert torch.allclose(mine, theirs, atol=ROUNDED if fused else EXACT)
 
 
-def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) -> None:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization="int8")
+def quantized(quantization: str) -> Engine:
+    return make_engine(
+        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization=quantization
+    )
+
+
+def products(engine: Engine) -> dict[str, int]:
     kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
-    layers = len(engine.model.layers)
-    products = {kind: count for kind, count in kinds.items() if kind.startswith("inflight::linear")}
-    assert products == {"inflight::linear_int8": 3 * layers + 1, "inflight::linear_int8_silu_mul": layers}
+    return {kind: count for kind, count in kinds.items() if kind.startswith("inflight::linear")}
+
+
+def difference(engine: Engine, other: Engine) -> float:
+    """Mean difference of the likeliest token's log-probability."""
     prompts = [f"{number} plus {number} is" for number in range(20)]
     mine, theirs = (
         torch.tensor([o.logprobs[0].chosen for o in which.generate(prompts, greedy(1, logprobs=1))])
-        for which in (engine, fast)
+        for which in (engine, other)
     )
-    assert (mine - theirs).abs().mean() < 0.2
+    return float((mine - theirs).abs().mean())
+
+
+def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) -> None:
+    engine = quantized("int8")
+    layers = len(engine.model.layers)
+    assert products(engine) == {"inflight::linear_int8": 3 * layers + 1, "inflight::linear_int8_silu_mul": layers}
+    assert difference(engine, fast) < 0.2
+
+
+def test_the_default_model_in_int4_computes_with_the_rounded_weights() -> None:
+    engine = quantized("int4")
+    layers = len(engine.model.layers)
+    assert products(engine) == {
+        "inflight::linear_int4": 3 * layers,
+        "inflight::linear_int4_silu_mul": layers,
+        "inflight::linear_int8": 1,  # The head.
+    }
+    # Rounding itself changes the log-probabilities of this small model by much more than the bound.
+    rounded = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
+    round_linears_to_int4(rounded.model.module)
+    assert difference(engine, rounded) < 0.2
+
+
+def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
+    engine = tiny.engine(dtype="bfloat16", block_size=16, quantization="int4")
+    kinds = {node.kind() for node in engine.model.forward._graph.graph.nodes()}
+    assert "inflight::linear_int4_silu_mul" in kinds
 
 
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_kernels": False}])

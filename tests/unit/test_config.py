@@ -51,7 +51,7 @@ def test_the_dtype_is_one_that_is_known() -> None:
 
 
 def test_the_quantization_is_one_that_is_known() -> None:
-    refused("quantization is 'int2'; it must be int8, or not given", quantization="int2")
+    refused("quantization is 'int2'; it must be int8 or int4, or not given", quantization="int2")
 
 
 @pytest.mark.parametrize("value", ["8", 1.5, math.nan, True])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
 
-QUANTIZATIONS = ("int8",)
+QUANTIZATIONS = ("int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -53,8 +53,8 @@ class EngineConfig(SchedulerConfig):
     """On GPUs, capture decode steps at start-up and replay each as one launch."""
 
     quantization: str | None = None
-    """`int8`: quantize the weights of linear layers to 8 bits at start-up. For models in bfloat16 on CPUs with
-    AVX2."""
+    """`int8` or `int4`: quantize the weights of linear layers to 8 or 4 bits at start-up. For models in bfloat16 on
+    CPUs with AVX2."""
 
     enable_prefix_caching: bool = True
     """Reuse KV-cache blocks of prompts that begin with the same tokens."""

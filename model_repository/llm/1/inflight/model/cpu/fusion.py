@@ -24,6 +24,7 @@ graph(%x, %packed, %bias, %widths, %last_dim):
   return (%y)
 """
 _LINEAR_INT8_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(", "linear_int8(").replace("%packed,", "%packed, %scales,")
+_LINEAR_INT4_SILU_MUL = _LINEAR_SILU_MUL.replace("linear(", "linear_int4(")
 # The matcher starts at the operator of the first result, which must be the last operator of the pattern.
 _ADD_NORM = """
 graph(%x, %y, %one, %weight, %eps):
@@ -56,6 +57,7 @@ _FUSIONS = (
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
     (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed, %bias)"),
     (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales, %bias)"),
+    (_LINEAR_INT4_SILU_MUL, "inflight::linear_int4_silu_mul(%x, %packed, %bias)"),
     (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )

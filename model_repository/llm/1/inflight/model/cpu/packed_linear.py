@@ -1,14 +1,19 @@
 """Linear layers with packed weights. Sibling layers that read the same input are computed in one product."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 from inflight.model.cache.huge_pages import zeros_huge_pages
+from inflight.model.cpu.int4 import BYTES_OF_WEIGHT, GROUP, pack_int4, rounded_to_int4
 from inflight.model.loading.attention_probe import probe_layers
 
 _PANEL = 32
+
+Bits: TypeAlias = Literal[4, 8, 16]
+"""How many bits a weight has: int4, int8 or bfloat16."""
 
 
 class PackedLinears:
@@ -18,12 +23,13 @@ class PackedLinears:
     very same input tensor.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], room: "WeightRoom", *, int8: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Linear], room: "WeightRoom", bits: Bits = 16) -> None:
         padded = [_padded(layer.weight) for layer in layers]
-        weight, self.scales = torch.cat(padded), None
-        if int8:
+        weight, self.scales, self._bits = torch.cat(padded), None, bits
+        if bits == 8:
             weight, self.scales = rounded_to_int8(weight)
-        self.packed = room.copy(torch.ops.inflight.pack_weight(weight))
+        packed = pack_int4(*rounded_to_int4(weight)) if bits == 4 else torch.ops.inflight.pack_weight(weight)
+        self.packed = room.copy(packed)
         self.bias = _joint_bias(layers)
         self._widths = [weight.shape[0] for weight in padded]
         self._counts = [layer.out_features for layer in layers]
@@ -47,19 +53,24 @@ class PackedLinears:
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor
-        if self.scales is None:
+        if self._bits == 4:
+            y = torch.ops.inflight.linear_int4(x, self.packed, self.bias)
+        elif self.scales is None:
             y = torch.ops.inflight.linear(x, self.packed, self.bias)
         else:
             y = torch.ops.inflight.linear_int8(x, self.packed, self.scales, self.bias)
         return y
 
 
+_BYTES: dict[Bits, float] = {4: BYTES_OF_WEIGHT, 8: 1, 16: 2}
+
+
 class WeightRoom:
     """Memory for the packed weights of all layers. Those of a single layer are often too small for huge pages."""
 
-    def __init__(self, layers: Iterable[nn.Linear], *, int8: bool) -> None:
-        weights = sum(_padded_rows(layer.weight) * layer.in_features for layer in layers)
-        self._rest = zeros_huge_pages((weights if int8 else 2 * weights,), torch.uint8, torch.device("cpu"))
+    def __init__(self, layers: Mapping[nn.Linear, Bits]) -> None:
+        size = sum(_padded_rows(layer.weight) * layer.in_features * _BYTES[bits] for layer, bits in layers.items())
+        self._rest = zeros_huge_pages((int(size),), torch.uint8, torch.device("cpu"))
 
     def copy(self, packed: torch.Tensor) -> torch.Tensor:
         """Copy the packed weights of a layer into this memory and return the copy."""
@@ -91,8 +102,8 @@ class PackedLinear(nn.Module):
         return self.group.columns(self._index, x)
 
 
-def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Replace the linear layers of a model that the kernels support. With `int8`, their weights are rounded to int8.
+def pack_linears(module: nn.Module, quantization: str | None = None) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Replace the linear layers of a model that the kernels support. `quantization` is `int8`, `int4` or None.
 
     Returns parent, name in the parent and original of each replaced layer.
     """
@@ -100,14 +111,32 @@ def pack_linears(module: nn.Module, *, int8: bool = False) -> list[tuple[nn.Modu
     if not parents:
         return []
     replaced = []
-    room = WeightRoom(parents, int8=int8)
+    bits = {layer: _bits(module, layer, quantization) for layer in parents}
+    room = WeightRoom(bits)
     for siblings in _siblings(module, parents):
-        group = PackedLinears(siblings, room, int8=int8)
+        group = PackedLinears(siblings, room, bits[siblings[0]])
         for index, layer in enumerate(siblings):
             parent, name = parents[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
             replaced.append((parent, name, layer))
     return replaced
+
+
+@torch.no_grad()
+def round_linears_to_int4(module: nn.Module) -> None:
+    """Round the weights in place that `pack_linears` packs in int4. To round them again does not change them."""
+    for layer in {layer for _, _, layer in _linears(module) if _bits(module, layer, "int4") == 4}:
+        whole, scales = rounded_to_int4(layer.weight)
+        layer.weight.copy_(whole * scales.repeat_interleave(GROUP, dim=1))
+
+
+def _bits(module: Any, layer: nn.Linear, quantization: str | None) -> Bits:
+    """In int4, the head stays in int8, as in llama.cpp, and so do layers without whole groups of inputs."""
+    if quantization is None:
+        return 16
+    if quantization == "int4" and layer is not module.get_output_embeddings() and layer.in_features % GROUP == 0:
+        return 4
+    return 8
 
 
 def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:

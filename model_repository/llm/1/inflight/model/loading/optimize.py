@@ -12,7 +12,7 @@ from inflight.model.attention.backend import CPU_KERNELS, CUDA_KERNELS, TORCH, A
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
-from inflight.model.cpu.packed_linear import pack_linears
+from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
@@ -44,7 +44,10 @@ def optimize(
     backend = TORCH
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
-    replaced = replace_norms(module) + pack_linears(module, int8=config.quantization == "int8")
+    if config.quantization == "int4":
+        round_linears_to_int4(module)
+        check.repeat_reference()
+    replaced = replace_norms(module) + pack_linears(module, config.quantization)
     eager = EagerForward(module, backend, windows)
     if not check.passes(eager, layers, backend):
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")

@@ -18,6 +18,15 @@ struct BytePairs {
   __m128i low, high;
 };
 
+// Pairs of int4 weights, in the lowest bits of each half of a lane.
+struct Nibbles {
+  __m256i words;
+};
+
+struct NibblePairs {
+  Nibbles low, high;
+};
+
 using Mask = uint16_t;
 using Factor = float;
 
@@ -156,6 +165,14 @@ inline BytePairs load_pairs(const int8_t* from) {
   return {_mm_loadu_si128((const __m128i*)from), _mm_loadu_si128((const __m128i*)(from + LANES))};
 }
 
+// Pair number `pair` of the four in `words`.
+inline NibblePairs load_pairs(const uint16_t* words, int pair) {
+  const auto nibbles = [pair](const uint16_t* of) {
+    return Nibbles{_mm256_srli_epi32(_mm256_loadu_si256((const __m256i*)of), 4 * pair)};
+  };
+  return {nibbles(words), nibbles(words + LANES)};
+}
+
 // The first or the second elements of all pairs, as floats.
 template <bool SECOND>
 inline __m256 one_of(__m256i pairs) {
@@ -166,6 +183,11 @@ template <bool SECOND>
 inline __m256 one_of(__m128i pairs) {
   const __m256i words = _mm256_cvtepi8_epi16(pairs);
   return _mm256_cvtepi32_ps(_mm256_srai_epi32(SECOND ? words : _mm256_slli_epi32(words, 16), 16));
+}
+
+template <bool SECOND>
+inline __m256 one_of(Nibbles pairs) {
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(pairs.words, SECOND ? 12 : 28), 28));
 }
 
 template <bool SECOND, int ROWS, int COLUMNS, class Column>

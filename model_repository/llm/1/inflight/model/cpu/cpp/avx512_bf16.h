@@ -21,6 +21,14 @@ inline Pairs load_pairs(const int8_t* from) {
   return _mm512_cvtne2ps_pbh(floats(from + LANES), floats(from));
 }
 
+// Converts pair number `pair` of the four in `words` from int4 to bfloat16. The table has the 16 values twice, because the
+// index is the lowest five bits of a word, and the fifth is a bit of another weight.
+inline Pairs load_pairs(const uint16_t* words, int pair) {
+  const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi32(0x3f800000, 0x40404000, 0x40a04080, 0x40e040c0,  // 0 to 7
+                                                                 0xc0e0c100, 0xc0a0c0c0, 0xc040c080, 0xbf80c000));
+  return (Pairs)_mm512_permutexvar_epi16(_mm512_srli_epi16(_mm512_loadu_si512(words), 4 * pair), table);
+}
+
 inline Pairs repeat_pair(const BFloat16* pair) { return (Pairs)_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(pair)); }
 
 // Multiplies one pair of each row with columns of pairs and adds the products to `sums`. Rows are `stride` apart;

@@ -11,6 +11,11 @@ struct BytePairs {
   __m256i bytes;
 };
 
+// Pairs of int4 weights, in the lowest bits of each half of a lane.
+struct NibblePairs {
+  __m512i words;
+};
+
 // Rounds to nearest, ties to even. NaN is handled separately, because the addition would overflow.
 inline __m256i to_bf16(Lanes value) {
   const __m512i from = _mm512_castps_si512(value), high = _mm512_srli_epi32(from, 16);
@@ -26,6 +31,11 @@ inline Pairs load_pairs(const BFloat16* from) { return _mm512_loadu_si512(from);
 
 inline BytePairs load_pairs(const int8_t* from) { return {_mm256_loadu_si256((const __m256i*)from)}; }
 
+// Pair number `pair` of the four in `words`.
+inline NibblePairs load_pairs(const uint16_t* words, int pair) {
+  return {_mm512_srli_epi32(_mm512_loadu_si512(words), 4 * pair)};
+}
+
 // The first or the second elements of all pairs, as floats.
 template <bool SECOND>
 inline Lanes one_of(Pairs pairs) {
@@ -36,6 +46,12 @@ template <bool SECOND>
 inline Lanes one_of(BytePairs pairs) {
   const __m512i words = _mm512_cvtepi8_epi16(pairs.bytes);
   return _mm512_cvtepi32_ps(_mm512_srai_epi32(SECOND ? words : _mm512_slli_epi32(words, 16), 16));
+}
+
+template <bool SECOND>
+inline Lanes one_of(NibblePairs pairs) {
+  const Lanes table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  return _mm512_permutexvar_ps(SECOND ? _mm512_srli_epi32(pairs.words, 16) : pairs.words, table);
 }
 
 template <bool SECOND, int ROWS, int COLUMNS, class Column>

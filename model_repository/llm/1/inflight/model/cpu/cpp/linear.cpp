@@ -1,8 +1,9 @@
-// A matrix product with weights in bfloat16 or int8. Intel's matrix unit computes it if the processor has one. Otherwise
+// A matrix product with weights in bfloat16, int8 or int4. Intel's matrix unit computes it if the processor has one. Otherwise
 // SIMD code does, which is optimised for few rows.
 //
-// Weights [N, K] are packed as [N / 32][K / 2][32][2]: panels of 32 output columns, with pairs of inputs. Each output is
-// summed in the order of its inputs, so a row's result does not depend on other rows (the product is batch-invariant).
+// Weights [N, K] are packed as [N / 32][K / 2][32][2]: panels of 32 output columns, with pairs of inputs. In int4, panels
+// have groups of 32 inputs (`Int4Group`). Each output is summed in the order of its inputs, so a row's result does not
+// depend on other rows (the product is batch-invariant).
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -27,25 +28,52 @@ constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 // The processor's own prefetching ends at each page of memory. So weights are prefetched two pages ahead.
 constexpr int64_t AHEAD = 2 * 4096;
 
-// Multiplies `ROWS` rows of x from `row` on with a panel. Prefetches weights if `fresh`, that is, if this thread has not
-// read the panel yet.
-template <class Kind, int ROWS>
-void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel, bool fresh) {
-  constexpr int COLUMNS = PANEL / LANES;
-  const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
-  const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
-  const typename Kind::Weight* weights = p.weights + panel * p.pairs * 2 * PANEL;
-  Lanes sums[ROWS][COLUMNS];
+constexpr int COLUMNS = PANEL / LANES;
+
+template <int ROWS>
+void clear(Lanes (&sums)[ROWS][COLUMNS]) {
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 16
     for (int c = 0; c < COLUMNS; ++c) sums[r][c] = all(0.0f);
-  for (int64_t pair = 0; pair < p.pairs; ++pair) {
-    const typename Kind::Weight* columns = weights + pair * 2 * PANEL;
+}
+
+// Adds the products of a group of inputs to `sums`. A row's pairs are `step` apart, and rows are `stride` apart.
+template <int ROWS, class Weight>
+void add_group(Lanes (&sums)[ROWS][COLUMNS], const Factor* x, int64_t, int64_t stride, const Weight* weights) {
+  add_products(sums, x, stride, [&](int c) { return load_pairs(weights + c * 2 * LANES); });
+}
+
+template <int ROWS>
+void add_group(Lanes (&sums)[ROWS][COLUMNS], const Factor* x, int64_t step, int64_t stride, const Int4Group* group) {
+  Lanes products[ROWS][COLUMNS];
+  clear(products);
+  for (int word = 0; word < 4; ++word)
+#pragma GCC unroll 4
+    for (int pair = 0; pair < 4; ++pair, x += step)
+      add_products(products, x, stride, [&](int c) { return load_pairs(group->words[c][word], pair); });
+#pragma GCC unroll 16
+  for (int c = 0; c < COLUMNS; ++c) {
+    const Lanes scales = load_floats(group->scales + c * LANES);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; ++r) sums[r][c] = fma(products[r][c], scales, sums[r][c]);
+  }
+}
+
+// Multiplies `ROWS` rows of x from `row` on with a panel. Prefetches weights if `fresh`, that is, if this thread has not
+// read the panel yet.
+template <class Kind, int ROWS>
+void multiply_panel(const Product<Kind>& p, const Factor* rows, int64_t row, int64_t panel, bool fresh) {
+  const Factor* x = rows + row * (INTERLEAVED ? p.pairs * 2 : p.x_stride);
+  const int64_t step = INTERLEAVED ? ROWS * 2 : 2, stride = INTERLEAVED ? 2 : p.x_stride;
+  const typename Kind::Weight* weights = p.panel(panel);
+  Lanes sums[ROWS][COLUMNS];
+  clear(sums);
+  for (int64_t pair = 0; pair < p.pairs; pair += Kind::INPUTS / 2, weights += Kind::WEIGHTS) {
     if (fresh)
-      for (int64_t byte = 0; byte < 2 * PANEL * (int64_t)sizeof *columns; byte += 64)
-        _mm_prefetch((const char*)columns + AHEAD + byte, _MM_HINT_T1);
-    add_products(sums, x + pair * step, stride, [&](int c) { return load_pairs(columns + c * 2 * LANES); });
+      for (int64_t byte = 0; byte < Kind::WEIGHTS * (int64_t)sizeof *weights; byte += 64)
+        _mm_prefetch((const char*)weights + AHEAD + byte, _MM_HINT_T1);
+    add_group(sums, x + pair * step, step, stride, weights);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
@@ -134,7 +162,7 @@ const float* of_columns(const std::optional<Tensor>& floats, const Tensor& packe
 // With `GATED`, the first half of the columns are gates, and the result is silu(gate) times the second half.
 template <class Kind, bool GATED = false>
 Tensor multiply(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales, const std::optional<Tensor>& bias) {
-  const int64_t panels = packed.size(0) / (GATED ? 2 : 1), columns = panels * PANEL, inputs = packed.size(1) * 2;
+  const int64_t panels = packed.size(0) / (GATED ? 2 : 1), columns = panels * PANEL, inputs = packed.size(1) * Kind::INPUTS;
   TORCH_CHECK(x.size(-1) == inputs, "x has ", x.size(-1), " columns, weights take ", inputs);
   TORCH_CHECK(!GATED || packed.size(0) % 2 == 0, "gates have half of ", packed.size(0), " panels");
 #ifdef __AMX_BF16__
@@ -153,8 +181,8 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const std::optional<Tenso
   if (rows.count == 0) return y;
   const Product<Kind> product{rows[0],
                               rows.stride,
-                              packed.const_data_ptr<typename Kind::Weight>(),
-                              packed.size(1),
+                              static_cast<const typename Kind::Weight*>(packed.const_data_ptr()),
+                              inputs / 2,
                               y.mutable_data_ptr<BFloat16>(),
                               row_stride(y),
                               of_columns(scales, packed),
@@ -190,6 +218,23 @@ Tensor linear_int8_silu_mul(const Tensor& x, const Tensor& packed, const Tensor&
   return multiply<Int8, true>(x, packed, scales, bias);
 }
 
+void check_int4(const Tensor& packed) {
+  TORCH_CHECK(packed.dim() == 3 && packed.size(2) == sizeof(Int4Group) && packed.scalar_type() == at::kByte,
+              "weights are ", packed.scalar_type(), " ", packed.sizes(), ", not bytes [n, k, ", sizeof(Int4Group), "]");
+}
+
+// Multiplies x [..., K] with int4 weights of N columns, packed as bytes [N / 32, K / 32, 576]. Returns [..., N].
+Tensor linear_int4(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias) {
+  check_int4(packed);
+  return multiply<Int4>(x, packed, std::nullopt, bias);
+}
+
+// `linear_silu_mul` with int4 weights.
+Tensor linear_int4_silu_mul(const Tensor& x, const Tensor& packed, const std::optional<Tensor>& bias) {
+  check_int4(packed);
+  return multiply<Int4, true>(x, packed, std::nullopt, bias);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
@@ -198,4 +243,6 @@ TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("linear_int8(Tensor x, Tensor packed, Tensor scales, Tensor? bias=None) -> Tensor", linear_int8);
   library.def("linear_silu_mul(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", linear_silu_mul);
   library.def("linear_int8_silu_mul(Tensor x, Tensor packed, Tensor scales, Tensor? bias=None) -> Tensor", linear_int8_silu_mul);
+  library.def("linear_int4(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", linear_int4);
+  library.def("linear_int4_silu_mul(Tensor x, Tensor packed, Tensor? bias=None) -> Tensor", linear_int4_silu_mul);
 }

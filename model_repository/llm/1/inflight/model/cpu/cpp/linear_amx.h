@@ -19,22 +19,45 @@ inline TileShapes product_tiles(int64_t top, int64_t bottom) {
   return TileShapes({{top, 64}, {top, 64}, {bottom, 64}, {bottom, 64}, {top, 64}, {bottom, 64}, {16, 64}, {16, 64}});
 }
 
-// Prefetches a part of a panel while the tiles of the inputs from `input` on are multiplied: as many bytes as their
-// weights have in int8, which is half of a panel in bfloat16. Prefetching more would delay the current product.
-template <class Weight>
-void prefetch(const Weight* panel, int64_t input) {
-  const char* from = (const char*)panel + input * PANEL;
-  for (int64_t i = 0; i < TILE_INPUTS * PANEL; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
+// Prefetches a part of a panel while the tiles of the inputs from `input` on are multiplied: their weights, but at most as
+// many bytes as those have in int8, which is half of a panel in bfloat16. Prefetching more would delay the current product.
+template <class Kind>
+void prefetch(const typename Kind::Weight* panel, int64_t input) {
+  constexpr int64_t WEIGHTS = TILE_INPUTS / Kind::INPUTS * Kind::WEIGHTS * sizeof(typename Kind::Weight);
+  constexpr int64_t BYTES = std::min(WEIGHTS, TILE_INPUTS * PANEL);
+  const char* from = (const char*)panel + input / TILE_INPUTS * BYTES;
+  for (int64_t i = 0; i < BYTES; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
 }
 
-// Converts a panel from int8 to bfloat16, one tile at a time, while the tile before it is multiplied.
+// Converts the weights of a tile from int8 to bfloat16.
+inline void turn(const int8_t* panel, int64_t input, BFloat16* to) {
+  for (int64_t i = 0; i < TILE_INPUTS * PANEL; i += 2 * LANES)
+    _mm512_storeu_si512(to + i, (__m512i)load_pairs(panel + input * PANEL + i));
+}
+
+// Converts the weights of a tile from int4 to bfloat16, multiplied with their scales.
+inline void turn(const Int4Group* panel, int64_t input, BFloat16* to) {
+  static_assert(TILE_INPUTS == Int4::INPUTS);
+  const Int4Group& group = panel[input / TILE_INPUTS];
+  for (int pair = 0; pair < TILE_INPUTS / 2; ++pair)
+    for (int64_t c = 0; c < PANEL / LANES; ++c) {
+      const __m512i whole = (__m512i)load_pairs(group.words[c][pair / 4], pair % 4);
+      const Lanes scales = load_floats(group.scales + c * LANES);
+      const Lanes first = _mm512_castsi512_ps(_mm512_slli_epi32(whole, 16)) * scales;
+      const Lanes second = _mm512_castsi512_ps(_mm512_and_si512(whole, _mm512_set1_epi32(0xffff0000))) * scales;
+      const __m512i low = _mm512_cvtepu16_epi32(to_bf16(first)), high = _mm512_cvtepu16_epi32(to_bf16(second));
+      _mm512_storeu_si512(to + pair * 2 * PANEL + c * 2 * LANES, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    }
+}
+
+// Converts a panel to bfloat16, one tile at a time, while the tile before it is multiplied.
+template <class Kind>
 struct Turning {
-  const int8_t* from = nullptr;
+  const typename Kind::Weight* from = nullptr;
   BFloat16* to = nullptr;
 
   void operator()(int64_t input) const {
-    for (int64_t i = input * PANEL; i < (input + TILE_INPUTS) * PANEL; i += 2 * LANES)
-      _mm512_storeu_si512(to + i, (__m512i)load_pairs(from + i));
+    if constexpr (!std::is_same_v<Kind, Bf16>) turn(from, input, to + input * PANEL);
   }
 };
 
@@ -66,7 +89,7 @@ struct Leaving {
 // so that the weights stay in the L1 cache for the next rows.
 template <class Kind>
 void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int64_t bottom, const BFloat16* weights,
-                    const typename Kind::Weight* ahead, const Turning& turning, Leaving<Kind>& leaving, Sums& sums) {
+                    const typename Kind::Weight* ahead, const Turning<Kind>& turning, Leaving<Kind>& leaving, Sums& sums) {
   const BFloat16* below = x + TILE_ROWS * p.x_stride;
   const int64_t x_bytes = p.x_stride * 2, weight_bytes = 2 * PANEL * 2, inputs = 2 * p.pairs;
   const int64_t rows_of_tile = (BLOCK_ROWS * TILE_INPUTS + inputs - 1) / inputs;
@@ -78,7 +101,7 @@ void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int6
   }
   if (turning.from) turning(0);
   for (int64_t input = 0; input < inputs; input += TILE_INPUTS) {
-    if (ahead) prefetch(ahead, input);
+    if (ahead) prefetch<Kind>(ahead, input);
     if (turning.from && input + TILE_INPUTS < inputs) turning(input + TILE_INPUTS);
     leaving.store(rows_of_tile);
     _tile_loadd(6, weights + input * PANEL, weight_bytes);
@@ -107,15 +130,15 @@ class Multiplier {
  public:
   Multiplier(const Product<Kind>& product, int64_t rows, int64_t panels)
       : p_(product), rows_(rows), panels_(panels), part_(GATED ? GATE_BLOCKS * BLOCK_ROWS : rows) {
-    if constexpr (INT8) turned_.resize(panel_size());
+    if constexpr (TURNED) turned_.resize(p_.pairs * 2 * PANEL);
   }
 
   // Computes panel `panel` of y. Prefetches panel `next` unless it is -1.
   void multiply(int64_t panel, int64_t next) {
-    const Weight* after = next < 0 ? nullptr : weights(next);
+    const Weight* after = next < 0 ? nullptr : p_.panel(next);
     for (int64_t first = 0; first < rows_; first += part_) {
       const bool again = first > 0;
-      if constexpr (GATED) multiply_part<true>(panel, panel, first, again ? nullptr : weights(panels_ + panel));
+      if constexpr (GATED) multiply_part<true>(panel, panel, first, again ? nullptr : p_.panel(panels_ + panel));
       multiply_part<false>(panel, GATED ? panels_ + panel : panel, first, again ? nullptr : after);
     }
   }
@@ -127,23 +150,20 @@ class Multiplier {
 
  private:
   using Weight = typename Kind::Weight;
-  static constexpr bool INT8 = std::is_same_v<Kind, Int8>;
+  static constexpr bool TURNED = !std::is_same_v<Kind, Bf16>;
   static constexpr int64_t GATE_BLOCKS = 4;
-
-  int64_t panel_size() const { return p_.pairs * 2 * PANEL; }
-  const Weight* weights(int64_t panel) const { return p_.weights + panel * panel_size(); }
 
   // Multiplies the part of the rows from `first` on with panel `of_weights`, for the gates or for panel `panel` of y.
   template <bool GATES>
   void multiply_part(int64_t panel, int64_t of_weights, int64_t first, const Weight* ahead) {
     const int64_t last = std::min(rows_, first + part_);
     const BFloat16* packed;
-    Turning turning;
-    if constexpr (INT8) {
-      turning = {weights(of_weights), turned_.data()};
+    Turning<Kind> turning;
+    if constexpr (TURNED) {
+      turning = {p_.panel(of_weights), turned_.data()};
       packed = turned_.data();
     } else {
-      packed = weights(of_weights);
+      packed = p_.panel(of_weights);
     }
     for (int64_t row = first; row < last; row += BLOCK_ROWS, ahead = nullptr, turning = {}) {
       const int64_t count = std::min(BLOCK_ROWS, last - row), top = std::min(TILE_ROWS, count);
