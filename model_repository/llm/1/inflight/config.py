@@ -94,7 +94,7 @@ class EngineConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "model", os.fspath(self.model))  # Accept a Path, too.
+        object.__setattr__(self, "model", os.path.expanduser(self.model))  # It accepts a Path, too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         if self.quantization not in (None, *QUANTIZATIONS):

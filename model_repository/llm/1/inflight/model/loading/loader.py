@@ -87,7 +87,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 
 def _hf_config(config: EngineConfig) -> PreTrainedConfig:
-    if config.model.startswith((".", "/", "~")) and not (Path(config.model).expanduser() / "config.json").is_file():
+    if config.model.startswith((".", "/", "~")) and not Path(config.model, "config.json").is_file():
         raise ValueError(f"model is {config.model!r}; that folder has no config.json")
     try:
         hf_config: PreTrainedConfig = AutoConfig.from_pretrained(
