@@ -17,6 +17,7 @@ COUNTS = [
     "block_size",
     "max_queue_size",
     "max_model_len",
+    "num_threads",
     "kv_cache_tokens",
 ]
 
