@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -37,6 +38,8 @@ def engine(shared: Engine) -> Iterator[Engine]:
         ([5, VOCABULARY], "prompt holds token 160; it must be at least 0 and below 160"),
         ([5, -1], "prompt holds token -1; it must be at least 0 and below 160"),
         ([5, 2**70], f"prompt holds token {2**70}; it must be at least 0 and below 160"),
+        ([5, 1.7], "prompt holds 1.7; a token must be a whole number"),
+        (["5"], "prompt holds '5'; a token must be a whole number"),
         (make_prompt(256), "prompt has 256 tokens; it must have at most 255, as the context is 256"),
         ("some text", "a text prompt is given, but the model folder has no tokenizer; give token ids"),
     ],
@@ -46,6 +49,15 @@ def test_a_prompt_that_cannot_be_served_is_refused(engine: Engine, prompt: Any, 
     with pytest.raises(InvalidRequest) as refusal:
         engine.submit(prompt, greedy(1))
     assert str(refusal.value) == says
+
+
+def test_a_fraction_alone_is_no_list_of_prompts(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match=r"prompt holds 1\.7"):
+        engine.generate([1.7], greedy(1))  # type: ignore[list-item]
+
+
+def test_tokens_may_be_numbers_of_numpy(engine: Engine) -> None:
+    assert alone(engine, np.array(PROMPT), greedy(5)) == alone(engine, PROMPT, greedy(5))
 
 
 @pytest.mark.parametrize(

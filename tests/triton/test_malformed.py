@@ -34,6 +34,10 @@ BAD: list[tuple[Fields, str]] = [
     ({"text_input": "a", "input_ids": [1, 2]}, "not text_input and input_ids"),
     ({"messages": "[]", "input_ids": [1]}, "not messages and input_ids"),
     ({"text_input": ""}, "text_input is empty; it must have at least 1 element"),
+    (
+        {"text_input": "word " * 140_000},
+        "prompt is 700000 bytes long; it must be at most 663471, as the context is 8192",
+    ),
     ({"text_input": "word " * 9000}, "has 9001 tokens; it must have at most 8191"),
     ({"text_input": b"caf\xe9 latte"}, "text_input is not valid UTF-8: byte 3 is 0xe9"),
     ({"messages": ""}, "messages is empty; it must have at least 1 element"),

@@ -6,7 +6,7 @@ import jinja2
 import pytest
 
 from inflight import InvalidRequest
-from inflight.text.chat import chat_prompt_ids
+from inflight.text.chat import chat_text
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -16,28 +16,28 @@ class Tokenizer:
 
     chat_template: str | None = "{{ messages }}"
 
-    def apply_chat_template(self, messages: Any, **options: Any) -> list[int]:
-        assert options == {"add_generation_prompt": True, "return_dict": False}
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        assert options == {"add_generation_prompt": True, "tokenize": False}
         if messages[0]["role"] == "rogue":
             raise jinja2.TemplateError("roles must alternate")
-        return [1, 2, 3]
+        return "user: hello"
 
 
-def test_the_template_makes_the_tokens() -> None:
-    assert chat_prompt_ids(Tokenizer(), MESSAGES) == [1, 2, 3]
+def test_the_template_makes_the_text() -> None:
+    assert chat_text(Tokenizer(), MESSAGES) == "user: hello"
 
 
 def test_a_model_without_a_template_takes_no_messages() -> None:
     tokenizer = Tokenizer()
     tokenizer.chat_template = None
     with pytest.raises(InvalidRequest, match="no chat template; give text_input"):
-        chat_prompt_ids(tokenizer, MESSAGES)
+        chat_text(tokenizer, MESSAGES)
 
 
 @pytest.mark.parametrize("messages", [None, [], {}, "hello", 5])
 def test_messages_are_a_list_of_at_least_one(messages: object) -> None:
     with pytest.raises(InvalidRequest, match="messages must be a list of at least 1 message"):
-        chat_prompt_ids(Tokenizer(), messages)
+        chat_text(Tokenizer(), messages)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_messages_are_a_list_of_at_least_one(messages: object) -> None:
 )
 def test_a_malformed_message_is_named_by_its_place(message: object, says: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^messages\[1\]\.?\s?{says}"):
-        chat_prompt_ids(Tokenizer(), [*MESSAGES, message])
+        chat_text(Tokenizer(), [*MESSAGES, message])
 
 
 def test_a_template_that_refuses_is_quoted() -> None:
     with pytest.raises(InvalidRequest, match="do not fit the model's chat template: roles must alternate"):
-        chat_prompt_ids(Tokenizer(), [{"role": "rogue", "content": "x"}])
+        chat_text(Tokenizer(), [{"role": "rogue", "content": "x"}])

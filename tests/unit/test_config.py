@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ COUNTS = [
     "block_size",
     "max_queue_size",
     "max_model_len",
+    "num_threads",
     "kv_cache_tokens",
 ]
 
@@ -148,6 +150,13 @@ def test_policies_and_levels_must_go_together(policy: str, levels: int, says: st
 )
 def test_queue_policies_must_make_sense(fields: dict[str, Any], says: str) -> None:
     refused(says, **fields)
+
+
+def test_the_model_folder_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert EngineConfig(model="~/model").model == "/somewhere/model"
+    assert EngineConfig(model=Path("~/model")).model == "/somewhere/model"  # type: ignore[arg-type]
+    assert EngineConfig(model="owner/model~").model == "owner/model~"
 
 
 def test_the_defaults_fit() -> None:

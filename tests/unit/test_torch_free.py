@@ -8,7 +8,9 @@ import pytest
 TORCH_FREE = [
     "inflight",
     "inflight.core",
+    "inflight.cpu_count",
     "inflight.generation_defaults",
+    "inflight.host_memory",
     "inflight.kv_cache.block_hash",
     "inflight.kv_cache.block_pool",
     "inflight.kv_cache.block_tables",

@@ -28,6 +28,11 @@ class EngineConfig(SchedulerConfig):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` and so on. `auto`: CUDA where available."""
 
+    num_threads: int | None = None
+    """Threads that compute on the CPU, at most one for each processor that the process may use. Default: torch's own
+    number, which `OMP_NUM_THREADS` can set, or fewer where an affinity mask or the CPU quota of a container allows
+    fewer."""
+
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""
 
@@ -94,7 +99,7 @@ class EngineConfig(SchedulerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "model", os.fspath(self.model))  # Accept a Path, too.
+        object.__setattr__(self, "model", os.path.expanduser(self.model))  # It accepts a Path, too.
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         if self.quantization not in (None, *QUANTIZATIONS):
@@ -103,7 +108,7 @@ class EngineConfig(SchedulerConfig):
             )
         for name in ("block_size", "max_queue_size"):
             require_count(name, getattr(self, name), 1)
-        for name in ("max_model_len", "kv_cache_tokens"):
+        for name in ("num_threads", "max_model_len", "kv_cache_tokens"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:

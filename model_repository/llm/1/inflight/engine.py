@@ -5,8 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Any, TypeAlias
+from numbers import Number
 
 from tqdm import tqdm
 
@@ -27,11 +26,8 @@ from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
-from inflight.text.chat import chat_prompt_ids
-from inflight.text.unicode import check_unicode
+from inflight.text.prompt_encoder import Prompt, PromptEncoder
 from inflight.trace import Trace
-
-Prompt: TypeAlias = str | Sequence[int]
 
 # Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
@@ -56,6 +52,7 @@ class Engine:
         self.model = model or load_model(config)
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
+        self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
         tables = BlockTables(
             BlockPool(self._runner.num_blocks),
             config.block_size,
@@ -110,12 +107,8 @@ class Engine:
         return request.request_id
 
     def chat_prompt_ids(self, messages: object) -> list[int]:
-        """Return the prompt tokens of a list of chat messages, built with the model's chat template.
-
-        Raises:
-            InvalidRequest: the messages are malformed, or the model has no chat template or tokenizer.
-        """
-        return chat_prompt_ids(self._tokenizer("messages"), messages)
+        """Return the prompt tokens of a list of chat messages. See `PromptEncoder.encode_chat`."""
+        return self._encoder.encode_chat(messages)
 
     def token_text(self, token_id: int) -> str:
         """Return the text of a single token, special tokens included. Empty if the model has no tokenizer."""
@@ -297,12 +290,7 @@ class Engine:
         return params.max_tokens
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            tokenizer = self._tokenizer("a text prompt")
-            check_unicode("prompt", prompt)
-            prompt_ids: list[int] = tokenizer(prompt)["input_ids"]
-        else:
-            prompt_ids = [int(token) for token in prompt]
+        prompt_ids = self._encoder.encode(prompt)
         if not prompt_ids:
             raise InvalidRequest("prompt is empty; it must have at least 1 token")
         # Texts are checked too: a tokenizer may have tokens for which the model has no embedding.
@@ -313,7 +301,7 @@ class Engine:
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         if not params.bad_words:
             return ()
-        sequences = token_sequences(self._tokenizer("bad_words"), params.bad_words)
+        sequences = token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
         length = sum(map(len, sequences))
         if length > _MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
@@ -323,13 +311,8 @@ class Engine:
         if not 0 <= token < self.model.vocab_size:
             raise InvalidRequest(f"{name} holds token {token}; it must be at least 0 and below {self.model.vocab_size}")
 
-    def _tokenizer(self, needed_for: str) -> Any:
-        if self.model.tokenizer is None:
-            raise InvalidRequest(f"{needed_for} is given, but the model folder has no tokenizer; give token ids")
-        return self.model.tokenizer
-
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Integral)):
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

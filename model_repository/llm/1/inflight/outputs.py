@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
-from inflight.request import LENGTH, STOP, Request
+from inflight.request import STOP, Request
 from inflight.step_result import TokenLogprobs
-from inflight.text.detokenizer import Detokenizer
+from inflight.text.detokenizer import Detokenizer, TokenDecoder
 from inflight.text.stop_strings import StopStrings
 
 
@@ -44,7 +44,7 @@ class OutputProcessor:
     """Turns token events into deltas for all requests of an engine. Only one thread at a time may use it."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
+        self._decoder = None if tokenizer is None else TokenDecoder(tokenizer)
         self._open: dict[str, _OpenOutput] = {}
 
     def process(self, events: Iterable[TokenEvent]) -> tuple[list[Delta], list[str]]:
@@ -59,7 +59,7 @@ class OutputProcessor:
             request_id = event.request.request_id
             output = self._open.get(request_id)
             if output is None:
-                output = self._open[request_id] = _OpenOutput(self._tokenizer, event.request)
+                output = self._open[request_id] = _OpenOutput(self._decoder, event.request)
             if not output.finished:
                 delta = deltas.setdefault(request_id, Delta(event.request))
                 output.apply(event, delta)
@@ -73,11 +73,11 @@ class OutputProcessor:
 class _OpenOutput:
     """Text, stop strings and token count of one unfinished request."""
 
-    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+    def __init__(self, decoder: TokenDecoder | None, request: Request) -> None:
         self.finished = False
         self._num_tokens = 0
         self._min_tokens = request.params.min_tokens
-        self._detokenizer = Detokenizer(tokenizer, request.prompt_ids) if tokenizer else None
+        self._detokenizer = None if decoder is None else Detokenizer(decoder, request.prompt_ids)
         self._stops = StopStrings(request.params.stop)
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
@@ -95,11 +95,8 @@ class _OpenOutput:
                     self._finish(delta, STOP)
                     break
         if not self.finished and event.finish_reason is not None:
-            text, stopped = self._flush()
-            delta.text += text
-            # The flushed text may complete a stop string.
-            reason = STOP if stopped and event.finish_reason == LENGTH else event.finish_reason
-            self._finish(delta, reason, event.error)
+            delta.text += self._stops.flush()
+            self._finish(delta, event.finish_reason, event.error)
         delta.num_output = self._num_tokens
 
     def _finish(self, delta: Delta, reason: str, error: str | None = None) -> None:
@@ -108,10 +105,3 @@ class _OpenOutput:
 
     def _show(self, piece: str) -> tuple[str, bool]:
         return self._stops.push(piece, may_stop=self._num_tokens >= self._min_tokens)
-
-    def _flush(self) -> tuple[str, bool]:
-        """Return the rest of the text, and whether a stop string ends it."""
-        if self._detokenizer is None:
-            return "", False
-        text, stopped = self._show(self._detokenizer.flush())
-        return (text, True) if stopped else (text + self._stops.flush(), False)

@@ -20,7 +20,9 @@ class EngineThread(threading.Thread):
         super().__init__(name="engine", daemon=True)
         self._config = config
         self._loaded: Future[Engine] = Future()
-        # The queue needs no bound: each step adds one list, with at most one event per request in flight.
+        # There is no backpressure: a responder that falls behind does not slow the engine down. The queue is bounded
+        # only by the tokens that the requests in the engine may still get, as each event holds at least one or is the
+        # last of its request.
         self.events: queue.SimpleQueue[list[TokenEvent] | None] = queue.SimpleQueue()
         """One list of events per step; None at the end."""
 

@@ -16,9 +16,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight import EngineDead, InvalidRequest, QueueFull, RequestOptions, SamplingParams
-from inflight.engine import Prompt
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
+from inflight.text.prompt_encoder import Prompt
 from serving.engine_thread import EngineThread
 from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse

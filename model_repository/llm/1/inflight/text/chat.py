@@ -1,4 +1,4 @@
-"""Converts chat messages to prompt tokens with the model's own chat template."""
+"""Converts chat messages to a prompt with the model's own chat template."""
 
 from typing import Any
 
@@ -8,8 +8,10 @@ from inflight.errors import InvalidRequest
 from inflight.text.unicode import check_unicode
 
 
-def chat_prompt_ids(tokenizer: Any, messages: object) -> list[int]:
-    """Return the tokens of a conversation, including the header of the assistant's next message.
+def chat_text(tokenizer: Any, messages: object) -> str:
+    """Return the text of a conversation, including the header of the assistant's next message.
+
+    The template writes all special tokens, so the text must be tokenized without adding any.
 
     Args:
         tokenizer: a transformers tokenizer.
@@ -25,10 +27,9 @@ def chat_prompt_ids(tokenizer: Any, messages: object) -> list[int]:
     for index, message in enumerate(messages):
         _check(index, message)
     try:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     except jinja2.TemplateError as error:
         raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
-    return list(ids)
 
 
 def _check(index: int, message: object) -> None:

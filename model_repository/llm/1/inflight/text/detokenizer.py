@@ -1,6 +1,7 @@
 """Converts tokens to text, one at a time. It never returns part of a character."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from tokenizers import Tokenizer
 
@@ -11,38 +12,64 @@ _MAX_BYTES = 4
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
+class TokenDecoder:
+    """Decodes lists of tokens. All detokenizers of a model share one instance."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+
+    def has_text(self, token_id: int) -> bool:
+        """Whether `decode` heeds a token. It skips special tokens and ids that no token has."""
+        token = self._tokenizer.id_to_token(token_id)
+        return token is not None and token not in self._special
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of some tokens. Bytes that form no character become U+FFFD."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+
 class Detokenizer:
     """Produces the text of one output as its tokens arrive. Special tokens have no text.
+
+    The time per token is bounded, also while tokens give no text: at most some tens of tokens are decoded for each.
 
     The `DecodeStream` of the tokenizers library has two faults, so it is not used. It raises an error if bytes that
     form no character follow bytes that form one. And if a prompt ends within a character, `DecodeStream` returns the
     end of the prompt as output.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, decoder: TokenDecoder, prompt_ids: Sequence[int]) -> None:
+        self._decoder = decoder
+        with_text = (token_id for token_id in reversed(prompt_ids) if decoder.has_text(token_id))
+        self._context, self._shown = self._end_of([*islice(with_text, _CONTEXT + _MAX_BYTES - 1)][::-1])
         self._pending: list[int] = []
-        self._context, self._shown = self._end_of(prompt_ids)
+        """Tokens since the last one that completed some text."""
 
     def push(self, token_id: int) -> str:
-        """Return the text that `token_id` completes. Empty while a character is incomplete."""
+        """Return the text that `token_id` completes.
+
+        Replacement characters at the end are held back while they may stand for the beginning of a character. The last
+        ones of an output are never returned.
+        """
+        if not self._decoder.has_text(token_id):
+            return ""
         self._pending.append(token_id)
         text = self._new_text()
-        if not text or text.endswith(_BROKEN):
-            return ""
-        self._context, self._shown = self._pending, self._decode(self._pending)
-        self._pending = []
-        return text
-
-    def flush(self) -> str:
-        """At the end of the output, return the complete characters of the tokens that have given no text yet."""
-        text = self._new_text().rstrip(_BROKEN) if self._pending else ""
-        self._pending = []
-        return text
+        complete = text.rstrip(_BROKEN)
+        if text and complete == text:
+            self._context, self._shown = self._pending, self._decoder.decode(self._pending)
+            self._pending = []
+        elif complete or len(self._pending) >= _CONTEXT:
+            complete += text[len(complete) : 1 - _MAX_BYTES]  # Of so many bytes only the last can become a character.
+            self._context, shown = self._end_of(self._context + self._pending)
+            self._shown = shown[: len(shown) - (len(text) - len(complete))]
+            self._pending = []
+        return complete
 
     def _new_text(self) -> str:
         """Return the text that the pending tokens add."""
-        text = self._decode(self._context + self._pending)
+        text = self._decoder.decode(self._context + self._pending)
         if text.startswith(self._shown):
             return text[len(self._shown) :]
         # An incomplete character at the end of the prompt may be complete now.
@@ -50,16 +77,13 @@ class Detokenizer:
         if whole and text.startswith(whole):
             return text[len(whole) :]
         # With byte fallback, one wrong byte spoils its whole run of bytes, even characters that were returned already.
-        return self._decode(self._pending)
+        return self._decoder.decode(self._pending)
 
-    def _end_of(self, prompt_ids: Sequence[int]) -> tuple[list[int], str]:
-        """Return the last tokens of the prompt and their text. If possible, they begin at the start of a character."""
+    def _end_of(self, token_ids: list[int]) -> tuple[list[int], str]:
+        """Return the last tokens and their text. If possible, they begin at the start of a character."""
         for length in range(_CONTEXT, _CONTEXT + _MAX_BYTES):
-            tail = list(prompt_ids[-length:])
-            text = self._decode(tail)
+            tail = token_ids[-length:]
+            text = self._decoder.decode(tail)
             if not text.startswith(_BROKEN):
                 break
         return tail, text
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))

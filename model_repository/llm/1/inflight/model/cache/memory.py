@@ -1,13 +1,12 @@
 """Computes how many blocks the KV cache has."""
 
-import contextlib
 import logging
-import os
 
 import numpy as np
 import torch
 
 from inflight.config import EngineConfig
+from inflight.host_memory import free_memory
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.loading.loader import LoadedModel
@@ -52,13 +51,7 @@ def _free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    # Linux frees page caches when a process needs the memory, so they count as free.
-    with contextlib.suppress(FileNotFoundError), open("/proc/meminfo") as meminfo:
-        for line in meminfo:
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    return free
+    return free_memory()
 
 
 def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:

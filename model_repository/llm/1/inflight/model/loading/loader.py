@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils.import_utils import is_accelerate_available
 
 from inflight.config import EngineConfig
+from inflight.cpu_count import allowed_cpus, usable_cpus
 from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.model.attention import interface
@@ -55,10 +56,13 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """Load weights and tokenizer, then check that the model computes ragged batches correctly.
 
+    This also sets the number of torch's threads for the whole process.
+
     Raises:
         UnsupportedModel: The model cannot be served. The message says why.
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
+    _set_threads(config.num_threads)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
     device = _device(config.device)
@@ -86,8 +90,17 @@ def load_model(config: EngineConfig) -> LoadedModel:
     )
 
 
+def _set_threads(wanted: int | None) -> None:
+    if wanted is not None and wanted > allowed_cpus():
+        raise ValueError(
+            f"num_threads is {wanted}; it must be at most {allowed_cpus()}, the processors that this process may use"
+        )
+    # torch's own number comes from OMP_NUM_THREADS, the number of cores, or whoever has set it before.
+    torch.set_num_threads(wanted or min(torch.get_num_threads(), usable_cpus()))
+
+
 def _hf_config(config: EngineConfig) -> PreTrainedConfig:
-    if config.model.startswith((".", "/", "~")) and not (Path(config.model).expanduser() / "config.json").is_file():
+    if config.model.startswith((".", "/", "~")) and not Path(config.model, "config.json").is_file():
         raise ValueError(f"model is {config.model!r}; that folder has no config.json")
     try:
         hf_config: PreTrainedConfig = AutoConfig.from_pretrained(

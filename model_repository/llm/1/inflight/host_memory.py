@@ -1,0 +1,45 @@
+"""Measures the host memory that this process may still take."""
+
+import os
+from pathlib import Path
+
+from inflight.cgroup import ControlGroup, control_groups
+
+# Version 1 has these numbers for a group alone, too; `total_` includes the groups below it.
+_CACHED = {1: ("total_active_file", "total_inactive_file"), 2: ("active_file", "inactive_file")}
+_MAPPED = {1: "total_mapped_file", 2: "file_mapped"}
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that are free on the host and within the limits of the container.
+
+    Linux drops cached pages of files when memory is needed, so they count as free, except in a container those that
+    are mapped: they may be the model's weights. `root` is the root of the file system; another folder in tests.
+    """
+    left = [_left_in(group) for group in control_groups("memory", root)]
+    return min([_available(root), *(size for size in left if size is not None)])
+
+
+def _available(root: Path) -> int:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _left_in(group: ControlGroup) -> int | None:
+    """Return the bytes that a control group leaves. None if it has no limit."""
+    names = (
+        ("memory.max", "memory.current") if group.version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    )
+    limit, usage = (group.words(name) for name in names)
+    if not limit or limit == ["max"]:
+        return None
+    words = group.words("memory.stat")
+    pages = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+    cached = sum(pages[name] for name in _CACHED[group.version]) - pages[_MAPPED[group.version]]
+    return max(0, int(limit[0]) - int(usage[0]) + max(0, cached))

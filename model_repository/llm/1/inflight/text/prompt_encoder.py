@@ -1,0 +1,81 @@
+"""Turns prompts and chats into tokens."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from inflight.errors import InvalidRequest
+from inflight.text.chat import chat_text
+from inflight.text.longest_token import LongestToken
+from inflight.text.unicode import check_unicode
+
+Prompt: TypeAlias = str | Sequence[int]
+
+
+class PromptEncoder:
+    """Turns prompts and chats into tokens.
+
+    A text that certainly has more tokens than the context is refused before it is tokenized, as that takes a second
+    per megabyte. `LongestToken` says for which tokenizers this is known.
+    """
+
+    def __init__(self, tokenizer: Any | None, max_model_len: int) -> None:
+        """`tokenizer` is a transformers tokenizer."""
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+        self._longest_token = None if tokenizer is None else LongestToken.of(tokenizer)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a text, or a list of tokens as it is.
+
+        Raises:
+            InvalidRequest: the prompt is no text and no list of whole numbers, or it is too long a text.
+        """
+        if not isinstance(prompt, str):
+            return _whole_numbers(prompt)
+        tokenizer = self.tokenizer("a text prompt")
+        check_unicode("prompt", prompt)
+        self._check_size("prompt", prompt)
+        return list(tokenizer(prompt)["input_ids"])
+
+    def encode_chat(self, messages: object) -> list[int]:
+        """Return the tokens of a list of chat messages, built with the model's chat template.
+
+        Raises:
+            InvalidRequest: the messages are malformed or too long, or the model has no chat template or tokenizer.
+        """
+        tokenizer = self.tokenizer("messages")
+        text = chat_text(tokenizer, messages)
+        self._check_size("messages", text, ", chat template included")
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def tokenizer(self, needed_for: str) -> Any:
+        """Return the tokenizer, which a request needs for one of its fields.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+        if self._tokenizer is None:
+            raise InvalidRequest(f"{needed_for} is given, but the model folder has no tokenizer; give token ids")
+        return self._tokenizer
+
+    def _check_size(self, name: str, text: str, extent: str = "") -> None:
+        longest = self._longest_token
+        if longest is None:
+            return
+        size, bound = longest.size_of(text), (self._max_model_len - 1) * longest.size
+        if size > bound:
+            raise InvalidRequest(
+                f"{name} is {size} {longest.unit} long{extent}; it must be at most {bound}, as the context is "
+                f"{self._max_model_len} tokens of at most {longest.size} {longest.unit}"
+            )
+
+
+def _whole_numbers(prompt: Sequence[int]) -> list[int]:
+    token_ids = []
+    for token in prompt:
+        try:
+            token_ids.append(operator.index(token))
+        except TypeError:
+            raise InvalidRequest(f"prompt holds {token!r}; a token must be a whole number") from None
+    return token_ids
