@@ -41,6 +41,7 @@ def optimize(
     if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         return portable
+    torch.ops.inflight.set_num_threads(torch.get_num_threads())
     backend = TORCH
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
