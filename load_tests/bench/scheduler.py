@@ -1,8 +1,9 @@
-"""`python -m load_tests.bench.scheduler`: time of `schedule()` and `commit()` by running and waiting requests.
+"""`python -m load_tests.bench.scheduler`: time of planning, batching and committing by the number of requests.
 
-Every combination runs decode-only steps of a full running set beside a queue whose requests can't be admitted. Times
-are medians over steps. The table also has the time of a step of the default model in the same run, and the ratio of
-planning and committing with 1,000 waiting requests to it.
+Every combination runs decode-only steps of a full running set. The first table has the time that a step spends outside
+the model, by its parts, for short and long contexts. In the second table, a queue waits whose requests can't be
+admitted. Its times are medians over steps. It also has the time of a step of the default model in the same run, and the
+ratio of planning and committing with 1,000 waiting requests to it.
 """
 
 import argparse
@@ -10,6 +11,9 @@ import itertools
 import time
 from statistics import median
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
@@ -17,6 +21,8 @@ from tqdm import tqdm
 from inflight import Engine, EngineConfig, SamplingParams
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.model.batch_arrays import BatchArrays
+from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies
@@ -28,23 +34,31 @@ from scripts.launch.default_model import default_model
 RUNNING = (8, 64, 512)
 WAITING = (10, 1_000, 100_000)
 PROMPT = list(range(100))
+CONTEXTS = ((64, 200), (256, 200), (64, 8192), (256, 8192))
+"""Running requests, and the tokens that each has cached."""
+BLOCK_SIZE = 16
+OUTPUT = 500
 TENANTS = 50
 MODEL_STEPS = 20
 
 
-def loaded_scheduler(policy: str, running: int, waiting: int) -> Scheduler:
-    """A scheduler with a full running set of decodes and a queue of waiting requests."""
-    config = SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=running + 4096, scheduling_policy=policy)
+def loaded_scheduler(policy: str, running: int, waiting: int, prompt: list[int] = PROMPT) -> Scheduler:
+    """A scheduler with a full running set of decodes and a queue of waiting requests.
+
+    Their prompts are up to 15 tokens longer than `prompt`, so that they fill their blocks in different steps.
+    """
+    prompts = running * (len(prompt) + BLOCK_SIZE)  # All prompts fit into one step, so that nobody finishes before.
+    config = SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=prompts, scheduling_policy=policy)
     levels = QueuePolicies(priority_levels=3, default_priority_level=2) if policy == "priority" else QueuePolicies()
-    blocks = running * 40
-    tables = BlockTables(BlockPool(blocks), 16, prefix_caching=True)
+    blocks = running * (2 + (len(prompt) + OUTPUT) // BLOCK_SIZE)
+    tables = BlockTables(BlockPool(blocks), BLOCK_SIZE, prefix_caching=True)
     scheduler = Scheduler(config, tables, levels)
     for number in range(running + waiting):
         request = Request(
             f"{number}",
-            [number % 50_000, *PROMPT],
+            [number % 50_000, *prompt, *range(number % BLOCK_SIZE)],
             SamplingParams(),
-            max_tokens=500,
+            max_tokens=OUTPUT,
             seed=0,
             arrival=number / 1000,
             options=RequestOptions(tenant=f"{number % TENANTS}"),
@@ -65,6 +79,34 @@ def step(scheduler: Scheduler) -> float:
     return time.perf_counter() - started
 
 
+def timed_parts(scheduler: Scheduler) -> NDArray[np.float64]:
+    """Run a step without a model. Return the seconds of planning, layout, tensors and commit."""
+    stamps = [time.perf_counter()]
+    plan = scheduler.schedule(0.0)
+    stamps.append(time.perf_counter())
+    arrays = BatchArrays.of(plan, BLOCK_SIZE)
+    stamps.append(time.perf_counter())
+    RaggedBatch.on(torch.device("cpu"), arrays)
+    stamps.append(time.perf_counter())
+    scheduler.observe(plan, 0.02)
+    scheduler.commit(plan, [StepResult((7,))] * len(plan.sampling), 0.0)
+    stamps.append(time.perf_counter())
+    return np.diff(stamps)
+
+
+def parts_table(steps: int) -> Table:
+    """The first table. In 16 steps, every request fills one block; each has the smallest time of many such steps."""
+    table = Table(title="a decode step outside the model, µs")
+    for column in ("running", "tokens each", "plan", "layout", "tensors", "commit", "together"):
+        table.add_column(column, justify="right")
+    for running, context in CONTEXTS:
+        scheduler = loaded_scheduler("fcfs", running, 0, list(range(context)))
+        seconds = np.array([timed_parts(scheduler) for _ in range(steps // BLOCK_SIZE * BLOCK_SIZE)])
+        parts = seconds.reshape(-1, BLOCK_SIZE, seconds.shape[1]).min(axis=0).mean(axis=0) * 1e6
+        table.add_row(f"{running}", f"{context:,}", *(f"{part:.0f}" for part in (*parts, parts.sum())))
+    return table
+
+
 def model_step_seconds(running: int, steps: int) -> float:
     """Median time of a decode step of the default model, including planning and committing."""
     engine = Engine(EngineConfig(str(default_model()), max_num_seqs=running, kv_cache_tokens=running * 200))
@@ -82,9 +124,10 @@ def model_step_seconds(running: int, steps: int) -> float:
 
 def main() -> None:
     """Measure all combinations and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     steps = parser.parse_args().steps
+    Console().print(parts_table(steps))
     table = Table(title="schedule() + observe() + commit(), ms a step (median)")
     for column in ("policy", "running", *(f"{count:,} waiting" for count in WAITING), "a step of the model", "share"):
         table.add_column(column, justify="right")

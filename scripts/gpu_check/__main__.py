@@ -1,10 +1,10 @@
 """`make gpu-check`: check the engine on this machine's GPU, and compare its speed with the hardware's limits.
 
 The check first measures the limits of the device. Then it compares attention with float64, and the tokens of tiny
-models of all kinds with those of transformers. Finally it measures decodes, throughput and evenness with random weights
-in the shapes of Llama 8B and Qwen3 0.6B. It takes eight minutes on an H200 and needs torch, transformers and 20 GB of
-disk. `--small` runs everything with a tiny shape. It also works on a CPU, where the kernels are interpreted and the
-times mean nothing.
+models of all kinds with those of transformers. Finally it measures decodes, throughput (greedy and sampled) and
+evenness with random weights in the shapes of Llama 8B and Qwen3 0.6B. It takes about ten minutes on an H200 and needs
+torch, transformers and 20 GB of disk. `--small` runs everything with a tiny shape. It also works on a CPU, where the
+kernels are interpreted and the times mean nothing.
 """
 
 import argparse

@@ -34,6 +34,7 @@ def test_all_parts_run(tmp_path: Path) -> None:
         assert what in done.stdout
     assert {"memory bandwidth of a copy", "requests with transformers' tokens, float32"} <= found.keys()
     assert sum("share of floor" in what for what in found) == 6
+    assert sum("temperature 1, top_p 0.95" in what for what in found) == 1
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.plan import StepPlan, Want
 
 Ints = NDArray[np.int64]
 
@@ -70,5 +70,5 @@ class BatchArrays:
             block_tables=tables,
             query_starts=borders,
             context_lens=ends,
-            logit_rows=last_tokens[[s.samples for s in scheduled]],
+            logit_rows=last_tokens[[s.want is Want.TOKEN for s in scheduled]],
         )

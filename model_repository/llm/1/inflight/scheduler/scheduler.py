@@ -143,7 +143,7 @@ class Scheduler:
             num_decodes = len(scheduled)
         padding = self._batching.padding(num_decodes)
         out, into = self.tables.take_copies()
-        ends = [first + len(token_ids) for _, first, token_ids, *_ in scheduled]
+        ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
             tuple(scheduled),
             self.tables.gather([each.request for each in scheduled], ends),
@@ -334,9 +334,10 @@ class Scheduler:
         new = [result.token_ids for result in results]
         failed = set() if all(new) else {s.request for s, ids in zip(plan.sampling, new, strict=True) if not ids}
         size = self.tables.block_size
-        for request, first, token_ids, *_ in plan.scheduled:
+        for each in plan.scheduled:
+            request, first = each.request, each.first
             request.has_run = True
-            end = first + len(token_ids)
+            end = first + len(each.token_ids)
             # Other requests must not reuse the keys and values of a failed one.
             if end // size > first // size and request not in failed:
                 self.tables.register_filled(request, end)
