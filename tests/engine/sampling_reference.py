@@ -1,13 +1,13 @@
 """The reference for the sampler: plain numpy in float64, one row at a time."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inflight.draws import PARAMETERS
 from inflight.logits_processors.edits import LogitEdits
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
@@ -29,9 +29,15 @@ def batch_of(requests: Sequence[Request]) -> SamplingBatch:
 
 def batch_with(uniforms: Sequence[float], logprobs: int | None = None, **params: float) -> SamplingBatch:
     """Rows with the same parameters, but each with a random number of its own."""
-    row = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **params}
-    parameters = np.array([[{**row, "uniform": u}[name] for name in PARAMETERS] for u in uniforms], dtype=np.float64)
+    *fixed, _ = asking(**params).draws.at(1)
+    parameters = np.array([[*fixed, uniform] for uniform in uniforms])
     return SamplingBatch(LogitEdits(), [logprobs] * len(uniforms), parameters)
+
+
+@cache
+def uniforms_of_seeds(count: int) -> tuple[float, ...]:
+    """The random numbers of requests with the seeds 0, 1, 2, ... for their first token."""
+    return tuple(asking(seed).draws.at(1)[-1] for seed in range(count))
 
 
 def cut(

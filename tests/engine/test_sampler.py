@@ -16,7 +16,7 @@ from inflight.model.cpu import kernel_sampler
 from inflight.model.sampling import torch_sampler
 from inflight.model.sampling.sampler import sample
 from inflight.request import Request
-from tests.engine.sampling_reference import asking, batch_of, batch_with, cut, middles
+from tests.engine.sampling_reference import asking, batch_of, batch_with, cut, middles, uniforms_of_seeds
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
@@ -83,15 +83,14 @@ CUTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("params", CUTS, ids=str)
 def test_each_token_is_drawn_as_often_as_its_probability_says(way: ModuleType, params: dict[str, Any]) -> None:
-    requests = [asking(seed, **params) for seed in range(DRAWS)]
-    tokens = draw(way, torch.tensor([LOGITS]).expand(DRAWS, -1), requests)
+    tokens = draw_from(way, LOGITS, uniforms_of_seeds(DRAWS), **params)
     assert far_off(tokens, cut(LOGITS, **params)) < 4
 
 
 @pytest.mark.parametrize("params", [{}, {"top_k": 300}, {"top_p": 0.95}, {"min_p": 0.01}], ids=str)
 def test_parts_of_a_large_vocabulary_are_drawn_as_often_as_their_probability_says(params: dict[str, Any]) -> None:
     logits = logits_like("as a model's", 20_000)
-    tokens = draw(kernel_sampler, logits.expand(DRAWS, -1), [asking(seed, **params) for seed in range(DRAWS)])
+    tokens = draw_from(kernel_sampler, logits, uniforms_of_seeds(DRAWS), **params)
     # Twenty parts of tokens with consecutive ids.
     probabilities = cut(logits, **params).reshape(20, -1).sum(axis=1)
     assert far_off([token // 1000 for token in tokens], probabilities) < 4
@@ -180,8 +179,7 @@ def test_kernels_and_torch_draw_the_same_tokens(kind: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limit", [{"top_k": 1}, {"top_p": 1e-300}, {"top_p": 5e-324}, {"min_p": 1.0}], ids=str)
 def test_the_tightest_limits_leave_only_the_likeliest_token(way: ModuleType, limit: dict[str, float]) -> None:
-    requests = [asking(seed, temperature=5.0, **limit) for seed in range(200)]
-    assert draw(way, torch.tensor([LOGITS]).expand(200, -1), requests) == [6] * 200
+    assert draw_from(way, LOGITS, uniforms_of_seeds(200), temperature=5.0, **limit) == [6] * 200
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -237,8 +235,7 @@ def test_greedy_takes_the_first_of_the_largest_logits(way: ModuleType, vocabular
 
 @pytest.mark.parametrize("way", WAYS)
 def test_at_the_highest_temperature_all_kept_tokens_are_equally_likely(way: ModuleType) -> None:
-    requests = [asking(seed, temperature=1e300, top_k=6) for seed in range(DRAWS)]
-    tokens = draw(way, torch.tensor([LOGITS]).expand(DRAWS, -1), requests)
+    tokens = draw_from(way, LOGITS, uniforms_of_seeds(DRAWS), temperature=1e300, top_k=6)
     assert far_off(tokens, (cut(LOGITS, top_k=6) > 0) / 6) < 4
 
 
@@ -247,15 +244,13 @@ def test_at_the_highest_temperature_all_kept_tokens_are_equally_likely(way: Modu
 def test_one_huge_logit_is_always_drawn(way: ModuleType, params: dict[str, Any]) -> None:
     for huge in (1e4, 3e38, math.inf):
         row = torch.tensor([*LOGITS, huge, *LOGITS])
-        requests = [asking(seed, **params) for seed in range(20)]
-        assert draw(way, row.expand(20, -1), requests) == [len(LOGITS)] * 20
+        assert draw_from(way, row, uniforms_of_seeds(20), **params) == [len(LOGITS)] * 20
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_half_precision_logits_are_drawn_from_in_full_precision(way: ModuleType) -> None:
     """In bfloat16, the cumulative probability of many equal tokens would stop increasing before it reaches 1."""
-    logits = torch.zeros(1, 2000, dtype=torch.bfloat16)
-    tokens = draw(way, logits.expand(1000, -1), [asking(seed) for seed in range(1000)])
+    tokens = draw_from(way, torch.zeros(2000, dtype=torch.bfloat16), uniforms_of_seeds(1000))
     assert far_off([token // 100 for token in tokens], np.full(20, 0.05)) < 4
 
 
