@@ -11,6 +11,7 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.logits_processors.factory import make_processors
 from inflight.request import Request
+from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
@@ -100,12 +101,19 @@ def make_scheduler(
     policies: QueuePolicies | None = None,
     swap_seconds_per_block: float = 0.0,
     make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
+    next_tokens: int = MaxUtilization.next_tokens,
     **settings: Any,
 ) -> Scheduler:
+    """`next_tokens` is that of the admission policy. With 0, requests in a small cache are soon preempted."""
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
     host = config.swap_space_tokens // block_size
     tables = make_tables(num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host)
-    return Scheduler(config, tables, policies, swap_seconds_per_block=swap_seconds_per_block, make_queue=make_queue)
+    scheduler = Scheduler(
+        config, tables, policies, swap_seconds_per_block=swap_seconds_per_block, make_queue=make_queue
+    )
+    if isinstance(scheduler._admission, MaxUtilization):
+        scheduler._admission.next_tokens = next_tokens
+    return scheduler
 
 
 def shares(plan: StepPlan) -> dict[str, int]:

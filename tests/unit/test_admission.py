@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.request import Request
-from inflight.scheduler.admission import FuturePeak
+from inflight.scheduler.admission import FuturePeak, MaxUtilization
 from inflight.scheduler.length_predictor import LengthPredictor
 from tests.unit.builders import make_request, make_scheduler, make_tables, step
 
@@ -64,9 +64,9 @@ def test_what_was_learned_lets_more_in() -> None:
 
 @pytest.mark.parametrize(("policy", "admitted"), [("max_utilization", 4), ("guaranteed_no_evict", 2)])
 def test_the_worst_case_is_reserved_or_not(policy: str, admitted: int) -> None:
-    scheduler = make_scheduler(num_blocks=4, block_size=4, batch_scheduler_policy=policy)
-    for name in "abcd":
-        scheduler.add(make_request(name, 4, max_tokens=5))
+    scheduler = make_scheduler(num_blocks=10, block_size=4, batch_scheduler_policy=policy)
+    for name in "abcde":
+        scheduler.add(make_request(name, 4, max_tokens=17))
     assert len(step(scheduler)) == admitted
 
 
@@ -77,3 +77,38 @@ def test_a_reservation_ends_with_its_request() -> None:
     assert step(scheduler).keys() == {"a", "b"}
     assert step(scheduler).keys() == {"a", "b"}
     assert step(scheduler).keys() == {"b", "c"}
+
+
+def test_whoever_joins_leaves_the_others_the_blocks_for_their_next_tokens() -> None:
+    """`a` and `b` need a block each within 8 tokens, unless they end before."""
+    for max_tokens, joins in ((9, False), (5, True)):
+        scheduler = make_scheduler(num_blocks=4, block_size=8)
+        for name in "ab":
+            scheduler.add(make_request(name, 4, max_tokens=max_tokens))
+        assert step(scheduler).keys() == {"a", "b"}
+        scheduler.add(make_request("c", 4))
+        assert ("c" in step(scheduler)) == joins
+
+
+def test_one_alone_may_fill_the_whole_cache() -> None:
+    scheduler = make_scheduler(num_blocks=4, block_size=4)
+    scheduler.add(make_request("a", 16, max_tokens=1))
+    scheduler.add(make_request("b", 4, max_tokens=1))
+    assert step(scheduler) == {"a": 16}
+    assert step(scheduler) == {"b": 4}
+
+
+def test_fewer_requests_are_preempted_and_fewer_tokens_computed_again() -> None:
+    """40 requests of 64 and 160 tokens in a cache of 1,600: without preemption, 8,920 tokens are computed."""
+    computed, preemptions = {}, {}
+    for next_tokens in (0, MaxUtilization.next_tokens):
+        scheduler = make_scheduler(100, 16, max_num_seqs=64, budget=512, prefix_caching=False, next_tokens=next_tokens)
+        for number in range(40):
+            scheduler.add(make_request(f"{number}", 64, max_tokens=160))
+        computed[next_tokens] = 0
+        while scheduler.running or scheduler.waiting:
+            computed[next_tokens] += sum(step(scheduler).values())
+        preemptions[next_tokens] = scheduler.num_preemptions
+    assert min(computed.values()) >= 8920
+    assert computed[8] < 0.9 * computed[0]
+    assert preemptions[8] < 0.6 * preemptions[0]

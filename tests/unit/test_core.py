@@ -197,7 +197,7 @@ def test_the_counters_say_what_was_done() -> None:
 
 
 def test_a_prompt_is_counted_once_even_if_its_request_is_preempted() -> None:
-    core, _ = make_core(make_scheduler(num_blocks=4, block_size=2, budget=16))
+    core, _ = make_core(make_scheduler(num_blocks=4, block_size=2, budget=16, next_tokens=0))
     for name in "ab":
         core.submit(make_request(name, 4, max_tokens=4))
     drain(core)

@@ -114,7 +114,7 @@ def test_a_delayed_request_lets_the_others_of_its_level_pass() -> None:
 
 def test_a_request_that_was_preempted_ends_by_its_deadline_as_one_that_ran() -> None:
     timed = Timed(max_num_seqs=2)
-    scheduler = make_scheduler(num_blocks=2, block_size=4, policies=timed.policies)
+    scheduler = make_scheduler(num_blocks=2, block_size=4, next_tokens=0, policies=timed.policies)
     timed.core = EngineCore(scheduler, FakeModel(4), max_queue_size=5, clock=lambda: timed.now)
     timed.submit("stays", max_tokens=5)
     timed.submit("goes", max_tokens=5, timeout=50_000)

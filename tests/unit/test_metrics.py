@@ -123,7 +123,7 @@ def test_what_the_prefix_cache_spares_is_not_prefilled() -> None:
 
 
 def test_a_preempted_request_is_counted_once_and_its_wait_is_a_gap_between_tokens() -> None:
-    harness = Harness(make_scheduler(num_blocks=4, block_size=2, budget=16, prefix_caching=False))
+    harness = Harness(make_scheduler(num_blocks=4, block_size=2, budget=16, next_tokens=0, prefix_caching=False))
     harness.submit(make_request("a", 4, max_tokens=4), make_request("b", 4, max_tokens=4))
     harness.drain()
     stats, observed = harness.core.stats(), harness.observed()

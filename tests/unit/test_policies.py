@@ -161,7 +161,9 @@ def test_a_lost_request_is_shed_with_its_target() -> None:
 
 
 def test_a_shed_request_leaves_nothing_in_host_memory() -> None:
-    scheduler = slo(shed_lost_requests=True, num_blocks=4, budget=6, preemption_mode="swap", swap_space_tokens=64)
+    scheduler = slo(
+        shed_lost_requests=True, next_tokens=0, num_blocks=4, budget=6, preemption_mode="swap", swap_space_tokens=64
+    )
     scheduler.add(make_request("old", 4, max_tokens=9, target_ttft_ms=10))
     young = make_request("young", 12, max_tokens=1)
     scheduler.add(young)
@@ -188,7 +190,7 @@ def test_lost_requests_let_others_pass_and_still_finish() -> None:
 
 
 def test_once_it_has_tokens_there_is_nothing_left_to_miss() -> None:
-    scheduler = slo(num_blocks=3, shed_lost_requests=True)
+    scheduler = slo(num_blocks=3, next_tokens=0, shed_lost_requests=True)
     queued(scheduler, make_request("a", 4, max_tokens=8), make_request("b", 4, max_tokens=8))
     while scheduler.num_preemptions == 0:
         step(scheduler)

@@ -12,7 +12,7 @@ LEVELS = QueuePolicies(priority_levels=3, default_priority_level=2)
 
 def crowded(names: str = "ab", *, num_blocks: int, max_tokens: int = 9) -> tuple[Scheduler, dict[str, Request]]:
     """Requests of one block each, just computed, whose next token needs a second block."""
-    scheduler = make_scheduler(num_blocks=num_blocks, block_size=4, budget=64)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=num_blocks, block_size=4, budget=64)
     requests = {name: make_request(name, 4, max_tokens=max_tokens) for name in names}
     for request in requests.values():
         scheduler.add(request)
@@ -45,7 +45,7 @@ def test_preempted_requests_wait_in_order_of_arrival_before_all_others() -> None
 
 
 def test_the_lowest_priority_goes_first_however_old_it_is() -> None:
-    scheduler = make_scheduler(num_blocks=3, block_size=4, budget=64, policies=LEVELS)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=3, block_size=4, budget=64, policies=LEVELS)
     for name, priority in [("low", 2), ("high", 1)]:
         scheduler.add(make_request(name, 4, max_tokens=9, priority=priority))
         step(scheduler)
@@ -55,7 +55,7 @@ def test_the_lowest_priority_goes_first_however_old_it_is() -> None:
 
 
 def test_of_the_lowest_priority_the_youngest_goes() -> None:
-    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64, policies=LEVELS)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=4, block_size=4, budget=64, policies=LEVELS)
     for name, priority in [("old", 2), ("young", 2), ("high", 1)]:
         scheduler.add(make_request(name, 3, max_tokens=9, priority=priority))
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_of_the_lowest_priority_the_youngest_goes() -> None:
 
 
 def test_a_preempted_request_goes_back_to_the_head_of_its_level_only() -> None:
-    scheduler = make_scheduler(num_blocks=2, block_size=4, budget=64, max_num_seqs=2)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=2, block_size=4, budget=64, max_num_seqs=2)
     for name in ("a", "b"):
         scheduler.add(make_request(name, 4, max_tokens=9, priority=2))
     step(scheduler)
@@ -86,7 +86,7 @@ def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
 
 
 def test_not_even_one_whose_tokens_another_has_computed_too() -> None:
-    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=64)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=4, block_size=4, budget=64)
     # Both fill the same blocks, each its own: there was nothing to share when they began.
     for name in "ab":
         scheduler.add(make_request(name, range(3), max_tokens=9))
@@ -138,7 +138,7 @@ def test_recomputed_tokens_are_not_counted_as_spared_by_the_prefix_cache() -> No
 
 
 def test_a_request_in_the_middle_of_its_prompt_can_be_preempted() -> None:
-    scheduler = make_scheduler(num_blocks=4, block_size=4, budget=6)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=4, block_size=4, budget=6)
     old, young = make_request("a", 4, max_tokens=9), make_request("b", 12, max_tokens=1)
     scheduler.add(old)
     scheduler.add(young)
@@ -154,7 +154,7 @@ def test_a_request_in_the_middle_of_its_prompt_can_be_preempted() -> None:
 
 def test_the_oldest_request_advances_in_every_step_of_a_crowd() -> None:
     draw = random.Random(7)
-    scheduler = make_scheduler(num_blocks=9, block_size=2, budget=5, max_num_seqs=4)
+    scheduler = make_scheduler(next_tokens=0, num_blocks=9, block_size=2, budget=5, max_num_seqs=4)
     left = {str(n): make_request(str(n), draw.randint(1, 8), max_tokens=draw.randint(1, 8)) for n in range(60)}
     for request in left.values():
         scheduler.add(request)

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
@@ -61,6 +62,7 @@ SETTINGS = st.fixed_dictionaries(
         "target_ttft_ms": st.sampled_from([1.0, 8.0]),
         "shed_lost_requests": st.booleans(),
         "batch_scheduler_policy": st.sampled_from([ADMISSION_POLICIES[0], *ADMISSION_POLICIES]),
+        "next_tokens": st.sampled_from([0, 3, MaxUtilization.next_tokens]),
         "preemption_mode": st.sampled_from(["swap", *PREEMPTION_MODES]),
         "swap_space_tokens": st.sampled_from([8, 40, 80]),
         "swap_seconds_per_block": st.sampled_from([0.0, 0.001]),

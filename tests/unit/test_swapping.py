@@ -69,7 +69,9 @@ def test_only_what_the_prefix_cache_lacks_is_copied_back() -> None:
 
 def crowded(**settings: Any) -> tuple[Scheduler, Request]:
     """`b` is about to be preempted in favour of `a`, with 4 tokens computed."""
-    scheduler = make_scheduler(num_blocks=2, prefix_caching=False, **({"swap_space_tokens": 8} | settings))
+    scheduler = make_scheduler(
+        next_tokens=0, num_blocks=2, prefix_caching=False, **({"swap_space_tokens": 8} | settings)
+    )
     for name in "ab":
         scheduler.add(make_request(name, 4, max_tokens=5))
     step(scheduler)

@@ -85,7 +85,7 @@ def test_steps_say_who_was_in_them(path: Path) -> None:
 
 
 def test_a_preempted_request_waits_and_computes_again(path: Path) -> None:
-    harness = Harness(path, make_scheduler(num_blocks=4, block_size=2, budget=16, prefix_caching=False))
+    harness = Harness(path, make_scheduler(num_blocks=4, block_size=2, budget=16, next_tokens=0, prefix_caching=False))
     harness.submit("a", 4, max_tokens=4)
     harness.submit("b", 4, max_tokens=4)
     trace = harness.drain()

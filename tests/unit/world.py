@@ -7,6 +7,7 @@ from typing import Any
 
 from inflight.request import Request
 from inflight.request_options import RequestOptions
+from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
@@ -198,6 +199,7 @@ class World:
         assert len(plan.preempted) == scheduler.num_preemptions - preemptions
         self._check_progress(plan)
         self._check_preemption(plan, joined)
+        self._check_watermark(joined)
         check_limits(plan, scheduler, joined)
         check_time(plan, scheduler, joined)
         check_holds(plan, self.tables, self.held, joined)
@@ -237,6 +239,15 @@ class World:
                 assert request is not victim
         for request in joined if plan.preempted else ():
             assert any(request.priority < victim.priority for victim in plan.preempted), "in the place of its equal"
+
+    def _check_watermark(self, joined: list[Request]) -> None:
+        """Whoever joins leaves the others the blocks for their next tokens."""
+        admission = self.scheduler._admission
+        if joined and isinstance(admission, MaxUtilization):
+            others = [request for request in self.scheduler.running.values() if request is not joined[-1]]
+            ends = [min(len(r.token_ids) + admission.next_tokens, r.max_cached_tokens) for r in others]
+            needed = sum(self.blocks_for(end) - len(r.blocks) for end, r in zip(ends, others, strict=True))
+            assert self.tables.pool.num_free >= needed
 
     def _check_isolation(self, plan: StepPlan) -> None:
         """What a request reads was written by its own tenant, where tenants share nothing."""
