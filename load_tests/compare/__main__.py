@@ -15,10 +15,10 @@ the parameters that differ from config.pbtxt:
     --system 'fair: scheduling_policy=fair' --system 'small steps: max_num_batched_tokens=128'
 
 The option --peers compares our server with transformers (static and continuous batching behind a small server) and with
-vLLM and llama.cpp, if `make peers` has installed them and they support the model. The report names the absent ones and
-says why. All servers have the same weights in bfloat16 and a slot for each user. transformers and vLLM compute in
-float32 on processors on which torch has no fast bfloat16 matrix products. The option --users 1,8,32,64 shows how the
-servers scale.
+vLLM and llama.cpp, if `make peers` has installed them and they support the model; `--peers vLLM` takes one of them. The
+report names the absent ones and says why. All servers have the same weights in bfloat16 and a slot for each user.
+transformers and vLLM compute in float32 on processors on which torch has no fast bfloat16 matrix products. The option
+--users 1,8,32,64 shows how the servers scale.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from load_tests.compare.contenders import Contender, ours, peers, read_system, strategies
+from load_tests.compare.contenders import PEERS, Contender, ours, peers, read_peers, read_system, strategies
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.loads import read_loads, write_prompts_in_text
@@ -50,9 +50,9 @@ def read_levels(text: str) -> list[int]:
 def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], dict[str, str]]:
     """The servers that the options select, and why each of the others is absent."""
     systems = [ours(name, model, parameters) for name, parameters in options.system or []]
-    if not options.peers:
+    if options.peers is None:
         return systems or strategies(model), {}
-    others, absent = peers(model)
+    others, absent = peers(model, options.peers)
     return [*(systems or [ours("Inflight", model, {}, slot_for_each_user=True)]), *others], absent
 
 
@@ -61,7 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add_model_options(parser)
     add("--system", type=read_system, action="append", metavar="'NAME: KEY=VALUE,...'", help="settings to compare")
-    add("--peers", action="store_true", help="compare with other servers too")
+    add(
+        "--peers",
+        type=read_peers,
+        nargs="?",
+        const=list(PEERS),
+        metavar="NAME,...",
+        help=f"compare with other servers too: all of {', '.join(PEERS)}, or those that are named",
+    )
     add("--loads", type=read_loads, default="small", metavar="NAME,...", help="workloads, or all (%(default)s)")
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
     add("--rounds", type=int, default=3, help="number of rounds (%(default)s)")
@@ -81,7 +88,7 @@ def report(options: argparse.Namespace) -> None:
     users, last = options.users[-1], options.loads[-1].name
     print(f"{table(options.loads, levels)}\n\nAfter {last} with {users} users:\n{notes(levels[users][last])}")
     about = environment("bfloat16", "cpu")
-    if options.peers:
+    if options.peers is not None:
         about["transformers and vLLM"] = f"{best_dtype()}, vLLM with {vllm.allocator() or 'malloc of libc'}"
         print("\n".join(f"absent: {name}: {reason}" for name, reason in absent.items()) or "absent: none")
     print("; ".join(f"{name}: {value}" for name, value in about.items()))

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,8 @@ from scripts.peers.transformers_server import BATCHINGS
 STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
 READY_SECONDS = 600.0
 NOT_INSTALLED = "`make peers` has not installed it"
+TRANSFORMERS = "transformers"
+PEERS = (TRANSFORMERS, vllm.NAME, llama_cpp.NAME)
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
@@ -79,15 +81,25 @@ def strategies(model: Path) -> list[Contender]:
     return [ours(name, model, {"batching_strategy": name}) for name in STRATEGIES]
 
 
-def peers(model: Path) -> tuple[list[Contender], dict[str, str]]:
-    """The other servers that can serve a model, and why each of the others can't."""
-    present: dict[str, Callable[[int], Peer]] = {
-        f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS
-    }
-    absent = dict.fromkeys((vllm.NAME, llama_cpp.NAME), NOT_INSTALLED)
-    if vllm.installed():
+def read_peers(text: str) -> list[str]:
+    """Parse the value of `--peers`: names of `PEERS` with commas in between. Raises argparse.ArgumentTypeError."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}")
+    return names
+
+
+def peers(model: Path, names: Sequence[str] = PEERS) -> tuple[list[Contender], dict[str, str]]:
+    """Those of `names` that can serve a model, and why each of the others can't."""
+    present: dict[str, Callable[[int], Peer]] = {}
+    absent = {name: NOT_INSTALLED for name in names if name != TRANSFORMERS}
+    if TRANSFORMERS in names:
+        present |= {
+            f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS
+        }
+    if vllm.NAME in names and vllm.installed():
         present[vllm.NAME] = partial(vllm.server, model)
-    if llama_cpp.installed():
+    if llama_cpp.NAME in names and llama_cpp.installed():
         try:
             present[llama_cpp.NAME] = partial(llama_cpp.server, llama_cpp.model_file(model))
         except LauncherError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from load_tests.compare.__main__ import read_levels
-from load_tests.compare.contenders import Connect, Contender, read_system
+from load_tests.compare.contenders import Connect, Contender, read_peers, read_system
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
@@ -79,6 +79,12 @@ def test_levels_of_users() -> None:
 def test_system_that_makes_no_sense(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not of the form"):
         read_system(text)
+
+
+def test_peers_are_named_or_refused() -> None:
+    assert read_peers("vLLM,transformers") == ["vLLM", "transformers"]
+    with pytest.raises(argparse.ArgumentTypeError, match="'vllm' is none of transformers, vLLM, llama.cpp"):
+        read_peers("vllm")
 
 
 def test_systems_have_a_name_and_settings() -> None:
