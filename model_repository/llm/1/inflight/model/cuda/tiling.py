@@ -53,14 +53,14 @@ def attend_constants(layer: Layer, tile_tokens: int, *, split: bool) -> dict[str
         "PADDED_KEY": padded_key,
         "PADDED_VALUE": padded_value,
         "ROWS": rows,
-        "KEYS": 32 if exact or widest > 128 else 64,
+        "KEYS": 16 if exact else 32 if widest > 128 else 64,
         "SPLIT": split,
         "WINDOWED": layer.windowed,
         "CAPPED": layer.capped,
         "SINKS": layer.sinks,
         # By default, tensor cores round float32 to a mantissa of 10 bits.
         "PRECISION": "ieee" if exact else "tf32",
-        "num_warps": 8 if exact or rows * widest > _FOUR_WARPS else 4,
+        "num_warps": 8 if rows * widest > (16 * 128 if exact else 64 * 64) else 4,
         "num_stages": 2 if exact else 3,
     }
 
