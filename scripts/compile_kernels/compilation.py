@@ -18,7 +18,7 @@ from scripts.compile_kernels.variants import DTYPES, Tile, Variant
 
 _TENSOR_CORE = re.compile(r"\b(HMMA|HGMMA|UTCHMMA)\b")
 # Without tensor cores, the compiler lets a few values spill where more thread blocks then run at once.
-_MAX_SPILLED_FLOAT32 = 32
+_MAX_SPILLED_FLOAT32 = 16
 _OPTIONS = ("num_warps", "num_stages")
 
 

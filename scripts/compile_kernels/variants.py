@@ -114,6 +114,7 @@ def critical() -> list[Variant]:
         ("DeepSeek V3", bf16, Tile.PROMPT),
         ("DeepSeek V3", fp32, Tile.PART),
         ("StarCoder", bf16, Tile.PART),
+        ("StarCoder", fp32, Tile.PART),
         ("Llama 3 8B", bf16, Tile.PROMPT),
         ("Llama 3 8B", bf16, Tile.TOKEN),
         ("gpt-oss, window", bf16, Tile.TOKEN),

@@ -65,7 +65,7 @@ def layer_of(case: Case, dtype: torch.dtype) -> Layer:
 
 def type_of(argument: Any) -> str:
     if isinstance(argument, torch.Tensor):
-        return {**variants.DTYPES, torch.int64: "i64"}[argument.dtype].join(("*", ""))
+        return "*" + {**variants.DTYPES, torch.int64: "i64"}[argument.dtype]
     if isinstance(argument, float):
         return "fp32"
     if argument is None:

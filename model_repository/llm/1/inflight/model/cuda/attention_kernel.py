@@ -17,7 +17,8 @@ from inflight.model.cuda import tiling
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-# The compiler makes another variant of a kernel where an integer is 1 or divisible by 16. These change between steps.
+# The compiler makes other variants for integers that are 1 or divisible by 16, but not for these: many of them change
+# between steps, and a step must not wait for the compiler.
 @triton.jit(do_not_specialize=["window", "table_row", "parts", "num_rows", "num_heads"])  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     query,
