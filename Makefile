@@ -8,7 +8,7 @@ PYTHON ?= $(firstword $(foreach python,python3.11 python3.12 python3,$(shell $(p
 
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
-interpreter := $(VENV)/.interpreter
+gpu_tests := $(VENV)/.gpu-tests
 docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
@@ -106,16 +106,16 @@ $(docs_tools): $(installed)
 docs: $(docs_tools)
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict
 
-$(interpreter): $(installed)
-	$(bin)/python -m pip install --disable-pip-version-check -e '.[interpreter]'
+$(gpu_tests): $(installed)
+	$(bin)/python -m pip install --disable-pip-version-check -e '.[gpu-tests]'
 	@touch $@
 
 pytest := $(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
-test: $(interpreter)
+test: $(gpu_tests)
 	$(pytest)
 
-test-engine: $(interpreter)
+test-engine: $(gpu_tests)
 	$(pytest) -m "not slow" tests/engine tests/parity
 
 check: $(installed)

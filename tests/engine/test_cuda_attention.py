@@ -24,7 +24,7 @@ def test_keys_are_cut_into_more_parts_for_long_contexts_and_few_rows() -> None:
     from inflight.model.cuda.kernel_attention import parts_for
 
     assert [parts_for(longest, 1) for longest in (0, 255, 511, 512, 2048, 10**6)] == [1, 1, 1, 2, 8, 32]
-    assert [parts_for(10**6, rows) for rows in (1, 16, 17, 100, 512, 1000)] == [32, 32, 16, 4, 1, 1]
+    assert [parts_for(10**6, rows) for rows in (1, 16, 17, 100, 512, 1000)] == [32, 32, 30, 5, 1, 1]
 
 
 def test_tiles_cover_the_given_rows_and_no_others() -> None:

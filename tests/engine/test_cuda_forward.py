@@ -13,7 +13,7 @@ import torch
 from inflight import Engine
 from inflight.model.attention.backend import CUDA_KERNELS
 from inflight.model.cache import memory
-from inflight.model.cuda.graphed_forward import GraphedForward, sizes
+from inflight.model.cuda.graphed_forward import GraphedForward, Graphs, sizes
 from inflight.model.forward import EagerForward
 from tests.engine.models import Tiny, greedy, make_prompt, tokens
 
@@ -21,27 +21,47 @@ SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batche
 
 
 class Rerun:
-    """Captures a step by keeping its function. Counts the replays of each step by its number of rows."""
+    """Captures a step by keeping its function. Counts the replays of each step in the order of capture."""
+
+    peak = 100_000
 
     def __init__(self) -> None:
-        self.runs: dict[int, int] = {}
+        self.runs: list[int] = []
 
-    def __call__(self, step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], object]]:
-        output = step()
-        self.runs[len(output)] = 0
+    def capture(self, step: Callable[[], object]) -> Callable[[], object]:
+        step()
+        number = len(self.runs)
+        self.runs.append(0)
 
         def replay() -> None:
-            self.runs[len(output)] += 1
-            output.copy_(step())
+            self.runs[number] += 1
+            step()
 
-        return output, replay
+        return replay
+
+    def peak_bytes(self, step: Callable[[], object]) -> int:
+        step()
+        return self.peak
 
 
-def as_on_a_gpu(tiny: Tiny, capture: Callable[..., Any]) -> Engine:
+class FullAfter(Rerun):
+    """Captures some steps, then runs out of memory."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def capture(self, step: Callable[[], object]) -> Callable[[], object]:
+        if len(self.runs) == self._steps:
+            raise torch.OutOfMemoryError("tried to allocate 2.00 MiB")
+        return super().capture(step)
+
+
+def as_on_a_gpu(tiny: Tiny, graphs: Graphs, **others: Any) -> Engine:
     """An engine that uses the attention kernels for GPUs and captures its decodes."""
-    plain = tiny.engine(**SETTINGS)
+    plain = tiny.engine(**{**SETTINGS, **others})
     windows = [layer.window for layer in plain.model.layers]
-    forward = GraphedForward(EagerForward(plain.model.module, CUDA_KERNELS, windows), capture)
+    forward = GraphedForward(EagerForward(plain.model.module, CUDA_KERNELS, windows), graphs)
     return Engine(plain.config, dataclasses.replace(plain.model, backend=CUDA_KERNELS, forward=forward))
 
 
@@ -50,20 +70,38 @@ def test_captured_decodes_give_the_tokens_of_torch(tiny: Tiny) -> None:
     prompts = [make_prompt(length) for length in (1, 5, 17, 30, 33, 2)]
     params = [greedy(max_tokens) for max_tokens in (9, 2, 7, 4, 12, 15)]
     wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
-    capture = Rerun()
-    engine = as_on_a_gpu(tiny, capture)
-    assert list(capture.runs) == [6, 4, 2, 1]
+    graphs = Rerun()
+    engine = as_on_a_gpu(tiny, graphs)
+    assert len(graphs.runs) == len(sizes(6)) == 4
     assert tokens(engine.generate(prompts, params)) == wanted
     # There were full batches, padded batches, and a batch with only the last request.
-    assert all(capture.runs.values())
+    assert all(graphs.runs)
 
 
-def test_a_model_that_cannot_be_captured_is_still_served(tiny: Tiny) -> None:
-    def fail(step: Callable[[], torch.Tensor]) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
+@pytest.mark.parametrize("captured", [0, 2])
+def test_a_model_whose_capture_fails_is_still_served(
+    tiny: Tiny, captured: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts, params = [make_prompt(5), make_prompt(7)], [greedy(3), greedy(5)]
+    wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
+    graphs = FullAfter(captured)
+    engine = as_on_a_gpu(tiny, graphs)
+    assert f"only {captured} of 4 sizes of decodes of LlamaForCausalLM could be captured" in caplog.text
+    assert tokens(engine.generate(prompts, params)) == wanted
+    # The smallest graph, of four rows, ran the decodes of two requests and of one.
+    assert graphs.runs == [0, 4][:captured]
 
-    wanted = tokens(tiny.engine(**SETTINGS).generate([make_prompt(5)], greedy(3)))
-    assert tokens(as_on_a_gpu(tiny, fail).generate([make_prompt(5)], greedy(3))) == wanted
+
+def test_the_cache_leaves_room_for_the_graphs(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 20)
+    unlimited: dict[str, Any] = {"kv_cache_tokens": None, "kv_cache_memory_fraction": 0.25}
+    blocks = tiny.engine(**{**SETTINGS, **unlimited}).stats().blocks_total
+    engine = as_on_a_gpu(tiny, Rerun(), **unlimited)
+    # Six rows have a token id, a position, a slot, the ids of 4 blocks, and 160 logits.
+    for_graphs = 6 * ((3 + 4) * 8 + 160 * 4) + Rerun.peak
+    bytes_per_block = 16 * 3 * 2 * 2 * 16 * 4
+    assert blocks == (1 << 20) // 4 // bytes_per_block
+    assert engine.stats().blocks_total == ((1 << 20) - for_graphs) // 4 // bytes_per_block < blocks
 
 
 def test_graphs_are_captured_for_small_sizes_and_multiples_of_eight() -> None:
@@ -78,5 +116,5 @@ def test_the_largest_step_has_as_many_tokens_and_sampled_rows_as_allowed(tiny: T
     plan = memory.largest_plan(engine.config, engine.max_model_len)
     assert (plan.num_tokens, len(plan.sampling)) == (96, 6)
     assert sorted(plan.block_tables.flatten()) == list(range(6))
-    assert memory.run_largest_step(engine.model, engine.config) == 6 * 16 * 3 * 2 * 2 * 16 * 4
+    assert memory.largest_step(engine.model, engine.config)() is not None
     assert memory.largest_plan(engine.config, 7).num_tokens == 6 * 7

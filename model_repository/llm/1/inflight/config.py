@@ -46,9 +46,9 @@ class EngineConfig(SchedulerConfig):
     """Size of the KV cache in tokens. Default: it follows from `kv_cache_memory_fraction`."""
 
     kv_cache_memory_fraction: float | None = None
-    """Share of the memory left beside the model and its largest step. The cache never takes more than
-    `max_num_seqs` sequences of `max_model_len` tokens need. Default: 0.9 on a GPU, and 0.2 on a host, whose memory
-    has other uses."""
+    """Share of the memory left beside the model, its largest step and its CUDA graphs. The cache never takes more
+    than `max_num_seqs` sequences of `max_model_len` tokens need. Default: 0.9 on a GPU, and 0.2 on a host, whose
+    memory has other uses."""
 
     enable_kernels: bool = True
     """Use the project's own kernels: on GPUs, and on CPUs with AVX2 for models in bfloat16. CPU kernels are

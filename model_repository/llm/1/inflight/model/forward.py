@@ -16,6 +16,12 @@ from inflight.model.ragged_batch import RaggedBatch
 class ForwardPass(Protocol):
     """Runs a model over a batch."""
 
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return how much device memory in bytes `prepare` will take, given caches of one block or more.
+
+        This may write into block 0.
+        """
+
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Prepare for steps over `caches` with up to `max_rows` requests of up to `max_blocks` blocks each.
 
@@ -34,6 +40,10 @@ class EagerForward:
     backend: AttentionBackend
     windows: Sequence[int | None]
     """The sliding window of each attention call, in order; None if it has none."""
+
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return 0: there is nothing to prepare."""
+        return 0
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Do nothing: this forward pass works with any caches."""

@@ -1,6 +1,7 @@
 """Computes how many blocks the KV cache has."""
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,6 +10,8 @@ from inflight.config import EngineConfig
 from inflight.host_memory import free_memory
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
+from inflight.model.cache.kv_tensors import LayerShape
+from inflight.model.cache.peak_memory import peak_bytes
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.sampler import sample
@@ -16,6 +19,7 @@ from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +36,8 @@ def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
     """
     if config.kv_cache_tokens is not None:
         return config.kv_cache_tokens // config.block_size
-    bytes_per_token = kv_tensors.bytes_per_token([layer.shape for layer in model.layers], model.dtype)
-    free = _free_memory(model.device) - _largest_step_bytes(model, config)
+    bytes_per_token = kv_tensors.bytes_per_token(_shapes(model), model.dtype)
+    free = _free_memory(model.device) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
     fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
     affordable = int(free * fraction) // (bytes_per_token * config.block_size)
     if affordable < 1:
@@ -56,24 +60,31 @@ def _free_memory(device: torch.device) -> int:
 
 def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:
     """Measure what the largest step needs on a GPU besides weights and cache. The CPU's fraction leaves enough room."""
-    if model.device.type != "cuda":
-        return 0
-    torch.cuda.reset_peak_memory_stats(model.device)
-    before = torch.cuda.memory_allocated(model.device)
-    cache = run_largest_step(model, config)
-    return max(0, torch.cuda.max_memory_allocated(model.device) - before - cache)
+    return peak_bytes(model.device, largest_step(model, config)) if model.device.type == "cuda" else 0
 
 
-@torch.inference_mode()
-def run_largest_step(model: LoadedModel, config: EngineConfig) -> int:
-    """Run a step with as many tokens and sampled rows as the configuration allows. Return the bytes of its cache."""
+def _bytes_to_prepare(model: LoadedModel, config: EngineConfig) -> int:
+    one_block = model.backend.allocate(_shapes(model), 1, config.block_size, model.dtype, model.device)
+    max_blocks = -(-model.max_model_len // config.block_size)
+    return model.forward.bytes_to_prepare(one_block, config.max_num_seqs, max_blocks)
+
+
+def largest_step(model: LoadedModel, config: EngineConfig) -> Callable[[], object]:
+    """Allocate a cache for a step with as many tokens and sampled rows as allowed. Return a function that runs it."""
     plan = largest_plan(config, model.max_model_len)
-    shapes = [layer.shape for layer in model.layers]
     blocks = plan.block_tables.size
-    caches = model.backend.allocate(shapes, blocks, config.block_size, model.dtype, model.device)
-    batch = RaggedBatch.on(model.device, BatchArrays.of(plan, config.block_size))
-    sample(model.forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
-    return blocks * config.block_size * kv_tensors.bytes_per_token(shapes, model.dtype)
+    caches = model.backend.allocate(_shapes(model), blocks, config.block_size, model.dtype, model.device)
+
+    @torch.inference_mode()
+    def run() -> list[StepResult]:
+        batch = RaggedBatch.on(model.device, BatchArrays.of(plan, config.block_size))
+        return sample(model.forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
+
+    return run
+
+
+def _shapes(model: LoadedModel) -> list[LayerShape]:
+    return [layer.shape for layer in model.layers]
 
 
 def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:

@@ -63,6 +63,10 @@ class TracedForward:
             logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
         return logits
 
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return 0: there is nothing to prepare."""
+        return 0
+
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Do nothing: this forward pass works with any caches."""
 

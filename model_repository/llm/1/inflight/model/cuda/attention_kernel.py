@@ -12,10 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
+from inflight.model.cuda import tiling
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# The compiler makes other variants for integers that are 1 or divisible by 16, but not for these: many of them change
+# between steps, and a step must not wait for the compiler.
+@triton.jit(do_not_specialize=["window", "table_row", "parts", "num_rows", "num_heads"])  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     query,
     keys,
@@ -38,6 +42,7 @@ def _attend(  # type: ignore[no-untyped-def]
     value_slot,
     value_head,
     table_row,
+    parts,
     num_rows,
     num_heads,
     GROUP: tl.constexpr,
@@ -48,7 +53,7 @@ def _attend(  # type: ignore[no-untyped-def]
     PADDED_VALUE: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
-    PARTS: tl.constexpr,
+    SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     SINKS: tl.constexpr,
@@ -81,9 +86,10 @@ def _attend(  # type: ignore[no-untyped-def]
     if WINDOWED:
         begin = tl.maximum(first_position - window + 1, 0) // KEYS * KEYS
     end = first_position + count
-    part_length = tl.cdiv(tl.cdiv(end - begin, KEYS), PARTS) * KEYS
-    begin = begin + part * part_length
-    end = tl.minimum(end, begin + part_length)
+    if SPLIT:
+        part_length = tl.cdiv(tl.cdiv(end - begin, KEYS), parts) * KEYS
+        begin = begin + part * part_length
+        end = tl.minimum(end, begin + part_length)
 
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -132,36 +138,36 @@ def _attend(  # type: ignore[no-untyped-def]
     output_row = token * num_heads + head
     is_cell = is_row[:, None] & is_value[None, :]
     total = tl.where(is_row, total, 1.0)
-    if PARTS == 1:
-        cells = output_row[:, None] * VALUE_WIDTH + value_columns[None, :]
-        tl.store(output + cells, (weighted_sum / total[:, None]).to(output.dtype.element_ty), mask=is_cell)
-    else:
+    if SPLIT:
         output_row += part * num_rows
         tl.store(partial + output_row[:, None] * VALUE_WIDTH + value_columns[None, :], weighted_sum, mask=is_cell)
         tl.store(statistics + output_row * 2, largest, mask=is_row)
         tl.store(statistics + output_row * 2 + 1, total, mask=is_row)
+    else:
+        cells = output_row[:, None] * VALUE_WIDTH + value_columns[None, :]
+        tl.store(output + cells, (weighted_sum / total[:, None]).to(output.dtype.element_ty), mask=is_cell)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["parts", "num_rows"])  # type: ignore[untyped-decorator]
 def _combine_parts(  # type: ignore[no-untyped-def]
     partial,
     statistics,
     output,
+    parts,
     num_rows,
     VALUE_WIDTH: tl.constexpr,
     PADDED_VALUE: tl.constexpr,
-    PARTS: tl.constexpr,
 ):
     """Each program combines the parts of one row, which is one query head of one token."""
     row = tl.program_id(0)
     columns = tl.arange(0, PADDED_VALUE)
     is_column = columns < VALUE_WIDTH
     largest = float("-inf")
-    for part in range(PARTS):
+    for part in range(parts):
         largest = tl.maximum(largest, tl.load(statistics + (part * num_rows + row) * 2))
     weighted_sum = tl.zeros([PADDED_VALUE], tl.float32)
     total = 0.0
-    for part in range(PARTS):
+    for part in range(parts):
         cell = part * num_rows + row
         weight = tl.exp2(tl.load(statistics + cell * 2) - largest)
         total += weight * tl.load(statistics + cell * 2 + 1)
@@ -204,12 +210,20 @@ def attend(
     """
     num_heads, key_width = query.shape[1:]
     block_size, num_kv_heads, value_width = values.shape[1:]
-    group = num_heads // num_kv_heads
     float32: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     num_rows = len(tiles) * num_heads
     size = (parts, num_rows) if parts > 1 else (0, 0)
     partial, statistics = torch.empty(*size, value_width, **float32), torch.empty(*size, 2, **float32)
-    padded_value = max(16, triton.next_power_of_2(value_width))
+    layer = tiling.Layer(
+        dtype=query.dtype,
+        group=num_heads // num_kv_heads,
+        block_size=block_size,
+        key_width=key_width,
+        value_width=value_width,
+        windowed=window is not None,
+        capped=softcap is not None,
+        sinks=sinks is not None,
+    )
     _attend[(len(tiles), num_kv_heads, parts)](
         query,
         keys,
@@ -227,24 +241,11 @@ def attend(
         *keys.stride()[:3],
         *values.stride()[:3],
         block_tables.stride(0),
+        parts,
         num_rows,
         num_heads,
-        GROUP=group,
-        BLOCK=block_size,
-        KEY_WIDTH=key_width,
-        VALUE_WIDTH=value_width,
-        PADDED_KEY=max(16, triton.next_power_of_2(key_width)),
-        PADDED_VALUE=padded_value,
-        ROWS=max(16, triton.next_power_of_2(tile_tokens * group)),
-        KEYS=64 if max(key_width, value_width) <= 128 else 32,
-        PARTS=parts,
-        WINDOWED=window is not None,
-        CAPPED=softcap is not None,
-        SINKS=sinks is not None,
-        # By default, tensor cores round float32 to a mantissa of 10 bits.
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        **tiling.attend_constants(layer, tile_tokens, split=parts > 1),
     )
     if parts > 1:
-        _combine_parts[(num_rows,)](
-            partial, statistics, output, num_rows, VALUE_WIDTH=value_width, PADDED_VALUE=padded_value, PARTS=parts
-        )
+        constants = tiling.combine_constants(value_width)
+        _combine_parts[(num_rows,)](partial, statistics, output, parts, num_rows, **constants)

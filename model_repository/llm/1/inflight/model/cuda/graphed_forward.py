@@ -3,18 +3,23 @@
 A step in which every request decodes launches the same kernels as the step before, on the same number of rows. Such a
 step is captured once for each of some numbers of rows, and is then a single launch. A batch with another number of rows
 uses the next larger graph. The missing rows are copies of its first row: they write the same data to the same slot.
+
+All graphs read the same input tensors and write the same logits, each the first rows of them. Their intermediate
+results share one memory pool. So all graphs together need hardly more memory than the largest.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Protocol
 
 import torch
 
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
-from inflight.model.cuda.kernel_attention import BatchTensors, KernelAttention, parts_for
+from inflight.model.cache.peak_memory import peak_bytes
+from inflight.model.cuda.decode_buffers import DecodeBuffers
+from inflight.model.cuda.kernel_attention import BatchTensors, KernelAttention, PromptTiles, parts_for
 from inflight.model.forward import EagerForward, forward
 from inflight.model.ragged_batch import RaggedBatch
 
@@ -23,103 +28,113 @@ logger = logging.getLogger(__name__)
 # With more rows than this, computing a step takes longer than launching its kernels.
 _MAX_ROWS = 256
 
-Capture: TypeAlias = Callable[[Callable[[], torch.Tensor]], tuple[torch.Tensor, Callable[[], object]]]
-"""Runs a step. Returns its output and a function that runs it again and overwrites the output."""
+
+class Graphs(Protocol):
+    """Captures steps, so that they can run again."""
+
+    def capture(self, step: Callable[[], object]) -> Callable[[], object]:
+        """Capture a step and return a function that runs it again. The largest step must be captured first."""
+
+    def peak_bytes(self, step: Callable[[], object]) -> int:
+        """Run a step and return the memory in bytes that capturing it would take for intermediate results."""
 
 
 class CudaGraphs:
-    """Captures steps as CUDA graphs that share one memory pool. The largest step must be captured first."""
+    """CUDA graphs that share one memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # Each stream gets workspaces of libraries, so there should be only one.
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def __call__(self, step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], object]]:
-        """See `Capture`."""
-        # The first run compiles kernels and allocates workspaces of libraries, which must not be captured.
-        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            step()
-        torch.cuda.current_stream().wait_stream(side_stream)
+    def capture(self, step: Callable[[], object]) -> Callable[[], object]:
+        """See `Graphs`."""
+        # The first run compiles kernels, which must not happen in a capture.
+        self._run(step)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            output = step()
-        return output, graph.replay
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            step()
+        return graph.replay
 
+    def peak_bytes(self, step: Callable[[], object]) -> int:
+        """See `Graphs`."""
+        return peak_bytes(self._stream.device, lambda: self._run(step))
 
-@dataclass(frozen=True)
-class _CapturedDecode:
-    """A captured step with its input and output tensors."""
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    block_tables: torch.Tensor
-    logits: torch.Tensor
-    replay: Callable[[], object]
-
-    def run(self, batch: RaggedBatch) -> torch.Tensor:
-        """Return logits [captured rows, vocabulary]. Only the rows of the batch are meaningful."""
-        rows, width = batch.block_tables.shape
-        for mine, theirs in (
-            (self.token_ids, batch.token_ids),
-            (self.positions, batch.positions),
-            (self.slots, batch.slots),
-            (self.block_tables[:, :width], batch.block_tables),
-        ):
-            mine[:rows] = theirs
-            mine[rows:] = theirs[0]
-        self.replay()
-        return self.logits
+    def _run(self, step: Callable[[], object]) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            step()
+        torch.cuda.current_stream().wait_stream(self._stream)
 
 
 class GraphedForward:
     """Runs captured graphs for steps that only decode, and the model's own code for all others."""
 
-    def __init__(self, eager: EagerForward, capture: Capture) -> None:
-        self._eager, self._capture = eager, capture
-        self._captured: dict[int, _CapturedDecode] = {}
-        """The captured steps by their number of rows, smallest first."""
+    def __init__(self, eager: EagerForward, graphs: Graphs) -> None:
+        self._eager, self._graphs = eager, graphs
+        self._buffers: DecodeBuffers | None = None
+        self._replays: dict[int, Callable[[], object]] = {}
+        """Runs each captured step, by its number of rows, smallest first."""
+
+    @torch.inference_mode()
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return the size of the buffers, plus what the largest captured step takes, which runs to measure it.
+
+        The driver's own memory for the graphs is not included.
+        """
+        rows = min(max_rows, _MAX_ROWS)
+        buffers = self._allocate(caches, rows, max_blocks)
+        return buffers.nbytes + self._graphs.peak_bytes(lambda: self._decode(buffers, rows, caches))
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Capture decodes of up to `max_rows` rows with up to `max_blocks` blocks each. This writes into block 0."""
+        captured: dict[int, Callable[[], object]] = {}
+        wanted = sizes(max_rows)
         try:
             with torch.inference_mode():
-                largest_first = [self._capture_decode(rows, caches, max_blocks) for rows in reversed(sizes(max_rows))]
+                buffers = self._allocate(caches, wanted[-1], max_blocks)
+                for rows in reversed(wanted):
+                    captured[rows] = self._graphs.capture(partial(self._decode, buffers, rows, caches))
         except RuntimeError as error:
-            name = type(self._eager.module).__name__
             logger.warning(
-                "the decodes of %s cannot be captured as CUDA graphs, so kernels are launched one by one: %s",
-                name,
+                "only %d of %d sizes of decodes of %s could be captured as CUDA graphs; for smaller ones, the smallest "
+                "graph runs if there is one, else kernels are launched one by one: %s",
+                len(captured),
+                len(wanted),
+                type(self._eager.module).__name__,
                 error,
             )
-            return
-        self._captured = {len(captured.token_ids): captured for captured in reversed(largest_first)}
+        if captured:
+            self._buffers, self._replays = buffers, dict(reversed(captured.items()))
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`. `caches` must be those given to `prepare`."""
-        if batch.num_single == batch.num_rows:
-            for size, captured in self._captured.items():
+        if self._buffers is not None and batch.num_single == batch.num_rows:
+            for size, replay in self._replays.items():
                 if size >= batch.num_rows:
-                    return captured.run(batch)[rows]
+                    self._buffers.fill(batch, size)
+                    replay()
+                    return self._buffers.logits[rows]
         return self._eager(batch, caches, rows)
 
-    def _capture_decode(self, rows: int, caches: Sequence[LayerCache], max_blocks: int) -> _CapturedDecode:
-        device, block_size = caches[0].keys.device, caches[0].keys.shape[1]
-        token_ids, positions, slots = torch.zeros(3, rows, dtype=torch.int64, device=device)
-        block_tables = torch.zeros(rows, max_blocks, dtype=torch.int64, device=device)
-        every, ones = torch.arange(rows, device=device), torch.ones(rows, dtype=torch.int64, device=device)
-        no_prompts = torch.empty(0, 4, dtype=torch.int64, device=device)
-        parts = parts_for(max_blocks * block_size, rows)
+    def _allocate(self, caches: Sequence[LayerCache], rows: int, max_blocks: int) -> DecodeBuffers:
+        """Allocate the buffers. The logits of one row show how wide and of what type they are."""
+        device = caches[0].keys.device
+        trial = DecodeBuffers.allocate(rows=1, max_blocks=1, logits=torch.empty(0, 0, device=device))
+        logits = self._logits(trial, 1, caches)
+        return DecodeBuffers.allocate(rows, max_blocks, logits.new_empty(rows, logits.shape[1]))
 
-        def step() -> torch.Tensor:
-            tiles = torch.stack((every, every, ones, positions), dim=1)
-            batch = BatchTensors(slots, block_tables, tiles, no_prompts, parts)
-            with use_attention(KernelAttention(batch, caches, self._eager.windows)):
-                return forward(self._eager.module, token_ids, positions, every)
+    def _decode(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> None:
+        buffers.logits[:rows] = self._logits(buffers, rows, caches)
 
-        logits, replay = self._capture(step)
-        return _CapturedDecode(token_ids, positions, slots, block_tables, logits, replay)
+    def _logits(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> torch.Tensor:
+        token_ids, positions, slots, block_tables = buffers.inputs(rows)
+        every, ones = torch.arange(rows, device=slots.device), torch.ones_like(slots)
+        tiles = torch.stack((every, every, ones, positions), dim=1)
+        parts = parts_for(block_tables.shape[1] * caches[0].keys.shape[1], rows)
+        batch = BatchTensors(slots, block_tables, tiles, parts, PromptTiles())
+        with use_attention(KernelAttention(batch, caches, self._eager.windows)):
+            return forward(self._eager.module, token_ids, positions, every)
 
 
 def sizes(max_rows: int) -> list[int]:

@@ -9,12 +9,30 @@ from inflight.model.attention.interface import AttentionCall
 from inflight.model.attention.tiles import make_tiles
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cuda.attention_kernel import attend
+from inflight.model.cuda.tiling import prompt_tile_tokens
 from inflight.model.ragged_batch import RaggedBatch
 
-_TILE_TOKENS = 16
 # A part has at least this many keys; with fewer, another program is not worth its cost.
 _PART_KEYS = 256
 _MAX_PARTS = 32
+
+
+class PromptTiles:
+    """The tiles of the rows of several tokens. How many tokens a tile has depends on the layer."""
+
+    def __init__(self, batch: RaggedBatch | None = None) -> None:
+        """Without a batch there are no such rows."""
+        self._batch = batch
+        self._made: dict[int, torch.Tensor] = {}
+
+    def of(self, tokens: int) -> torch.Tensor | None:
+        """Return tiles [tiles, 4] int64 of at most `tokens` tokens, see `tiles.make_tiles`; None if there are none."""
+        batch = self._batch
+        if batch is None or batch.num_single == batch.num_rows:
+            return None
+        if tokens not in self._made:
+            self._made[tokens] = _tiles(batch, range(batch.num_single, batch.num_rows), tokens)
+        return self._made[tokens]
 
 
 class BatchTensors(NamedTuple):
@@ -26,28 +44,28 @@ class BatchTensors(NamedTuple):
     """[R, blocks] int64."""
     single: torch.Tensor
     """[rows of one token, 4] int64, the tiles of these rows, see `tiles.make_tiles`."""
-    prompts: torch.Tensor
-    """[tiles, 4] int64, the tiles of the other rows."""
     parts: int
     """The number of parts into which the keys are cut in rows of one token."""
+    prompts: PromptTiles
+    """The tiles of the other rows."""
 
     @classmethod
     def of(cls, batch: RaggedBatch) -> "BatchTensors":
         """Make the tensors of a batch."""
-        device, singles = batch.slots.device, batch.num_single
-        single, prompts = (
-            torch.from_numpy(make_tiles(batch.query_starts, batch.context_lens, rows, tokens)).to(device)
-            for rows, tokens in ((range(singles), 1), (range(singles, batch.num_rows), _TILE_TOKENS))
-        )
-        longest = max(batch.context_lens[:singles], default=0)
-        return cls(batch.slots, batch.block_tables, single, prompts, parts_for(longest, singles))
+        singles = batch.num_single
+        parts = parts_for(max(batch.context_lens[:singles], default=0), singles)
+        single = _tiles(batch, range(singles), 1)
+        return cls(batch.slots, batch.block_tables, single, parts, PromptTiles(batch))
+
+
+def _tiles(batch: RaggedBatch, rows: range, tokens: int) -> torch.Tensor:
+    tiles = make_tiles(batch.query_starts, batch.context_lens, rows, tokens)
+    return torch.from_numpy(tiles).to(batch.slots.device)
 
 
 def parts_for(longest: int, rows: int) -> int:
-    """The number of parts for contexts of up to `longest` tokens, a power of two. More rows need fewer parts."""
-    wanted = min(longest // _PART_KEYS, _MAX_PARTS, 512 // max(rows, 1))
-    # The kernel is compiled once for each number, so there should be few of them.
-    return 1 << max(0, wanted.bit_length() - 1)
+    """The number of parts for contexts of up to `longest` tokens. More rows need fewer parts."""
+    return max(1, min(longest // _PART_KEYS, _MAX_PARTS, 512 // max(rows, 1)))
 
 
 class KernelAttention:
@@ -69,8 +87,10 @@ class KernelAttention:
         cache.write(batch.slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))
         query = call.query[0].transpose(0, 1)
         output = query.new_empty(*query.shape[:2], call.value.shape[3])
-        for tiles, tokens, parts in ((batch.single, 1, batch.parts), (batch.prompts, _TILE_TOKENS, 1)):
-            if len(tiles):
+        tokens = prompt_tile_tokens(query.dtype, call.query.shape[1] // call.key.shape[1])
+        prompts = batch.prompts.of(tokens)
+        for tiles, tile_tokens, parts in ((batch.single, 1, batch.parts), (prompts, tokens, 1)):
+            if tiles is not None and len(tiles):
                 attend(
                     query,
                     cache.keys,
@@ -78,7 +98,7 @@ class KernelAttention:
                     output,
                     batch.block_tables,
                     tiles,
-                    tile_tokens=tokens,
+                    tile_tokens=tile_tokens,
                     parts=parts,
                     scaling=call.scaling,
                     window=window,

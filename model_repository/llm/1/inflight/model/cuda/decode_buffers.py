@@ -1,0 +1,53 @@
+"""The tensors at fixed addresses from which captured decodes read, and into which they write."""
+
+from dataclasses import dataclass
+
+import torch
+
+from inflight.model.ragged_batch import RaggedBatch
+
+
+@dataclass(frozen=True)
+class DecodeBuffers:
+    """Buffers for up to R rows of one token each. A captured decode of fewer rows uses the first ones."""
+
+    token_ids: torch.Tensor
+    """[R] int64."""
+    positions: torch.Tensor
+    """[R] int64."""
+    slots: torch.Tensor
+    """[R] int64."""
+    block_tables: torch.Tensor
+    """[R, blocks] int64."""
+    logits: torch.Tensor
+    """[R, vocabulary], the output."""
+
+    @classmethod
+    def allocate(cls, rows: int, max_blocks: int, logits: torch.Tensor) -> "DecodeBuffers":
+        """Allocate inputs for decodes of token 0 at the first slot, on the device of `logits`."""
+
+        def zeros(*size: int) -> torch.Tensor:
+            return torch.zeros(size, dtype=torch.int64, device=logits.device)
+
+        return cls(zeros(rows), zeros(rows), zeros(rows), zeros(rows, max_blocks), logits)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.inputs(len(self.slots)), self.logits))
+
+    def inputs(self, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Views of the first rows of the token ids, positions, slots and block tables."""
+        return self.token_ids[:rows], self.positions[:rows], self.slots[:rows], self.block_tables[:rows]
+
+    def fill(self, batch: RaggedBatch, rows: int) -> None:
+        """Write a batch of decodes into the first rows. If it has fewer than `rows` rows, its first row is repeated."""
+        count, width = batch.block_tables.shape
+        token_ids, positions, slots, block_tables = self.inputs(rows)
+        for mine, theirs in (
+            (token_ids, batch.token_ids),
+            (positions, batch.positions),
+            (slots, batch.slots),
+            (block_tables[:, :width], batch.block_tables),
+        ):
+            mine[:count] = theirs
+            mine[count:] = theirs[0]
