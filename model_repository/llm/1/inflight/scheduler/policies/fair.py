@@ -111,7 +111,8 @@ class _FairOrder(Order):
     def _min_served(self) -> str | None:
         """Return the waiting tenant with the smallest counter. Counters of waiting tenants only grow."""
         while self._sorted:
-            counter, tenant = self._sorted[0]
+            first: tuple[float, str] = self._sorted[0]
+            counter, tenant = first
             if (now := self._policy.service[tenant]) == counter:
                 return tenant
             del self._sorted[0]
