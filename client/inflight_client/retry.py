@@ -60,7 +60,8 @@ class Attempts:
         The server ends a request at its own limit. The client waits until `total` for the answer so far.
         """
         self._count += 1
-        passed = time.monotonic() - self._started
+        # The first attempt has all of the time, so that the server's messages show the caller's own numbers.
+        passed = time.monotonic() - self._started if self._count > 1 else 0.0
         left = max(0.001, self._timeouts.total - passed)
         first = min(self._timeouts.first_token, left) if self._request.stream else left
         return self._request.after(passed), TimeLimits(first, self._timeouts.between_tokens, left)

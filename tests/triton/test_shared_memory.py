@@ -1,6 +1,7 @@
 """In a container whose /dev/shm is too small, every request still ends, and the server goes on."""
 
 import contextlib
+import copy
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ IN_A_SMALL_PLACE = [
     f'mount -t tmpfs -o size={SIZE} tmpfs /dev/shm && exec "$@"',
     "sh",
 ]
+LOG: list[str] = []
+"""What the server has written."""
 
 
 class SmallServer(TritonServer):
@@ -49,11 +52,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallServer]:
     if subprocess.run([*IN_A_SMALL_PLACE, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this process may not mount a file system")
     folder = tmp_path_factory.mktemp("llama")
-    save_model(SERVED["llama"].config, folder)
+    config = copy.deepcopy(SERVED["llama"].config)
+    config.max_position_embeddings = 4096
+    save_model(config, folder)
     repository = tmp_path_factory.mktemp("repository")
     add_llm(repository, "llm", "config.pbtxt", {"model": str(folder), "dtype": "float32", "kv_cache_tokens": "4096"})
     (repository / "completion").symlink_to(MODEL_REPOSITORY / "completion")
-    with SmallServer(repository) as running:
+    with SmallServer(repository, log=LOG.append) as running:
         running.wait_ready(120, ["llm", "completion"])
         yield running
         running.kill()
@@ -79,6 +84,12 @@ def full(server: SmallServer) -> Iterator[None]:
 def at_rest(server: SmallServer) -> bool:
     found = scrape(server)
     return found.get("num_requests_running") == found.get("num_requests_waiting") == 0
+
+
+@pytest.mark.usefixtures("server")
+def test_the_log_says_at_load_how_much_is_missing() -> None:
+    says = "a whole answer of 4096 tokens with 20 log-probabilities each takes 8.6 MiB, and n samples n times as much"
+    assert any("MiB free" in line and says in line for line in LOG)
 
 
 def test_an_answer_that_does_not_fit_becomes_an_error(server: SmallServer, client: Client) -> None:

@@ -1,13 +1,13 @@
 """Sends the responses of one Triton request through the memory that Triton's processes share."""
 
 import json
-import os
 import threading
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-_SHARED_MEMORY = "/dev/shm"
+from serving.shared_memory import free_bytes
+
 # What Triton adds to a response's tensors, and what it needs for other requests at the same time.
 _RESERVE = 2**20
 # gRPC sends error messages in headers. Its clients accept 8 KiB of headers, and one character can take 12 bytes there.
@@ -96,9 +96,8 @@ class Sender:
 
 def _has_room(response: Any) -> bool:
     """Return whether a response certainly fits into shared memory, which Triton's region can grow into."""
-    memory = os.statvfs(_SHARED_MEMORY)
     size = sum(_num_bytes(tensor.as_numpy()) for tensor in response.output_tensors())
-    return memory.f_bavail * memory.f_frsize > 2 * size + _RESERVE
+    return free_bytes() > 2 * size + _RESERVE
 
 
 def _num_bytes(array: Any) -> int:

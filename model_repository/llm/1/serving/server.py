@@ -18,6 +18,7 @@ from typing import Any
 from inflight import EngineDead, InvalidRequest, QueueFull
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, SHED
+from serving import shared_memory
 from serving.engine_thread import EngineThread
 from serving.guard import Guard
 from serving.metrics_export import MetricsExport, Refusals
@@ -50,6 +51,8 @@ class Server:
     ) -> None:
         """`batched`: the model's config has a batch dimension. Raises what `Engine` raises."""
         self._engine = engine = engine_thread.load()
+        if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
+            logger.warning("%s", shortage)
         self._config = config
         self._form = ResponseFormat(engine.token_text, batched=batched)
         self._metric_labels = metric_labels

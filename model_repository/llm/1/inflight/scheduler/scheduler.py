@@ -94,7 +94,7 @@ class Scheduler:
     # -- requests come and go ----------------------------------------------------------------------------------------
 
     def prepare(self, request: Request) -> None:
-        """Compute in advance what takes long in `add`: the names of the prompt's blocks, if the policy ranks by them."""
+        """Compute in advance what takes long in `add`: the names of the blocks, if the policy ranks by them."""
         if self.policy.ranks_by_prefix:
             self.tables.lookup(request)
 
