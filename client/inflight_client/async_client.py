@@ -10,7 +10,16 @@ import httpx
 from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
-from inflight_client.options import TLS, Options, Timeouts, connection_options, metrics_url_of, within
+from inflight_client.options import (
+    TLS,
+    Options,
+    TimeLimits,
+    Timeouts,
+    check_concurrency,
+    connection_options,
+    metrics_url_of,
+    within,
+)
 from inflight_client.progress import progress_bar
 from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
 from inflight_client.response import Completion
@@ -117,6 +126,7 @@ class AsyncClient:
         >>> [answer.text for answer in asyncio.run(ask(["Monday, Tuesday,", "A, B, C,"]))]
         [' Wednesday,', ' D,']
         """
+        check_concurrency(concurrency)
         answers: dict[int, Completion] = {}
         waiting = iter(enumerate(prompts))
 
@@ -155,7 +165,7 @@ class AsyncClient:
     async def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running on the server: the oldest first, at most 100."""
         bound = self._timeouts.connect
-        call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
+        call = self._connection.start(request_for_requests(self._model), TimeLimits(bound, bound, bound))
         texts = [text async for reply in call.replies() for text in reply.texts]
         return read_unfinished_requests("".join(texts))
 
@@ -170,7 +180,10 @@ class AsyncClient:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
 
     async def close(self) -> None:
-        """Close the connection and cancel the requests that are still running."""
+        """Close the connection and cancel the requests that are still running.
+
+        They end with RequestCancelled, and so do later requests.
+        """
         await self._connection.close()
 
     async def __aenter__(self) -> Self:

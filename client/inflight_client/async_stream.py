@@ -1,6 +1,7 @@
 """The answer to one request, while the server generates it, for asyncio."""
 
 import asyncio
+import contextlib
 from collections import deque
 from types import TracebackType
 from typing import Self
@@ -22,16 +23,14 @@ class AsyncTextStream:
 
     def __init__(self, connection: AsyncConnection, request: Request, timeouts: Timeouts, retry: RetryPolicy) -> None:
         self._connection = connection
-        self._request = request
-        self._attempts = Attempts(retry, timeouts, stream=request.stream)
+        self._attempts = Attempts(retry, timeouts, request)
         self._cancelled = asyncio.Event()
         self._ready: deque[Chunk] = deque()
         self._transcript = Transcript(request)
         self._send()
 
     def _send(self) -> None:
-        first, total = self._attempts.next_bounds()
-        self._call = self._connection.start(self._request, first=first, total=total)
+        self._call = self._connection.start(*self._attempts.next())
         self._replies = self._call.replies()
 
     def __aiter__(self) -> Self:
@@ -61,11 +60,11 @@ class AsyncTextStream:
                 self._send()
 
     async def _wait(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._cancelled.wait(), seconds)
-        except TimeoutError:
-            return
-        raise RequestCancelled("the request was cancelled")
+        # Also after a timeout: `cancel` may have been called after it, but before this task went on.
+        if self._cancelled.is_set():
+            raise RequestCancelled("the request was cancelled")
 
     async def cancel(self) -> None:
         """Tell the server to stop. Any task may call this, even after the end of the request."""

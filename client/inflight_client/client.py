@@ -10,7 +10,16 @@ import httpx
 
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
-from inflight_client.options import TLS, Options, Timeouts, connection_options, metrics_url_of, within
+from inflight_client.options import (
+    TLS,
+    Options,
+    TimeLimits,
+    Timeouts,
+    check_concurrency,
+    connection_options,
+    metrics_url_of,
+    within,
+)
 from inflight_client.progress import progress_bar
 from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
 from inflight_client.response import Completion
@@ -138,6 +147,7 @@ class Client:
         >>> [answer.text for answer in answers]
         [' Wednesday,', ' D,']
         """
+        check_concurrency(concurrency)
         streams: set[TextStream] = set()
         stopping = threading.Event()
 
@@ -184,7 +194,7 @@ class Client:
     def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running on the server: the oldest first, at most 100."""
         bound = self._timeouts.connect
-        call = self._connection.start(request_for_requests(self._model), first=bound, total=bound)
+        call = self._connection.start(request_for_requests(self._model), TimeLimits(bound, bound, bound))
         texts = [text for reply in call.replies() for text in reply.texts]
         return read_unfinished_requests("".join(texts))
 
@@ -202,7 +212,10 @@ class Client:
             raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
 
     def close(self) -> None:
-        """Close the connection and cancel the requests that are still running."""
+        """Close the connection and cancel the requests that are still running.
+
+        They end with RequestCancelled, and so do later requests. Every thread may call this, and more than once.
+        """
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -5,8 +5,8 @@ InflightError
 ├── AccessDenied        the credentials are missing or wrong
 ├── ServerOverloaded    refused for now; the same request may succeed later
 ├── ModelNotReady       the model does not exist, is loading or unloading, or its process does not answer
-├── DeadlineExceeded    not finished within the request's timeout
-├── RequestCancelled    cancelled by this client or by the server
+├── DeadlineExceeded    not finished within one of the request's time limits
+├── RequestCancelled    cancelled by this client or by the server, or the client was closed
 ├── TransportError      there is no connection to the server, or it broke
 └── ServerFault         the server failed while it served the request
 """
@@ -40,11 +40,11 @@ class ModelNotReady(InflightError):
 
 
 class DeadlineExceeded(InflightError):
-    """The request was not finished within its timeout. The client has told the server to stop."""
+    """One of the request's time limits has passed. The server has ended the request, or was told to stop it."""
 
 
 class RequestCancelled(InflightError):
-    """The request was cancelled by this client or by the server."""
+    """The request was cancelled by this client or by the server, or the client was closed."""
 
 
 class TransportError(InflightError):
@@ -58,16 +58,22 @@ class ServerFault(InflightError):
 # Triton's message, without a code, if the process of a Python model died or got no CPU time for a second.
 _SILENT_MODEL = re.compile(r"Stub process '.*' is not healthy")
 
-# The model puts the name of Triton's error code before its message.
+# The model puts the name of an error code before its message: Triton's codes, and one of gRPC's that Triton lacks.
 _ERROR_OF_CODE: dict[str, type[InflightError]] = {
     "INVALID_ARG": InvalidRequest,
     "UNSUPPORTED": InvalidRequest,
     "UNAVAILABLE": ServerOverloaded,
     "CANCELLED": RequestCancelled,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
     "NOT_FOUND": ModelNotReady,
     "INTERNAL": ServerFault,
     "UNKNOWN": ServerFault,
 }
+
+
+def client_closed() -> InflightError:
+    """Return the error of a request whose client was closed before it was sent."""
+    return RequestCancelled("the client is closed")
 
 
 def error_of_model(text: str) -> InflightError | None:

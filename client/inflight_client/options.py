@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
+
+from inflight_client.errors import DeadlineExceeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +21,33 @@ class Timeouts:
     first_token: float = 120.0
     """Time from sending to the first response, for each attempt. `generate` has only one response, the whole answer, so
     only `total` applies to it."""
+    between_tokens: float = 120.0
+    """Time between two responses of a stream, after the first. A stream that stalls for longer is cancelled."""
     total: float = 600.0
     """Time for the whole request, including all attempts and the waits between them. The client also sends it to the
     server as the deadline."""
 
     def __post_init__(self) -> None:
-        for name in ("connect", "first_token", "total"):
+        for name in ("connect", "first_token", "between_tokens", "total"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be over 0 seconds")
+
+
+class TimeLimits(NamedTuple):
+    """The time limits of one attempt in seconds, counted from its start except for `gap`."""
+
+    first: float
+    """To the first response."""
+    gap: float
+    """From one response to the next."""
+    total: float
+    """To the end."""
+
+    def nothing_came(self, *, begun: bool) -> DeadlineExceeded:
+        """Return the error for a response that did not come in time. `begun`: there was one before."""
+        if begun:
+            return DeadlineExceeded(f"the stream stalled: nothing came for {self.gap} s")
+        return DeadlineExceeded(f"nothing came within {self.first} s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,3 +112,9 @@ def metrics_url_of(address: str) -> str:
 def within(timeouts: Timeouts, total: float | None) -> Timeouts:
     """Return the timeouts with `total` replaced, if it is given."""
     return timeouts if total is None else replace(timeouts, total=total)
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raise ValueError unless at least one request may run."""
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}; it must be at least 1")

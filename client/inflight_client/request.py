@@ -1,14 +1,18 @@
 """Requests to a model."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypedDict
 
 from inflight_client.errors import InvalidRequest
 
 Prompt: TypeAlias = str | Sequence[int]
 """Text, or token ids."""
+
+_PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
+"""The fields that limit a request's time, and their units per second."""
 
 
 class Message(TypedDict):
@@ -77,6 +81,24 @@ class Request:
     def has_deadline(self) -> bool:
         """Whether the caller set `deadline_ms`, and so accepts an answer that ends early."""
         return "deadline_ms" in self.parameters
+
+    @property
+    def seconds(self) -> float:
+        """The shortest of the time limits that the caller set; infinity if there is none."""
+        return min((value / _PER_SECOND[name] for name, value in self._limits().items()), default=math.inf)
+
+    def after(self, seconds: float) -> "Request":
+        """Return the request with `seconds` subtracted from the time limits that the caller set.
+
+        Each limit stays at least 1, because 0 means no limit for some of them.
+        """
+        left = {name: max(1, value - int(seconds * _PER_SECOND[name])) for name, value in self._limits().items()}
+        return replace(self, parameters={**self.parameters, **left}) if left else self
+
+    def _limits(self) -> dict[str, int]:
+        # The server refuses other types than int. For some limits, 0 means none.
+        given = {name: self.parameters.get(name) for name in _PER_SECOND}
+        return {name: value for name, value in given.items() if isinstance(value, int) and value > 0}
 
     def sampling_json(self, seconds: float) -> str:
         """Return all parameters as JSON.

@@ -5,7 +5,8 @@ import time
 from dataclasses import dataclass
 
 from inflight_client.errors import DeadlineExceeded, InflightError, ModelNotReady, ServerOverloaded, TransportError
-from inflight_client.options import Timeouts
+from inflight_client.options import TimeLimits, Timeouts
+from inflight_client.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +47,24 @@ class RetryPolicy:
 class Attempts:
     """The attempts of one request, and the time that is left for it."""
 
-    def __init__(self, policy: RetryPolicy, timeouts: Timeouts, *, stream: bool) -> None:
-        self._policy, self._timeouts, self._stream = policy, timeouts, stream
-        self._ends = time.monotonic() + timeouts.total
+    def __init__(self, policy: RetryPolicy, timeouts: Timeouts, request: Request) -> None:
+        self._policy, self._timeouts, self._request = policy, timeouts, request
+        self._started = time.monotonic()
+        self._seconds = min(timeouts.total, request.seconds)
         self._count = 0
         self._failed: InflightError | None = None
 
-    def next_bounds(self) -> tuple[float, float]:
-        """Begin an attempt. Returns its two time limits in seconds: to the first response, and to the end."""
+    def next(self) -> tuple[Request, TimeLimits]:
+        """Begin an attempt. Return the request with the time limits that are left of its own, and those of the attempt.
+
+        The server ends a request at its own limit. The client waits until `total` for the answer so far.
+        """
         self._count += 1
-        left = max(0.001, self._ends - time.monotonic())
-        return (min(self._timeouts.first_token, left) if self._stream else left), left
+        # The first attempt has all of the time, so that the server's messages show the caller's own numbers.
+        passed = time.monotonic() - self._started if self._count > 1 else 0.0
+        left = max(0.001, self._timeouts.total - passed)
+        first = min(self._timeouts.first_token, left) if self._request.stream else left
+        return self._request.after(passed), TimeLimits(first, self._timeouts.between_tokens, left)
 
     def wait_after(self, error: InflightError) -> float:
         """Seconds to wait after an attempt has failed before its first token.
@@ -69,12 +77,10 @@ class Attempts:
         wait = self._policy.wait_after(error, self._count)
         if wait is None:
             raise error
-        if time.monotonic() + wait >= self._ends:
+        if time.monotonic() + wait >= self._started + self._seconds:
             raise self._out_of_time(error) from error
         self._failed = error
         return wait
 
     def _out_of_time(self, last: InflightError) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"no answer within {self._timeouts.total} s; the last error was {type(last).__name__}: {last}"
-        )
+        return DeadlineExceeded(f"no answer within {self._seconds} s; the last error was {type(last).__name__}: {last}")

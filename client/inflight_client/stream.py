@@ -24,16 +24,14 @@ class TextStream:
 
     def __init__(self, connection: Connection, request: Request, timeouts: Timeouts, retry: RetryPolicy) -> None:
         self._connection = connection
-        self._request = request
-        self._attempts = Attempts(retry, timeouts, stream=request.stream)
+        self._attempts = Attempts(retry, timeouts, request)
         self._cancelled = threading.Event()
         self._ready: deque[Chunk] = deque()
         self._transcript = Transcript(request)
         self._send()
 
     def _send(self) -> None:
-        first, total = self._attempts.next_bounds()
-        self._call = self._connection.start(self._request, first=first, total=total)
+        self._call = self._connection.start(*self._attempts.next())
         self._replies = self._call.replies()
         if self._cancelled.is_set():  # `cancel` may have cancelled the previous call just before this one began.
             self._call.cancel()

@@ -16,6 +16,7 @@ class Transcript:
         self._sent = time.perf_counter()
         self._first = self._last = 0.0
         self._chunks: list[list[Chunk]] = [[] for _ in range(request.num_samples)]
+        self._num_token_ids = 0
         self._finished: set[int] = set()
         self._usage = Usage(0, 0)
 
@@ -46,6 +47,7 @@ class Transcript:
         chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
         for chunk in chunks:
             self._chunks[chunk.index].append(chunk)
+            self._num_token_ids += len(chunk.token_ids)
             if chunk.finish_reason is not None:
                 self._finished.add(chunk.index)
             if chunk.finish_reason == "deadline" and not self._request.has_deadline:
@@ -70,8 +72,7 @@ class Transcript:
 
     def usage(self) -> Usage:
         """The number of tokens so far."""
-        tokens = sum(len(chunk.token_ids) for chunks in self._chunks for chunk in chunks)
-        return Usage(self._usage.prompt_tokens, max(tokens, self._usage.completion_tokens))
+        return Usage(self._usage.prompt_tokens, max(self._num_token_ids, self._usage.completion_tokens))
 
     def timings(self) -> Timings:
         """The times measured so far."""

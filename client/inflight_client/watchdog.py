@@ -2,16 +2,21 @@
 
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
 
 
 class Watch:
-    """A time and an action. The action runs at that time unless `done` is called before."""
+    """A time and an action. The action runs after some seconds unless `done` is called before.
 
-    def __init__(self, at: float, action: Callable[[], object]) -> None:
-        self.at = at
+    `pause` and `resume` cost nothing, so that a stream can call them for each token.
+    """
+
+    def __init__(self, seconds: float, action: Callable[[], object]) -> None:
+        self.seconds = seconds
+        self.at = time.monotonic() + seconds
         self._action: Callable[[], object] | None = action
         self._lock = threading.Lock()
         self.expired = False
@@ -21,6 +26,14 @@ class Watch:
     def is_done(self) -> bool:
         """Whether the action will not run any more."""
         return self._action is None
+
+    def pause(self) -> None:
+        """Let the action wait until `resume`."""
+        self.at = math.inf
+
+    def resume(self) -> None:
+        """Begin to wait anew: the action runs after all of its seconds from now."""
+        self.at = time.monotonic() + self.seconds
 
     def done(self) -> None:
         """Drop the action."""
@@ -48,7 +61,7 @@ class Watchdog:
 
     def watch(self, seconds: float, action: Callable[[], object]) -> Watch:
         """Call `action` from another thread after `seconds`, unless the watch is done by then."""
-        watch = Watch(time.monotonic() + seconds, action)
+        watch = Watch(seconds, action)
         with self._changed:
             self._drop_done()
             heapq.heappush(self._watches, (watch.at, next(self._numbers), watch))
@@ -82,6 +95,12 @@ class Watchdog:
                 self._drop_done()
                 wait = self._watches[0][0] - time.monotonic() if self._watches else None
                 if wait is not None and wait <= 0:
-                    return heapq.heappop(self._watches)[2]
+                    _, number, watch = heapq.heappop(self._watches)
+                    now = time.monotonic()
+                    if watch.at <= now:
+                        return watch
+                    # It was paused. Look again no later than it could become due.
+                    heapq.heappush(self._watches, (min(watch.at, now + watch.seconds), number, watch))
+                    continue
                 self._changed.wait(wait)
         return None

@@ -1,11 +1,17 @@
 """A stream that nobody reads any more ends on the server. It leaves nothing behind and affects no other request."""
 
+import asyncio
 import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from inflight_client import Client, RequestCancelled
+from inflight_client import AsyncTextStream, Client, RequestCancelled, RetryPolicy, ServerOverloaded, Timeouts
+from inflight_client.options import TimeLimits
+from inflight_client.request import Request, make_request
+from inflight_client.response import Reply
 from tests.eventually import eventually
 
 
@@ -64,3 +70,72 @@ def test_no_thread_is_left_behind(connect: Any) -> None:
             stream.cancel()
         client.generate("one")
     assert eventually(lambda: our_threads() <= before)
+
+
+def test_closing_the_client_ends_what_runs_and_what_waits_to_be_sent_again(connect: Any, request: Any) -> None:
+    client = connect(retry=RetryPolicy(initial=60, longest=60))
+    with ThreadPoolExecutor() as pool:
+        streams = [client.stream("!gap 10 !forever"), client.stream("!gap 10 !forever")]
+        for stream in streams:
+            next(stream)
+        refused = client.stream(f"!refuse 1 close-{id(request)}")
+        running = [pool.submit(stream.completion) for stream in (*streams, refused)]
+        assert not running[0].done()
+        closed_of(client)()
+        for future in running[:2]:
+            with pytest.raises(RequestCancelled):
+                future.result(10)
+        # A request whose next attempt has not come yet can only be told.
+        pool.submit(refused.cancel)
+        with pytest.raises(RequestCancelled):
+            running[2].result(10)
+    with pytest.raises(RequestCancelled, match="the client is closed"):
+        client.generate("one")
+    assert not client.is_ready()
+    with pytest.raises(RequestCancelled, match="the client is closed"):
+        client.server_info()
+    client.close()
+
+
+def closed_of(client: Any) -> Any:
+    """What closes a client but leaves the loop of a `Blocking` running."""
+    return client.close if isinstance(client, Client) else lambda: client.run(client.client.close())
+
+
+def test_cancelling_as_the_wait_for_the_next_attempt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cancel` comes after the wait has timed out, and before the task goes on."""
+
+    class Refusing:
+        """A connection that refuses every request."""
+
+        sent = 0
+
+        def start(self, request: Request, limits: TimeLimits) -> "Refusing":
+            self.sent += 1
+            return self
+
+        async def replies(self) -> AsyncGenerator[Reply, None]:
+            raise ServerOverloaded("busy")
+            yield
+
+        async def cancel(self) -> None:
+            pass
+
+    async def scenario() -> int:
+        connection: Any = Refusing()
+        asked = make_request("llm", "one", None, {}, stream=True)
+        stream = AsyncTextStream(connection, asked, Timeouts(), RetryPolicy(initial=0.01, longest=0.01))
+        wait_for = asyncio.wait_for
+
+        async def and_cancel(waiting: Any, seconds: float) -> None:
+            try:
+                await wait_for(waiting, seconds)
+            finally:
+                await stream.cancel()
+
+        monkeypatch.setattr(asyncio, "wait_for", and_cancel)
+        with pytest.raises(RequestCancelled):
+            await anext(stream)
+        return connection.sent
+
+    assert asyncio.run(scenario()) == 1

@@ -62,6 +62,12 @@ def test_many_answers_come_in_the_order_of_their_prompts(client: Client) -> None
     assert [answer.text for answer in answers] == [f"answer {number} " for number in range(8)]
 
 
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_many_need_at_least_one_at_a_time(client: Client, concurrency: int) -> None:
+    with pytest.raises(ValueError, match=f"concurrency is {concurrency}; it must be at least 1"):
+        client.generate_many(["one"], concurrency=concurrency)
+
+
 def test_one_of_many_that_fails_ends_the_others(client: Client) -> None:
     started = time.monotonic()
     with pytest.raises(InvalidRequest, match="failed with INVALID_ARG"):

@@ -44,9 +44,17 @@ def test_passes_the_request_on(transport) -> None:
     assert request["timeout_us"] == 7_000_000
 
 
+@pytest.mark.parametrize("name", ["cancel", "list_requests"])
+def test_a_client_reaches_no_other_function_of_llm(transport, name: str) -> None:
+    request = json.loads(infer(transport, "!request", parameters={name: "anything", "top_k": 3}))
+    assert name not in request["parameters"]
+    assert request["parameters"]["top_k"] == 3
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
+        ("DEADLINE_EXCEEDED", {"StatusCode.UNAVAILABLE", "503"}),
         ("INVALID_ARG", {"StatusCode.INVALID_ARGUMENT", "400"}),
         ("UNAVAILABLE", {"StatusCode.UNAVAILABLE", "503"}),
         ("INTERNAL", {"StatusCode.INTERNAL", "500"}),

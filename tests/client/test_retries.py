@@ -1,5 +1,6 @@
 """Which requests the client sends again, and which it does not."""
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from inflight_client import (
     ServerOverloaded,
     TransportError,
 )
+from inflight_client.request import make_request
 from scripts.launch.server_process import fill_ports
 from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import CONNECT, ECHO
@@ -64,6 +66,44 @@ def test_waits_end_with_the_request_s_time(connect: Any, key: str) -> None:
         with pytest.raises(DeadlineExceeded, match=r"0.5 s; the last error was ServerOverloaded"):
             client.generate(f"!refuse 100 {key}", timeout=0.5)
         assert time.monotonic() - started < 2
+
+
+def test_an_attempt_has_what_is_left_of_the_caller_s_limits(connect: Any, key: str) -> None:
+    with connect(retry=RetryPolicy(attempts=4, initial=0.1, longest=0.1)) as client:
+        limits = {"sampling_parameters": {"timeout": 20_000_000}, "deadline_ms": 30_000}
+        request = json.loads(client.generate(f"!refuse 3 {key} !request", **limits).text)
+        sent = json.loads(request["sampling_parameters"])
+        assert 15_000_000 < sent["timeout"] <= 20_000_000 - 3 * 50_000
+        assert 25_000 < sent["deadline_ms"] <= 30_000 - 3 * 50
+
+
+@pytest.mark.parametrize("limits", [{"deadline_ms": 500}, {"sampling_parameters": {"timeout": 500_000}}])
+def test_nothing_is_sent_after_the_caller_s_limits(connect: Any, key: str, limits: dict[str, Any]) -> None:
+    with connect(retry=RetryPolicy(attempts=100, initial=0.1, longest=0.1)) as client:
+        with pytest.raises(DeadlineExceeded, match=r"0.5 s; the last error was ServerOverloaded"):
+            client.generate(f"!refuse 12 {key}-{next(iter(limits))}", **limits)
+        # It was sent a few times, not a hundred.
+        assert client.generate(f"!refuse 12 {key}-{next(iter(limits))} one").text == "one "
+
+
+def test_a_request_that_the_server_ended_at_its_limit_is_not_sent_again(connect: Any) -> None:
+    with connect(retry=RetryPolicy(initial=60, longest=60)) as client, pytest.raises(DeadlineExceeded):
+        client.generate("!error DEADLINE_EXCEEDED")
+
+
+@given(
+    st.fixed_dictionaries({}, optional={"deadline_ms": st.integers(1, 10**6), "timeout": st.integers(0, 10**9)}),
+    st.lists(st.floats(0, 100), max_size=5),
+)
+def test_limits_shrink_by_the_time_that_has_passed(limits: dict[str, int], passed: list[float]) -> None:
+    request = make_request("llm", "one", None, {"sampling_parameters": {"seed": 3, **limits}}, stream=True)
+    seconds, shrunk = request.seconds, request
+    for wait in passed:
+        shrunk = shrunk.after(wait)
+    left = max(0.0, seconds - sum(passed))
+    assert shrunk.seconds == pytest.approx(left, abs=0.001 * (1 + len(passed)))
+    assert shrunk.parameters.keys() == request.parameters.keys()
+    assert all(limits[name] == 0 or shrunk.parameters[name] >= 1 for name in limits)
 
 
 def test_cancelling_ends_the_wait(connect: Any, key: str) -> None:

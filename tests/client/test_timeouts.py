@@ -1,7 +1,8 @@
-"""Each of the three timeouts works."""
+"""Each of the timeouts works."""
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from inflight_client import Client, DeadlineExceeded, InflightError, RetryPolicy, Timeouts, TransportError
 from tests.client.blocking import Blocking
+from tests.client.test_cancellation import cancelled
+from tests.eventually import eventually
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -47,6 +50,30 @@ def test_first_token(connect: Any) -> None:
         assert client.generate("!gap 600 one").text == "one "
 
 
+def test_a_stream_that_stalls_ends_and_is_cancelled(connect: Any) -> None:
+    with connect(timeouts=Timeouts(between_tokens=0.3), retry=ONCE) as client:
+        before = cancelled(client)
+        with client.stream("one !gap 1000 two") as stream:
+            assert next(stream).text == "one "
+            with pytest.raises(DeadlineExceeded, match=r"^the stream stalled: nothing came for 0\.3 s$"):
+                next(stream)
+        # Neither the first token nor a whole answer is bound by it.
+        with client.stream("!gap 600 one") as stream:
+            assert next(stream).text == "one "
+        assert client.generate("!gap 600 one").text == "one "
+        assert eventually(lambda: cancelled(client) > before, 10)
+
+
+def test_a_reader_that_pauses_does_not_make_a_stream_stall(connect: Any) -> None:
+    with (
+        connect(timeouts=Timeouts(between_tokens=0.3), retry=ONCE) as client,
+        client.stream("one !gap 100 two three") as stream,
+    ):
+        assert next(stream).text == "one "
+        assert not threading.Event().wait(0.7)
+        assert stream.completion().text == "one two three "
+
+
 def test_total(client: Client) -> None:
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
@@ -63,7 +90,7 @@ def test_the_server_is_told(client: Client) -> None:
     assert json.loads(request["sampling_parameters"])["deadline_ms"] == 123
 
 
-@pytest.mark.parametrize("name", ["connect", "first_token", "total"])
+@pytest.mark.parametrize("name", ["connect", "first_token", "between_tokens", "total"])
 def test_bounds_that_make_no_sense(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Timeouts(**{name: 0.0})

@@ -1,4 +1,9 @@
-"""A step that runs out of device memory is tried again with fewer tokens. The outputs stay the same."""
+"""A step that runs out of memory is tried again with fewer tokens. The outputs stay the same."""
+
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -24,7 +29,7 @@ def short_of_memory(engine: Engine, max_tokens: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "failures"), [(30, [99, 49]), (3, [99, 49, 24, 12, 6]), (1, [99, 49, 24, 12, 6, 3])]
+    ("max_tokens", "failures"), [(30, [99, 49]), (3, [99, 49, 24, 12, 6]), (1, [99, 49, 24, 12, 6, 3, 2])]
 )
 def test_steps_are_halved_until_they_fit_and_outputs_stay_the_same(
     tiny: Tiny, max_tokens: int, failures: list[int]
@@ -77,3 +82,55 @@ def test_a_step_of_one_token_that_does_not_fit_ends_its_request_with_an_error(ti
     (output,) = engine.step()
     assert output.error == "OutOfMemory: tried to allocate for 1 tokens"
     assert engine.stats().blocks_used == 0
+
+
+def test_the_budget_grows_back_when_there_is_memory_again(tiny: Tiny) -> None:
+    engine = tiny.engine()
+    failed = short_of_memory(engine, 30)
+    engine.generate(PROMPTS, greedy(3))
+    assert failed == [99, 49]
+    failed[:] = []
+    engine.generate([make_prompt(5)], greedy(200))
+    engine.generate([make_prompt(90)], greedy(1))
+    assert failed == [90, 45], "a step of 90 tokens was tried again"
+
+
+# Runs in a process of its own, which may map no more memory. It leaves 3 MiB to the allocator of torch.
+SHORT_OF_HOST_MEMORY = """
+import json, resource, sys
+import torch
+from tests.engine.models import greedy, make_engine, make_prompt, tokens
+
+def serve(engine):
+    outputs = engine.generate([make_prompt(200, seed) for seed in range(15)], greedy(4))
+    return tokens(outputs), engine.stats().steps, engine._scheduler.token_budget
+
+ample, short = (make_engine(sys.argv[1], kv_cache_tokens=4096, max_num_batched_tokens=4096) for _ in range(2))
+wanted, steps, _ = serve(ample)
+resource.setrlimit(resource.RLIMIT_AS, (2**20, resource.RLIM_INFINITY))
+ballast = []
+try:
+    while True:
+        ballast.append(torch.empty(2**20, dtype=torch.uint8))
+except RuntimeError:
+    del ballast[-3:]
+got, more_steps, budget = serve(short)
+print(json.dumps([got == wanted, steps, more_steps, budget]))
+"""
+
+
+def test_memory_that_the_host_refuses_halves_a_step(tiny: Tiny) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_HOST_MEMORY, str(tiny.folder)],
+        env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    same, steps, more_steps, budget = json.loads(done.stdout.splitlines()[-1])
+    assert same
+    assert more_steps > steps
+    assert budget < 3000
+    assert "can't allocate memory" in done.stderr

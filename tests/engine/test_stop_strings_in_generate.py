@@ -1,11 +1,14 @@
 """Stop strings end an output at any character of its text, also within a token."""
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from inflight import Engine, RequestOutput
 from tests.engine.models import drain, greedy
+from tests.unit.traces import read_trace
 
 PROMPT = "Once upon a time, there was a little"
 OTHERS = ["The capital of France is", "Water boils at"]
@@ -100,3 +103,17 @@ def test_no_request_or_block_is_left_after_generate(texts: Engine, whole: Reques
     assert not texts.has_work
     assert texts.stats().blocks_used == 0
     assert texts.stats().running == 0
+
+
+def test_a_request_that_a_stop_string_or_an_exception_ends_has_ended_in_the_trace(
+    texts: Engine, whole: RequestOutput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(dataclasses.replace(texts.config, trace_file=str(tmp_path / "trace.json")), texts.model)
+    engine.generate(PROMPT, greedy(LENGTH, stop=[whole.text[8:10]]))
+    steps, wait = iter(range(3)), engine.core.wait_for_batch
+    monkeypatch.setattr(engine.core, "wait_for_batch", lambda: (next(steps), wait()))
+    with pytest.raises(StopIteration):
+        engine.generate(OTHERS, greedy(LENGTH))
+    trace = read_trace(tmp_path / "trace.json")
+    reasons = [span.args.get("finish_reason") for span in trace.requests.values()]
+    assert reasons == ["stop", "cancelled", "cancelled"]

@@ -281,5 +281,14 @@ def test_what_only_http_can_say(server: TritonServer, body: str, says: str) -> N
     assert says in reply.json()["error"]
 
 
+def test_parameters_that_cannot_be_read_end_their_request_alone(server: TritonServer) -> None:
+    """Triton does not check that the text of a parameter is UTF-8."""
+    url = f"http://{server.http_url}/v2/models/llm/generate"
+    body = b'{"text_input": "One, two,", "max_tokens": 4, "note": "\xff"}'
+    reply = httpx.post(url, content=body, timeout=20)
+    assert reply.status_code == 400
+    assert "UnicodeDecodeError" in reply.json()["error"]
+
+
 def test_server_is_well_after_all_this(server: TritonServer) -> None:
     assert one(server.grpc_url, text_input="One, two,", max_tokens=4).error is None

@@ -13,6 +13,7 @@ import pytest
 import tritonclient.grpc.aio as aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from inflight_client import AsyncClient, DeadlineExceeded, RetryPolicy
 from scripts.launch.triton_server import TritonServer
 from tests.triton.plugs import (
     LONG,
@@ -168,6 +169,53 @@ def test_requests_that_wait_too_long_end_with_the_reason(busy: TritonServer) -> 
     assert timed_out.error == "Request timeout expired: it waited longer than its timeout, 50000 us"
     assert reply.status_code in (400, 503)  # For `generate`, release 24.10 turns every error of a model into 400.
     assert "Request timeout expired" in reply.json()["error"]
+
+
+def test_a_client_does_not_send_again_what_its_own_limit_ended(busy: TritonServer) -> None:
+    """The queue is full of others, so a request that is sent again would wait for seconds."""
+    retry = RetryPolicy(initial=60, longest=60)
+
+    async def late(send: Ask, plugs: Plugs) -> list[BaseException]:
+        async with (
+            AsyncClient(busy.grpc_url, retry=retry) as grpc,
+            AsyncClient(f"http://{busy.http_url}", retry=retry) as http,
+        ):
+            asked = [client.generate("One two", max_tokens=4, deadline_ms=50) for client in (grpc, http)]
+            asked.append(grpc.generate("One two", max_tokens=4, sampling_parameters={"timeout": 50_000}))
+            async with asyncio.timeout(20):
+                return await asyncio.gather(*asked, return_exceptions=True)
+
+    deadline, over_http, timeout = plugged(busy, late)
+    for error in (deadline, over_http, timeout):
+        assert isinstance(error, DeadlineExceeded)
+    assert str(deadline) == str(over_http) == "deadline_ms is 50; it passed while the request waited"
+    assert str(timeout) == "Request timeout expired: it waited longer than its timeout, 50000 us"
+
+
+def test_samples_are_refused_before_the_first_of_them_begins(busy: TritonServer) -> None:
+    """With 98 requests in a queue of 100, three samples have no room, and two have."""
+
+    async def fill(send: Ask, plugs: Plugs) -> list[Answer]:
+        tasks = [asyncio.create_task(send(SHORT)) for _ in range(QUEUE - 2)]
+        await asyncio.to_thread(
+            scrape_when, busy, lambda found: found.get("num_requests_waiting", model="llm") == QUEUE - 2
+        )
+        samples = {"text_input": "One two", "stream": True, "max_tokens": 4}
+        three = await send({**samples, "sampling_parameters": '{"n": 3}'})
+        two = asyncio.create_task(send({**samples, "sampling_parameters": '{"n": 2}'}))
+        one_more = asyncio.create_task(send(SHORT))
+        await wait_for([two, one_more], 1)
+        plugs.pull()
+        refused = await one_more
+        two.cancel()
+        await asyncio.gather(*tasks)
+        return [three, refused]
+
+    three, one_more = plugged(busy, fill)
+    assert three.error == (
+        f"Exceeds maximum queue size: 3 samples more do not fit: {QUEUE - 2} requests wait; max_queue_size is {QUEUE}"
+    )
+    assert one_more.error == f"Exceeds maximum queue size: {QUEUE} requests wait; max_queue_size is {QUEUE}"
 
 
 def test_the_code_of_a_full_queue_is_unavailable(busy: TritonServer) -> None:

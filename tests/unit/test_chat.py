@@ -20,6 +20,8 @@ class Tokenizer:
         assert options == {"add_generation_prompt": True, "tokenize": False}
         if messages[0]["role"] == "rogue":
             raise jinja2.TemplateError("roles must alternate")
+        if messages[0]["role"] == "unforeseen":
+            raise TypeError("'int' object is not iterable")
         return "user: hello"
 
 
@@ -47,6 +49,9 @@ def test_messages_are_a_list_of_at_least_one(messages: object) -> None:
         ({"content": "hello"}, "role is None; it must be a text"),
         ({"role": "user"}, "content is None; it must be a text"),
         ({"role": "user", "content": [1]}, r"content is \[1\]; it must be a text"),
+        ({"role": "user", "content": "a", "name": None}, r"name is None; it must be a text"),
+        ({**MESSAGES[0], "tool_calls": 5}, r"has the key 'tool_calls'; it must have only role, content, name"),
+        ({**MESSAGES[0], 5: 5}, r"has the key 5; it must have only role, content, name, reasoning_content"),
     ],
 )
 def test_a_malformed_message_is_named_by_its_place(message: object, says: str) -> None:
@@ -57,3 +62,12 @@ def test_a_malformed_message_is_named_by_its_place(message: object, says: str) -
 def test_a_template_that_refuses_is_quoted() -> None:
     with pytest.raises(InvalidRequest, match="do not fit the model's chat template: roles must alternate"):
         chat_text(Tokenizer(), [{"role": "rogue", "content": "x"}])
+
+
+def test_a_template_that_fails_on_the_messages_is_quoted() -> None:
+    with pytest.raises(InvalidRequest, match="do not fit the model's chat template: TypeError: 'int' object is not"):
+        chat_text(Tokenizer(), [{"role": "unforeseen", "content": "x"}])
+
+
+def test_a_message_may_have_a_name() -> None:
+    assert chat_text(Tokenizer(), [{**MESSAGES[0], "name": "Ada", "reasoning_content": ""}]) == "user: hello"

@@ -1,6 +1,8 @@
 """The engine's loop on one thread: submission, cancellation, failing steps, counters."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inflight import InvalidRequest, QueueFull
 from inflight.core import EngineCore
@@ -69,6 +71,51 @@ def test_a_full_queue_refuses_and_takes_requests_again_later() -> None:
     core.step()
     core.submit(make_request("c"))
     assert set(ends(drain(core))) == {"a", "b", "c"}
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(1, 14), st.integers(0, 2)), max_size=12))
+def test_samples_of_a_request_get_all_of_their_places_or_none(size: int, arrivals: list[tuple[int, int]]) -> None:
+    core, _ = make_core(make_scheduler(max_num_seqs=2), max_queue_size=size)
+    accepted = 0
+    for number, (samples, steps) in enumerate(arrivals):
+        before, places = core.num_waiting, size - core.num_waiting
+        requests = [make_request(f"{number}-{index}", [5, 6, 7]) for index in range(samples)]
+        if samples > size:
+            with pytest.raises(InvalidRequest, match=f"n is {samples}; it must be at most max_queue_size, {size}"):
+                core.submit(*requests)
+        elif samples > places:
+            with pytest.raises(QueueFull, match=f"{before} requests wait; max_queue_size is {size}"):
+                core.submit(*requests)
+        else:
+            core.submit(*requests)
+            accepted += samples
+            before += samples
+        assert core.num_waiting == before
+        for _ in range(steps):
+            core.step()
+    core.cancel("nobody")
+    while core.has_work:
+        core.step()
+    assert core.stats().blocks_used == 0
+    assert core.metrics.sampled_tokens == 4 * accepted
+
+
+def test_samples_of_a_request_share_its_prompt() -> None:
+    core, _ = make_core()
+    samples = [make_request(f"{index}", range(18), seed=index) for index in range(8)]
+    core.submit(*samples)
+    assert ends(drain(core)) == {request.request_id: "length" for request in samples}
+    # Its four full blocks are computed once, and the rest by each sample.
+    stats = core.stats()
+    assert stats.prompt_tokens - stats.cached_tokens == 18 + 7 * 2
+
+
+def test_no_sample_is_accepted_where_one_has_an_id_in_use() -> None:
+    core, _ = make_core()
+    core.submit(make_request("b"))
+    with pytest.raises(InvalidRequest, match="request_id 'b' belongs to an unfinished request"):
+        core.submit(make_request("a"), make_request("b"))
+    assert core.num_waiting == 1
 
 
 def test_requests_that_run_take_no_place_in_the_queue() -> None:

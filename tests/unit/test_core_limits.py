@@ -90,8 +90,23 @@ def test_the_default_timeout_bounds_the_wait_and_not_the_run() -> None:
     timed.submit("runs", max_tokens=3)
     timed.submit("late")
     assert timed.step(0.0) == {}
-    assert list(timed.step(1.0)) == ["late"]
+    late = timed.step(1.0)
+    assert {name: event.finish_reason for name, event in late.items()} == {"late": "shed"}
     assert list(timed.step(2.0)) == ["runs"]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "deadline_ms", "reason"),
+    [(50_000, None, "expired"), (200_000, None, "shed"), (0, 50, "expired"), (0, 200, "shed")],
+)
+def test_a_request_expires_by_its_own_limits_and_is_shed_by_those_of_the_queue(
+    timeout: int, deadline_ms: int | None, reason: str
+) -> None:
+    timed = Timed(QueuePolicy(default_timeout_microseconds=100_000, allow_timeout_override=True))
+    timed.submit("runs", max_tokens=9)
+    timed.submit("late", timeout=timeout, deadline_ms=deadline_ms)
+    timed.step(0.0)
+    assert timed.step(0.110)["late"].finish_reason == reason
 
 
 def test_a_requests_own_timeout_bounds_its_run_too() -> None:

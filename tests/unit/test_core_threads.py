@@ -307,3 +307,29 @@ def test_while_a_batch_fills_a_deadline_ends_its_request_on_time() -> None:
     harness.join()
     assert harness.ends() == {"a": "expired"}
     assert 0.1 <= waited < TIMEOUT / 2
+
+
+@pytest.mark.parametrize("policy", ["sjf", "slo"])
+def test_prompts_are_hashed_outside_the_lock_of_submit(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler(scheduling_policy=policy)
+    harness = Harness(scheduler)
+    hashed, lookup = threading.Event(), scheduler.tables.lookup
+
+    def look_up(request: Request) -> list[int]:
+        if len(request.block_hashes) == 0:
+            # Another thread can submit meanwhile.
+            other = threading.Thread(target=harness.core.submit, args=(make_request("b", 2),))
+            other.start()
+            other.join(TIMEOUT)
+            assert not other.is_alive()
+            monkeypatch.undo()
+            hashed.set()
+        return lookup(request)
+
+    monkeypatch.setattr(scheduler.tables, "lookup", look_up)
+    harness.core.submit(make_request("a", 8))
+    harness.thread.start()
+    assert hashed.wait(TIMEOUT)
+    harness.wait_for_ends("a", "b")
+    harness.core.close()
+    harness.join()

@@ -4,10 +4,15 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inflight.request import Request
+from inflight.scheduler.policies import fair
+from inflight.scheduler.policies.fair import Fair
+from inflight.scheduler.policies.policy import Order
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, make_request, make_scheduler, step
 
@@ -161,3 +166,62 @@ def test_tenants_that_are_gone_are_forgotten_in_the_end() -> None:
         scheduler.add(make_request(f"{number}", [1], max_tokens=1, tenant=f"t{number}"))
         step(scheduler)
     assert len(scheduler.policy.service) <= 10_001  # type: ignore[attr-defined]
+
+
+class FewRemembered(RuleBasedStateMachine):
+    """Two levels of a queue, whose policy remembers the counters of only two absent tenants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(fair, "_MANY_TENANTS", 2)
+        self._policy = Fair({})
+        self._orders = [self._policy.order(), self._policy.order()]
+        self._waiting: list[tuple[Order, Request]] = []
+        self._others: list[tuple[Order, Request]] = []
+        """Requests that run, or that others pass."""
+        self._count = 0
+
+    def teardown(self) -> None:
+        self._patch.undo()
+
+    @rule(tenant=st.sampled_from("abcdefgh"), level=st.integers(0, 1))
+    def comes(self, tenant: str, level: int) -> None:
+        self._count += 1
+        request = make_request(f"{tenant}{self._count}", [1], tenant=tenant)
+        request.number = self._count
+        self._orders[level].add(request, newcomer=True)
+        self._waiting.append((self._orders[level], request))
+
+    @precondition(lambda self: self._waiting)
+    @rule(data=st.data())
+    def leaves(self, data: st.DataObject) -> None:
+        order, request = self._waiting.pop(data.draw(st.integers(0, len(self._waiting) - 1)))
+        order.remove(request.request_id)
+        self._others.append((order, request))
+
+    @precondition(lambda self: self._others)
+    @rule(data=st.data())
+    def comes_back(self, data: st.DataObject) -> None:
+        order, request = self._others.pop(data.draw(st.integers(0, len(self._others) - 1)))
+        order.add(request)
+        self._waiting.append((order, request))
+
+    @precondition(lambda self: self._others)
+    @rule(data=st.data(), count=st.integers(1, 9))
+    def is_served(self, data: st.DataObject, count: int) -> None:
+        _, request = data.draw(st.sampled_from(self._others))
+        self._policy.generated([(request, count)])
+
+    @invariant()
+    def the_least_served_tenant_that_waits_is_next(self) -> None:
+        for order in self._orders:
+            assert order.first() == next(iter(order), None)
+
+    @invariant()
+    def no_waiting_tenant_is_forgotten(self) -> None:
+        waiting = {request.tenant for _, request in self._waiting}
+        assert waiting <= self._policy.service.keys()
+
+
+test_tenants_are_forgotten_only_while_they_are_absent = FewRemembered.TestCase

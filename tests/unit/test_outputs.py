@@ -214,3 +214,34 @@ def test_how_events_are_batched_changes_no_text(text: str, stops: list[str], cut
     assert shown == singly.text
     assert text.startswith(shown)
     assert (singly.finish_reason == "stop") == bool(ends)
+
+
+class FailingTokenizer:
+    """A tokenizer that cannot decode one token."""
+
+    def __init__(self, poison: int) -> None:
+        self._poison = poison
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        if self._poison in token_ids:
+            raise OverflowError("no such token")
+        return str(TOKENIZER.decode(token_ids, **options))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(TOKENIZER, name)
+
+
+def test_a_fault_in_one_output_ends_that_one_with_an_error() -> None:
+    poison = ids("!")[0]
+    tokenizer: Any = FailingTokenizer(poison)
+    processor = OutputProcessor(tokenizer)
+    bad, good = make("bad"), make("good")
+    deltas, ended = processor.process(
+        [TokenEvent(good, ids("a")), TokenEvent(bad, (poison,)), TokenEvent(good, ids("b"), finish_reason="length")]
+    )
+    assert ended == ["bad"]
+    by_id = {delta.request.request_id: delta for delta in deltas}
+    assert (by_id["good"].text, by_id["good"].finish_reason) == ("ab", "length")
+    assert (by_id["bad"].finish_reason, by_id["bad"].error) == ("error", "OverflowError: no such token")
+    # The engine ends it before the next step; what it still computed is dropped.
+    assert processor.process([TokenEvent(bad, ids("c")), TokenEvent(bad, finish_reason="cancelled")]) == ([], [])

@@ -156,7 +156,7 @@ def test_a_lost_request_is_shed_with_its_target() -> None:
     lost, timely = make_request("lost", 50, target_ttft_ms=80), make_request("timely", 50)
     queued(scheduler, lost, timely)
     assert scheduler.expire(0.025) == []
-    assert scheduler.expire(0.035) == [(lost, "expired", "target_ttft_ms is 80; it can't be met any more")]
+    assert scheduler.expire(0.035) == [(lost, "shed", "target_ttft_ms is 80; it can't be met any more")]
     assert waiting(scheduler) == ["timely"]
 
 

@@ -1,4 +1,4 @@
-"""What a request asks for beside its sampling: bounds, and limits less the time that has passed."""
+"""What a request asks for beside its sampling: bounds."""
 
 import re
 from typing import Any
@@ -7,20 +7,6 @@ import pytest
 
 from inflight import InvalidRequest, RequestOptions
 from serving.names import name as read_name
-
-
-@pytest.mark.parametrize(
-    ("seconds", "timeout", "deadline_ms"),
-    [(0.0, 300_000, 200), (0.1, 200_000, 100), (0.25, 50_000, 1), (9.0, 1, 1)],
-)
-def test_time_runs_down_but_never_out(seconds: float, timeout: int, deadline_ms: int) -> None:
-    """A timeout of 0 would mean none, and a deadline of 0 is refused."""
-    left = RequestOptions(priority=3, timeout=300_000, deadline_ms=200).after(seconds)
-    assert left == RequestOptions(priority=3, timeout=timeout, deadline_ms=deadline_ms)
-
-
-def test_no_limit_stays_none() -> None:
-    assert RequestOptions().after(100.0) == RequestOptions()
 
 
 @pytest.mark.parametrize("name", ["a", "Käse & Co.", "ß" * 256, " "])

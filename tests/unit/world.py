@@ -112,7 +112,8 @@ class World:
             assert self.live.pop(request.request_id) is request
             waited_too_long = request.wait_until is not None and request.wait_until <= self.now
             out_of_time = request.deadline is not None and request.deadline <= self.now
-            if reason == "expired":
+            if reason in ("expired", "shed"):
+                assert (reason == "expired") == out_of_time
                 assert message
                 assert waited_too_long or out_of_time or request in lost
                 assert request.token_ids == request.prompt_ids

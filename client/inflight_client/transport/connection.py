@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterator
 from typing import Protocol
 
+from inflight_client.options import TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -21,8 +22,8 @@ class Call(Protocol):
 class Connection(Protocol):
     """A connection to a server, for any number of threads."""
 
-    def start(self, request: Request, *, first: float, total: float) -> Call:
-        """Start a request with two time limits: `first` seconds to the first response, `total` seconds to the end."""
+    def start(self, request: Request, limits: TimeLimits) -> Call:
+        """Start a request. Raises RequestCancelled after `close`."""
 
     def is_ready(self, model: str, timeout: float) -> bool:
         """Whether a model takes requests."""
@@ -34,7 +35,7 @@ class Connection(Protocol):
         """Describe a model."""
 
     def close(self) -> None:
-        """Close the connection and cancel its requests."""
+        """Close the connection and cancel its requests, which end with RequestCancelled."""
 
 
 class AsyncCall(Protocol):
@@ -50,8 +51,8 @@ class AsyncCall(Protocol):
 class AsyncConnection(Protocol):
     """A connection to a server, for any number of tasks of one event loop."""
 
-    def start(self, request: Request, *, first: float, total: float) -> AsyncCall:
-        """Start a request with two time limits: `first` seconds to the first response, `total` seconds to the end."""
+    def start(self, request: Request, limits: TimeLimits) -> AsyncCall:
+        """Start a request. Raises RequestCancelled after `close`."""
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """Whether a model takes requests."""
@@ -63,4 +64,4 @@ class AsyncConnection(Protocol):
         """Describe a model."""
 
     async def close(self) -> None:
-        """Close the connection and cancel its requests."""
+        """Close the connection and cancel its requests, which end with RequestCancelled."""

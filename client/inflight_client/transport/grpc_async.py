@@ -1,7 +1,6 @@
 """gRPC for asyncio: one HTTP/2 channel, and one call on it per request."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -10,14 +9,14 @@ import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from inflight_client.errors import (
-    DeadlineExceeded,
     InflightError,
     InvalidRequest,
     ModelNotReady,
     RequestCancelled,
+    client_closed,
     error_of_model,
 )
-from inflight_client.options import Options
+from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -39,12 +38,15 @@ class AsyncGrpcConnection:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = grpc_wire.one_request_stream(self._channel)
         self._metadata = grpc_wire.metadata(options)
+        self.closed = False
 
-    def start(self, request: Request, *, first: float, total: float) -> "AsyncGrpcCall":
+    def start(self, request: Request, limits: TimeLimits) -> "AsyncGrpcCall":
         """See `AsyncConnection`."""
-        message = grpc_wire.encode(request, total)
-        call = self._infer(message, timeout=total, metadata=self._metadata)
-        return AsyncGrpcCall(call, self, request.model, first)
+        if self.closed:
+            raise client_closed()
+        message = grpc_wire.encode(request, limits.total)
+        call = self._infer(message, timeout=limits.total, metadata=self._metadata)
+        return AsyncGrpcCall(call, self, request.model, limits)
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """See `AsyncConnection`."""
@@ -61,6 +63,8 @@ class AsyncGrpcConnection:
         return grpc_wire.model_info(metadata, config)
 
     async def _ask(self, method: str, message: Any, timeout: float) -> Any:
+        if self.closed:
+            raise client_closed()
         try:
             return await getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -74,25 +78,25 @@ class AsyncGrpcConnection:
 
     async def close(self) -> None:
         """See `AsyncConnection`."""
+        self.closed = True
         await self._channel.close()
 
 
 class AsyncGrpcCall:
     """See `AsyncCall`."""
 
-    def __init__(self, call: Any, connection: AsyncGrpcConnection, model: str, first: float) -> None:
+    def __init__(self, call: Any, connection: AsyncGrpcConnection, model: str, limits: TimeLimits) -> None:
         self._call = call
         self._connection = connection
         self._model = model
-        self._first = first
+        self._limits = limits
         self._cancelled = False
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
         try:
             messages = aiter(self._call)
-            async with self._bound_on_first():
-                message = await anext(messages, None)
+            message = await self._next(messages, begun=False)
             while message is not None:
                 if message.error_message:
                     # Read to the end; `GrpcCall._read_to_the_end` says why.
@@ -100,24 +104,24 @@ class AsyncGrpcCall:
                         pass
                     raise await self._connection.explain(message.error_message, self._model)
                 yield grpc_wire.decode(message.infer_response)
-                message = await anext(messages, None)
+                message = await self._next(messages, begun=True)
         except grpc.RpcError as error:
             raise grpc_wire.error_of(error) from error
         except asyncio.CancelledError:
-            # gRPC raises this also if `cancel` ended the call and nobody cancelled the task.
-            if self._cancelled:
+            # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
+            if self._cancelled or self._connection.closed:
                 raise RequestCancelled("the request was cancelled") from None
             raise
         finally:
             self._call.cancel()  # In case the caller stopped reading before the end.
 
-    @contextlib.asynccontextmanager
-    async def _bound_on_first(self) -> AsyncIterator[None]:
+    async def _next(self, messages: AsyncIterator[Any], *, begun: bool) -> Any:
+        """Return the next message, or None at the end. `begun`: it is not the first."""
         try:
-            async with asyncio.timeout(self._first):
-                yield
+            async with asyncio.timeout(self._limits.gap if begun else self._limits.first):
+                return await anext(messages, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"nothing came within {self._first} s") from None
+            raise self._limits.nothing_came(begun=begun) from None
 
     async def cancel(self) -> None:
         """See `AsyncCall`."""

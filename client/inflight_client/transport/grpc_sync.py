@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight_client.errors import DeadlineExceeded, InflightError, InvalidRequest, ModelNotReady, error_of_model
-from inflight_client.options import Options
+from inflight_client.errors import InflightError, InvalidRequest, ModelNotReady, client_closed, error_of_model
+from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -33,11 +33,12 @@ class GrpcConnection:
         self._metadata = grpc_wire.metadata(options)
         self._watchdog = Watchdog()
 
-    def start(self, request: Request, *, first: float, total: float) -> "GrpcCall":
+    def start(self, request: Request, limits: TimeLimits) -> "GrpcCall":
         """See `Connection`."""
-        message = grpc_wire.encode(request, total)
-        call = self._infer(message, timeout=total, metadata=self._metadata)
-        return GrpcCall(call, self, request.model, self._watchdog, first)
+        message = grpc_wire.encode(request, limits.total)
+        with _open_channel():
+            call = self._infer(message, timeout=limits.total, metadata=self._metadata)
+        return GrpcCall(call, self, request, self._watchdog, limits)
 
     def is_ready(self, model: str, timeout: float) -> bool:
         """See `Connection`."""
@@ -55,7 +56,8 @@ class GrpcConnection:
 
     def _ask(self, method: str, message: Any, timeout: float) -> Any:
         try:
-            return getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
+            with _open_channel():
+                return getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise grpc_wire.error_of(error) from error
 
@@ -73,31 +75,55 @@ class GrpcConnection:
         self._watchdog.close()
 
 
+@contextlib.contextmanager
+def _open_channel() -> Iterator[None]:
+    """Raise RequestCancelled where gRPC raises ValueError because the channel is closed."""
+    try:
+        yield
+    except ValueError as error:
+        raise client_closed() from error
+
+
 class GrpcCall:
     """See `Call`."""
 
-    def __init__(self, call: Any, connection: GrpcConnection, model: str, watchdog: Watchdog, first: float) -> None:
+    def __init__(
+        self, call: Any, connection: GrpcConnection, request: Request, watchdog: Watchdog, limits: TimeLimits
+    ) -> None:
         self._call = call
         self._connection = connection
-        self._model = model
-        self._first = first
-        self._watch = watchdog.watch(first, call.cancel)
+        self._request = request
+        self._limits = limits
+        self._watchdog = watchdog
+        self._watch = watchdog.watch(limits.first, call.cancel)
 
     def replies(self) -> Iterator[Reply]:
         """See `Call`."""
+        begun = False
         try:
             for message in self._call:
-                self._watch.done()
+                self._watch.pause()
+                begun = True
                 if message.error_message:
                     self._read_to_the_end()
-                    raise self._connection.explain(message.error_message, self._model)
+                    raise self._connection.explain(message.error_message, self._request.model)
                 yield grpc_wire.decode(message.infer_response)
+                self._wait_for_next()
         except grpc.RpcError as error:
             if self._watch.expired:
-                raise DeadlineExceeded(f"nothing came within {self._first} s") from error
+                raise self._limits.nothing_came(begun=begun) from error
             raise grpc_wire.error_of(error) from error
         finally:
             self.cancel()  # In case the caller stopped reading before the end.
+
+    def _wait_for_next(self) -> None:
+        """Bound the wait for the response after one that has come."""
+        if self._watch.is_done:
+            return  # The call was cancelled.
+        if self._watch.seconds != self._limits.gap:
+            self._watch.done()
+            self._watch = self._watchdog.watch(self._limits.gap, self._call.cancel)
+        self._watch.resume()
 
     def _read_to_the_end(self) -> None:
         # If a cancellation crosses the last response, Triton 24.10 may never unload the model.

@@ -2,13 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from httpx_sse import EventSource
 
-from inflight_client.errors import DeadlineExceeded, InflightError, InvalidRequest, ModelNotReady, RequestCancelled
-from inflight_client.options import Options
+from inflight_client.errors import (
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    client_closed,
+)
+from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -32,13 +39,22 @@ class AsyncHttpConnection:
             # Ignore the environment's proxies and credentials: requests go straight to the server.
             trust_env=False,
         )
+        self.calls: set[AsyncHttpCall] = set()
+        """The running requests."""
+        self._closed = False
 
-    def start(self, request: Request, *, first: float, total: float) -> "AsyncHttpCall":
+    def start(self, request: Request, limits: TimeLimits) -> "AsyncHttpCall":
         """See `AsyncConnection`. The request is sent when the caller begins to read `replies`."""
-        return AsyncHttpCall(self, request, first, total)
+        self._check_open()
+        return AsyncHttpCall(self, request, limits)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise client_closed()
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """See `AsyncConnection`."""
+        self._check_open()
         try:
             return (await self.client.get(f"/v2/models/{model}/ready", timeout=timeout)).status_code == httpx.codes.OK
         except httpx.HTTPError as error:
@@ -54,6 +70,7 @@ class AsyncHttpConnection:
         return http_wire.model_info(metadata, await self._get(f"/v2/models/{model}/config", timeout))
 
     async def _get(self, path: str, timeout: float) -> dict[str, Any]:
+        self._check_open()
         try:
             response = await self.client.get(path, timeout=timeout)
         except httpx.HTTPError as error:
@@ -73,23 +90,22 @@ class AsyncHttpConnection:
 
     async def close(self) -> None:
         """See `AsyncConnection`."""
+        self._closed = True
+        for call in list(self.calls):
+            await call.cancel()
         await self.client.aclose()
-
-
-class _End(NamedTuple):
-    """The event loop's time at which waiting ends, and the error message for that case."""
-
-    time: float
-    message: str
 
 
 class AsyncHttpCall:
     """See `AsyncCall`."""
 
-    def __init__(self, connection: AsyncHttpConnection, request: Request, first: float, total: float) -> None:
+    def __init__(self, connection: AsyncHttpConnection, request: Request, limits: TimeLimits) -> None:
         self._connection = connection
         self._request = request
-        self._first, self._total = first, total
+        self._limits = limits
+        self._ends = 0.0
+        """The event loop's time at which the answer must be finished."""
+        self._begun = False
         self._reading: asyncio.Timeout | None = None
         self._response: httpx.Response | None = None
         self._cancelled = False
@@ -97,41 +113,47 @@ class AsyncHttpCall:
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
         now = asyncio.get_running_loop().time()
-        end = _End(now + self._first, f"nothing came within {self._first} s")
+        self._ends = now + self._limits.total
+        next_at = now + self._limits.first
         opening = self._connection.client.stream(
             "POST",
             http_wire.path(self._request),
-            json=http_wire.encode(self._request, self._total),
+            json=http_wire.encode(self._request, self._limits.total),
             timeout=http_wire.timeouts(self._connection.options),
         )
+        self._connection.calls.add(self)
         try:
-            self._response = response = await self._until(end, opening.__aenter__())
+            self._response = response = await self._until(next_at, opening.__aenter__())
             try:
                 if response.is_error:
                     raise await self._error(response, http_wire.message_of(await response.aread()))
                 events = EventSource(response).aiter_sse()
-                while (event := await self._until(end, anext(events, None))) is not None:
-                    if not event.data:
-                        continue  # The standard says to ignore events without data, but httpx-sse passes them on.
-                    outputs = http_wire.outputs_of(event)
-                    if "error" in outputs:
-                        raise await self._error(response, str(outputs["error"]))
-                    end = _End(now + self._total, f"the answer was not finished within {self._total} s")
-                    yield http_wire.decode(outputs, self._request.num_samples)
+                while (event := await self._until(next_at, anext(events, None))) is not None:
+                    if event.data:  # The standard says to ignore events without data, but httpx-sse passes them on.
+                        outputs = http_wire.outputs_of(event)
+                        if "error" in outputs:
+                            raise await self._error(response, str(outputs["error"]))
+                        self._begun = True
+                        yield http_wire.decode(outputs, self._request.num_samples)
+                        next_at = asyncio.get_running_loop().time() + self._limits.gap
             finally:
                 await opening.__aexit__(None, None, None)
         except httpx.HTTPError as error:
             raise http_wire.error_of_httpx(error) from error
+        finally:
+            self._connection.calls.discard(self)
 
-    async def _until(self, end: "_End", waiting: Awaitable[_T]) -> _T:
-        """Wait for something until `end`, or until `cancel` is called."""
+    async def _until(self, time: float, waiting: Awaitable[_T]) -> _T:
+        """Wait for something until a time, the end of the request's time, or a call of `cancel`."""
         try:
-            async with asyncio.timeout_at(0.0 if self._cancelled else end.time) as self._reading:
+            async with asyncio.timeout_at(0.0 if self._cancelled else min(time, self._ends)) as self._reading:
                 return await waiting
         except TimeoutError:
             if self._cancelled:
                 raise RequestCancelled("the request was cancelled") from None
-            raise DeadlineExceeded(end.message) from None
+            if self._begun and self._ends <= time:
+                raise DeadlineExceeded(f"the answer was not finished within {self._limits.total} s") from None
+            raise self._limits.nothing_came(begun=self._begun) from None
         finally:
             self._reading = None
 

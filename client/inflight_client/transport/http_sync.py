@@ -4,11 +4,13 @@ No thread can wake another one that waits for an HTTP response, but a task can b
 """
 
 import asyncio
+import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from inflight_client.options import Options
+from inflight_client.errors import client_closed
+from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -23,25 +25,37 @@ class HttpConnection:
     def __init__(self, options: Options) -> None:
         self._loop = asyncio.new_event_loop()
         self._connection = AsyncHttpConnection(options)
+        self._closing = threading.Lock()
+        self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="inflight-http", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for its result."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run a coroutine on the loop and wait for its result. Raises RequestCancelled after `close`."""
+        future = self._submit(coroutine)
+        if future is None:
+            raise client_closed()
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise client_closed() from None
         finally:
             future.cancel()  # In case this thread was interrupted.
 
-    def soon(self, make: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine on the loop without waiting for it. Does nothing after `close`."""
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(make(), self._loop)
+        self._submit(coroutine)
 
-    def start(self, request: Request, *, first: float, total: float) -> "HttpCall":
+    def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T] | None":
+        with self._closing:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        return None
+
+    def start(self, request: Request, limits: TimeLimits) -> "HttpCall":
         """See `Connection`. The request is sent when the caller begins to read `replies`."""
-        return HttpCall(self, self._connection.start(request, first=first, total=total))
+        return HttpCall(self, self._connection.start(request, limits))
 
     def is_ready(self, model: str, timeout: float) -> bool:
         """See `Connection`."""
@@ -57,20 +71,24 @@ class HttpConnection:
 
     def close(self) -> None:
         """See `Connection`."""
-        if self._loop.is_closed():
-            return
-        self.run(self._close())
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            # After this, nothing more is submitted. What was submitted before has become a task when this one runs.
+            closed = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        closed.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def _close(self) -> None:
+        await self._connection.close()
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-        await self._connection.close()
 
 
 class HttpCall:
@@ -88,7 +106,7 @@ class HttpCall:
             while (reply := self._connection.run(self._next())) is not None:
                 yield reply
         finally:
-            self._connection.soon(self._end)
+            self._connection.soon(self._end())
 
     async def _next(self) -> Reply | None:
         self._reading = asyncio.current_task()
@@ -102,4 +120,4 @@ class HttpCall:
 
     def cancel(self) -> None:
         """See `Call`. Triton notices the cancellation at its next write."""
-        self._connection.soon(self._call.cancel)
+        self._connection.soon(self._call.cancel())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import locale
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator
@@ -20,9 +21,18 @@ from llm_fields import add_tensors
 # The Python that Triton embeds ignores the environment and starts with ASCII as its encoding.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
+SHARED_MEMORY = "/dev/shm"
+# Triton's region begins with a free megabyte.
+SMALL_RESPONSE = 2**16
+# Parameters with which a client would call another function of `llm`.
+NOT_PASSED_ON = ("cancel", "list_requests")
 # Interval between two checks for clients that have disconnected.
 SWEEP_SECONDS = 0.1
-ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL"]
+# The codes that `llm` puts before its messages, and those of Triton. Triton answers UNAVAILABLE to its own timeouts.
+ERROR_CODES = {
+    **{name: name for name in ("INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL")},
+    "DEADLINE_EXCEEDED": "UNAVAILABLE",
+}
 
 
 class TritonPythonModel:
@@ -46,7 +56,12 @@ class TritonPythonModel:
         """Pass the rows of each request to the thread pool and return at once. The threads send the answers."""
         for request in requests:
             sender = request.get_response_sender()
-            rows = self._rows(request)
+            try:
+                rows = self._rows(request)
+            except Exception as fault:  # noqa: BLE001 - the error of one request must not affect any other request
+                error = pb_utils.TritonError(f"inputs that cannot be read: {fault!r}", pb_utils.TritonError.INTERNAL)
+                _send(sender, pb_utils.InferenceResponse(error=error))
+                continue
             if self._slots.take(len(rows)):
                 answer = Answer(sender, len(rows), batched=self._batched)
                 for index, row in enumerate(rows):
@@ -75,28 +90,29 @@ class TritonPythonModel:
 
     def _answer(self, request: Any, row: list[Any], index: int, answer: Answer) -> None:
         try:
-            if self._ended.ask(answer.is_cancelled):
-                error = pb_utils.TritonError("cancelled before it began", pb_utils.TritonError.CANCELLED)
-                answer.put(index, error)
-            else:
-                with self._calls.watched(answer) as cancel_key:
-                    outcome = self._complete(request, row, cancel_key)
-                answer.put(index, outcome)
+            answer.put(index, self._outcome(request, row, answer))
         finally:
             self._slots.give_back()
+
+    def _outcome(self, request: Any, row: list[Any], answer: Answer) -> Any:
+        """The outputs of one row, or its error. Raises nothing: otherwise the client would wait for ever."""
+        try:
+            if self._ended.ask(answer.is_cancelled):
+                return pb_utils.TritonError("cancelled before it began", pb_utils.TritonError.CANCELLED)
+            with self._calls.watched(answer) as cancel_key:
+                return self._complete(request, row, cancel_key)
+        except Exception as fault:  # noqa: BLE001 - the error of one request must not affect any other request
+            return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
 
     def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
         """The outputs of one row by name, without the batch dimension, or the error of the row."""
         outputs = None
-        try:
-            for response in self._ended.call(_llm_request(request, row, cancel_key)):
-                if response.has_error():
-                    return _passed_on(response.error())
-                # An empty response that only marks the end can follow the answer.
-                if response.output_tensors():
-                    outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-        except Exception as fault:  # noqa: BLE001 - the error of one request must not affect any other request
-            return pb_utils.TritonError(f"no answer from llm: {fault!r}", pb_utils.TritonError.INTERNAL)
+        for response in self._ended.call(_llm_request(request, row, cancel_key)):
+            if response.has_error():
+                return _passed_on(response.error())
+            # An empty response that only marks the end can follow the answer.
+            if response.output_tensors():
+                outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
         return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
@@ -135,8 +151,11 @@ class Calls:
     def _sweep(self) -> None:
         while not self._closed.wait(SWEEP_SECONDS):
             for key, answer in list(self._answers.items()):
-                if answer.is_cancelled():
-                    self._cancel(key)
+                try:
+                    if answer.is_cancelled():
+                        self._cancel(key)
+                except Exception as fault:  # noqa: BLE001 - the thread must go on for the other requests
+                    pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
 
     def _cancel(self, key: str) -> None:
         # `llm` ignores this input. Triton's batcher cannot handle a request without inputs.
@@ -144,12 +163,9 @@ class Calls:
         cancellation = pb_utils.InferenceRequest(
             model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
         )
-        try:
-            for response in self._ended.call(cancellation):
-                if response.has_error():
-                    pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
-        except Exception as fault:  # noqa: BLE001 - the next sweep tries again while the call is running
-            pb_utils.Logger.log_warn(f"a cancellation did not reach llm: {fault!r}")
+        for response in self._ended.call(cancellation):
+            if response.has_error():
+                pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
 
 
 class Slots:
@@ -232,6 +248,8 @@ def _stacked(arrays: list[Any]) -> Any:
 
 def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
     parameters = json.loads(request.parameters() or "{}")
+    for name in NOT_PASSED_ON:
+        parameters.pop(name, None)
     # Triton accepts no floating-point numbers as request parameters between models.
     passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
@@ -248,12 +266,23 @@ def _passed_on(error: Any) -> Any:
     # Between models Triton 24.10 replaces every error code with INTERNAL. So `llm` puts the code before the message.
     name, _, message = error.message().partition(": ")
     if name in ERROR_CODES:
-        return pb_utils.TritonError(message, getattr(pb_utils.TritonError, name))
+        return pb_utils.TritonError(message, getattr(pb_utils.TritonError, ERROR_CODES[name]))
     return pb_utils.TritonError(error.message(), error.code())
 
 
 def _send(sender: Any, response: Any) -> None:
+    size = sum(_num_bytes(tensor.as_numpy()) for tensor in response.output_tensors())
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if size > SMALL_RESPONSE and 2 * size > free:
+        # If Triton's sender finds no room, it has closed itself already, and the client would wait for ever.
+        message = f"the answer has {size} bytes, and {SHARED_MEMORY} has room for {free}; give it more (--shm-size)"
+        response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INTERNAL))
     try:
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
     except pb_utils.TritonModelException as fault:
         pb_utils.Logger.log_error(f"an answer could not be sent: {fault}")
+
+
+def _num_bytes(array: Any) -> int:
+    """The size of a tensor as Triton writes it. Texts are written with their lengths."""
+    return sum(len(text) + 4 for text in array.flat) if array.dtype == np.object_ else int(array.nbytes)

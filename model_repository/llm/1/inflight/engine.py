@@ -4,7 +4,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Number
 
 from tqdm import tqdm
@@ -99,12 +99,31 @@ class Engine:
             EngineDead: the engine has stopped.
         """
         request_id = request_id or f"request-{next(self._ids)}"
-        request = self._request(prompt, params or SamplingParams(), request_id)
-        if options is not None:
-            request.options = options
-        self._scheduler.policies.apply(request)
-        self.core.submit(request)
-        return request.request_id
+        self.submit_samples(prompt, {request_id: params or SamplingParams()}, options)
+        return request_id
+
+    def submit_samples(
+        self, prompt: Prompt, params: Mapping[str, SamplingParams], options: RequestOptions | None = None
+    ) -> None:
+        """Queue several samples of a prompt, each under its own id: all of them or none. Any thread may call this.
+
+        The first one computes the prompt. With the prefix cache, the others wait for its full blocks and share them.
+
+        Args:
+            prompt: a text or token ids.
+            params: how to sample, by request id.
+            options: as in `submit`, for all samples.
+
+        Raises:
+            InvalidRequest, QueueFull, EngineDead: as in `submit`.
+        """
+        prompt_ids = self._encode(prompt)
+        requests = [self._request(prompt_ids, given, request_id) for request_id, given in params.items()]
+        for request in requests:
+            if options is not None:
+                request.options = options
+            self._scheduler.policies.apply(request)
+        self.core.submit(*requests)
 
     def chat_prompt_ids(self, messages: object) -> list[int]:
         """Return the prompt tokens of a list of chat messages. See `PromptEncoder.encode_chat`."""
@@ -193,7 +212,9 @@ class Engine:
         if len(each) != len(every):
             raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
         run = f"generate-{next(self._ids)}"
-        requests = [self._request(p, s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))]
+        requests = [
+            self._request(self._encode(p), s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))
+        ]
         outputs: dict[str, RequestOutput] = {}
         try:
             with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
@@ -227,11 +248,12 @@ class Engine:
             self.core.cancel(request_id)
         dropped = self._outputs_of(self.process(self.core.drop_cancelled()))
         self._kept |= {output: None for output in dropped if output.request_id not in ours}
+        if self.trace is not None:
+            self.trace.flush()
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
-    def _request(self, prompt: Prompt, params: SamplingParams, request_id: str) -> Request:
-        prompt_ids = self._encode(prompt)
+    def _request(self, prompt_ids: list[int], params: SamplingParams, request_id: str) -> Request:
         params = self.model.defaults.fill(params)
         if params.stop and self.model.tokenizer is None:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")

@@ -1,14 +1,17 @@
 """Turns sampled tokens into what a client sees: text, cut at stop strings, and a finish reason."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
-from inflight.request import STOP, Request
+from inflight.request import ERROR, STOP, Request
 from inflight.step_result import TokenLogprobs
 from inflight.text.detokenizer import Detokenizer, TokenDecoder
 from inflight.text.stop_strings import StopStrings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class TokenEvent:
     """One entry for each of `token_ids` if the request asked for them, else empty."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why the request ended, if the finish reason is `error` or `expired`."""
+    """Why the request ended, if the finish reason is `error`, `expired` or `shed`."""
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Delta:
     """Number of output tokens so far, including these."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why the request ended, if the finish reason is `error` or `expired`."""
+    """Why the request ended, if the finish reason is `error`, `expired` or `shed`."""
 
 
 class OutputProcessor:
@@ -50,8 +53,8 @@ class OutputProcessor:
     def process(self, events: Iterable[TokenEvent]) -> tuple[list[Delta], list[str]]:
         """Apply events in order.
 
-        Return one delta per request that changed, and the ids of the requests that a stop string ended here. The engine
-        still runs those requests and must be told to drop them.
+        Return one delta per request that changed, and the ids of the requests that ended here, by a stop string or a
+        fault in their own output. The engine still runs those requests and must be told to drop them.
         """
         deltas: dict[str, Delta] = {}
         stopped: list[str] = []
@@ -62,7 +65,11 @@ class OutputProcessor:
                 output = self._open[request_id] = _OpenOutput(self._decoder, event.request)
             if not output.finished:
                 delta = deltas.setdefault(request_id, Delta(event.request))
-                output.apply(event, delta)
+                try:
+                    output.apply(event, delta)
+                except Exception as fault:
+                    logger.exception("the output of request %s cannot be processed", request_id)
+                    output.fail(delta, f"{type(fault).__name__}: {fault}")
                 if output.finished and event.finish_reason is None:
                     stopped.append(request_id)
             if event.finish_reason is not None:
@@ -77,11 +84,14 @@ class _OpenOutput:
         self.finished = False
         self._num_tokens = 0
         self._min_tokens = request.params.min_tokens
-        self._detokenizer = None if decoder is None else Detokenizer(decoder, request.prompt_ids)
+        self._decoder = decoder
+        self._detokenizer: Detokenizer | None = None
         self._stops = StopStrings(request.params.stop)
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
         """Add an event to a delta. Tokens after a stop string are dropped."""
+        if self._decoder is not None and self._detokenizer is None:
+            self._detokenizer = Detokenizer(self._decoder, event.request.prompt_ids)
         for index, token in enumerate(event.token_ids):
             self._num_tokens += 1
             delta.token_ids.append(token)
@@ -98,6 +108,10 @@ class _OpenOutput:
             delta.text += self._stops.flush()
             self._finish(delta, event.finish_reason, event.error)
         delta.num_output = self._num_tokens
+
+    def fail(self, delta: Delta, error: str) -> None:
+        """End the output with an error."""
+        self._finish(delta, ERROR, error)
 
     def _finish(self, delta: Delta, reason: str, error: str | None = None) -> None:
         self.finished = True

@@ -12,10 +12,12 @@ STOP = "stop"
 LENGTH = "length"
 DEADLINE = "deadline"
 EXPIRED = "expired"
-"""The time limit of the request passed before its first step."""
+"""The request's own time limit passed before its first step."""
+SHED = "shed"
+"""The queue gave the request up before its first step: after the queue's timeout, or because its target is lost."""
 CANCELLED = "cancelled"
 ERROR = "error"
-FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, CANCELLED, ERROR)
+FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, SHED, CANCELLED, ERROR)
 
 
 @dataclass(eq=False, slots=True)

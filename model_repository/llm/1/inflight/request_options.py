@@ -1,6 +1,5 @@
 """Options of a request besides its prompt and its sampling parameters."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from inflight.errors import InvalidRequest
@@ -57,18 +56,6 @@ class RequestOptions:
             _check_integer("target_ttft_ms", self.target_ttft_ms, 1)
         for name in ("tenant", "cache_salt", "client_request_id"):
             _check_name(name, getattr(self, name))
-
-    def after(self, seconds: float) -> "RequestOptions":
-        """Return the options with `seconds` subtracted from the limits.
-
-        Each limit stays at least 1, because 0 means no limit and a late request must expire.
-        """
-        timeout, deadline_ms = self.timeout, self.deadline_ms
-        if timeout > 0:
-            timeout = max(1, timeout - int(seconds * 1e6))
-        if deadline_ms is not None:
-            deadline_ms = max(1, deadline_ms - int(seconds * 1e3))
-        return dataclasses.replace(self, timeout=timeout, deadline_ms=deadline_ms)
 
 
 def _check_integer(name: str, value: object, low: int) -> None:

@@ -6,26 +6,28 @@ responder thread    detokenizes and sends; events that have piled up for one req
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
 """
 
+import functools
 import itertools
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import triton_python_backend_utils as pb_utils
-
-from inflight import EngineDead, InvalidRequest, QueueFull, RequestOptions, SamplingParams
+from inflight import EngineDead, InvalidRequest, QueueFull
 from inflight.outputs import Delta, TokenEvent
-from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED
-from inflight.text.prompt_encoder import Prompt
+from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, SHED
+from serving import shared_memory
 from serving.engine_thread import EngineThread
+from serving.guard import Guard
 from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
 from serving.response import ResponseFormat
+from serving.sender import Sender
 from serving.server_config import ServerConfig
-from serving.stream import ResponseStream, Sender
+from serving.stream import ResponseStream
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ _JOIN_SECONDS = 10.0
 # More than fit on a screen.
 _MAX_LISTED = 100
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
+_CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
 _REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 
 
@@ -48,11 +51,15 @@ class Server:
     ) -> None:
         """`batched`: the model's config has a batch dimension. Raises what `Engine` raises."""
         self._engine = engine = engine_thread.load()
+        if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
+            logger.warning("%s", shortage)
         self._config = config
         self._form = ResponseFormat(engine.token_text, batched=batched)
         self._metric_labels = metric_labels
         self._refusals = Refusals()
         self._streams: dict[str, ResponseStream] = {}
+        self._unsent: deque[tuple[Sender, str, str]] = deque()
+        """Requests with the message and the code of an error for which there was no room in shared memory."""
         self._left = threading.Condition()
         """Notified when a request has been removed from `_streams`."""
         self._events = engine_thread.events
@@ -95,27 +102,26 @@ class Server:
         Raises nothing: an exception would also end the other requests of the same `execute` call.
         """
         sender = Sender(request)
-        if (key := sender.parameters.get("cancel")) is not None:
-            self._cancel_by_key(key, sender)
-            return
-        if sender.parameters.get("list_requests"):
-            self._list_requests(sender)
-            return
         try:
-            parsed = parse(request, self._engine.model.vocab_size)
+            sender.read()
+            if (key := sender.parameters.get("cancel")) is not None:
+                self._cancel_by_key(key, sender)
+            elif sender.parameters.get("list_requests"):
+                self._list_requests(sender)
+            else:
+                self._submit(sender, parse(request, self._engine.model.vocab_size))
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
-        else:
-            self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
 
-    def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
+    def _submit(self, sender: Sender, parsed: ParsedRequest) -> None:
+        stream = ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval)
         self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
             prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
-            self._submit_sample(stream.first_id, prompt, parsed.params, parsed.options)
-        except Exception as error:  # noqa: BLE001 - as in `accept`
+            self._engine.submit_samples(prompt, stream.params, parsed.options)
+        except Exception:
             self._drop(stream)
-            self._refuse(stream, error)
+            raise
 
     def _cancel_by_key(self, key: object, sender: Sender) -> None:
         """Cancel the unfinished requests that came with this key.
@@ -133,16 +139,21 @@ class Server:
         oldest = itertools.islice(dict.fromkeys(list(self._streams.values())), _MAX_LISTED)
         sender.send(self._form.text(json.dumps([stream.summary() for stream in oldest])), final=True)
 
-    def _submit_sample(self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions) -> None:
-        self._engine.submit(prompt, params, options, request_id=request_id)
-
-    def _refuse(self, stream: Sender | ResponseStream, error: Exception) -> None:
+    def _refuse(self, sender: Sender, error: Exception) -> None:
         """Answer a request that never ran with the matching error."""
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
         if code is None:
-            logger.error("request %s failed because of an internal error", stream.name, exc_info=error)
+            logger.error("request %s failed because of an internal error", sender.name, exc_info=error)
         self._refusals.add(_REFUSALS[code or "INTERNAL"])
-        stream.fail(str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
+        self._fail(sender, str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
+
+    def _fail(self, sender: Sender, message: str, code: str) -> None:
+        """End a request with an error. If that cannot be sent now, the maintenance thread tries again."""
+        try:
+            sender.fail(message, code)
+        except Exception:
+            logger.exception("the error of request %s could not be sent", sender.name)
+            self._unsent.append((sender, message, code))
 
     def _drop(self, stream: ResponseStream) -> None:
         """Forget a request. Its later events are ignored."""
@@ -170,7 +181,9 @@ class Server:
                     self._give_up(stream, f"{type(fault).__name__}: {fault}", "INTERNAL")
                 continue
             for delta in deltas:
-                self._take(delta)
+                stream = self._streams.get(delta.request.request_id)
+                if stream is not None:  # Otherwise the request was dropped, and its last response has been sent.
+                    self._take(stream, delta)
             for stream in self._streams_of(delta.request.request_id for delta in deltas):
                 self._answer(stream)
 
@@ -190,53 +203,32 @@ class Server:
         found = (self._streams.get(request_id) for request_id in request_ids)
         return list(dict.fromkeys(stream for stream in found if stream is not None))
 
-    def _take(self, delta: Delta) -> None:
-        stream = self._streams.get(delta.request.request_id)
-        if stream is None:
-            return  # The request was dropped, and its last response has been sent.
+    def _take(self, stream: ResponseStream, delta: Delta) -> None:
         if delta.finish_reason == ERROR:
             self._give_up(stream, delta.error or "", "INTERNAL")
         elif delta.finish_reason == CANCELLED:
             self._give_up(stream, "the request was cancelled", "CANCELLED")
-        elif delta.finish_reason == EXPIRED and delta.request.request_id == stream.first_id:
-            self._give_up(stream, delta.error or "", "UNAVAILABLE")
+        elif delta.finish_reason in _CODES_OF_LATE and not stream.has_output:
+            self._give_up(stream, delta.error or "", _CODES_OF_LATE[delta.finish_reason])
         else:
-            if delta.finish_reason == EXPIRED:
-                delta.finish_reason = DEADLINE  # The other samples of the request continue.
+            if delta.finish_reason in _CODES_OF_LATE:
+                delta.finish_reason = DEADLINE  # The client gets what the other samples have.
             stream.add(delta)
 
     def _answer(self, stream: ResponseStream) -> None:
         try:
             if stream.flush():
                 self._drop(stream)
-            elif stream.unsubmitted:
-                self._submit_others(stream)
-        except pb_utils.TritonModelException:
-            logger.exception("a response could not be sent; request %s is dropped", stream.name)
-            self._drop(stream)
-            self._cancel(stream)
-
-    def _submit_others(self, stream: ResponseStream) -> None:
-        """Submit the other samples. The first sample has a token, so its prompt is in the prefix cache for them."""
-        prompt_ids = stream.samples[stream.first_id].prompt_ids
-        try:
-            while stream.unsubmitted:
-                request_id, params = stream.unsubmitted.popitem()
-                self._submit_sample(request_id, prompt_ids, params, stream.options_left())
-        except Exception as error:  # noqa: BLE001 - as in `accept`
-            self._drop(stream)
-            self._cancel(stream)
-            self._refuse(stream, error)
+        except Exception as fault:
+            logger.exception("a response of request %s could not be made or sent", stream.name)
+            self._give_up(stream, f"the response could not be sent: {fault}", "INTERNAL")
 
     def _give_up(self, stream: ResponseStream, message: str, code: str) -> None:
         if code == "INTERNAL":
             logger.error("request %s ends with an error: %s", stream.name, message)
         self._drop(stream)
         self._cancel(stream)
-        try:
-            stream.fail(message, code)
-        except pb_utils.TritonModelException:
-            logger.exception("an error response could not be sent")
+        self._fail(stream.sender, message, code)
 
     def _cancel(self, stream: ResponseStream) -> None:
         for request_id in stream.samples:
@@ -247,18 +239,34 @@ class Server:
     def _maintain(self) -> None:
         log = ProgressLog(self._engine)
         metrics = MetricsExport(self._engine, self._refusals, self._metric_labels)
+        guard = Guard()
         for sweep in itertools.count():
             if self._stopping.wait(_SWEEP_SECONDS):
                 break
             for stream in dict.fromkeys(list(self._streams.values())):
-                if stream.is_cancelled():
-                    self._cancel(stream)
+                guard.run("looking for cancelled requests", functools.partial(self._cancel_if_asked, stream))
+            guard.run("sending errors again", self._send_again)
             if sweep % _SWEEPS_PER_UPDATE == 0:
-                metrics.update()
+                guard.run("updating the metrics", metrics.update)
             if self._engine.trace is not None:
-                self._engine.trace.flush()
-            log.tick()
+                guard.run("writing the trace", self._engine.trace.flush)
+            guard.run("writing the log", log.tick)
         if self._engine.trace is not None:
-            self._engine.trace.flush()
-        metrics.close()
-        log.close()
+            guard.run("writing the trace", self._engine.trace.flush)
+        guard.run("updating the metrics", metrics.close)
+        guard.run("writing the log", log.close)
+
+    def _cancel_if_asked(self, stream: ResponseStream) -> None:
+        if stream.is_cancelled():
+            self._cancel(stream)
+
+    def _send_again(self) -> None:
+        """Try again to send the errors for which there was no room."""
+        for _ in range(len(self._unsent)):
+            sender, message, code = self._unsent.popleft()
+            try:
+                if not sender.is_closed:
+                    sender.fail(message, code)
+            except Exception:
+                self._unsent.append((sender, message, code))
+                raise

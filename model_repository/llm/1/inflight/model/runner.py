@@ -52,7 +52,9 @@ class ModelRunner:
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         try:
             return self._compute(plan)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not _lacks_memory(error):
+                raise
             reason = str(error)
         # Inside the handler, the traceback would keep the step's tensors alive and nothing could be freed.
         torch.cuda.empty_cache()
@@ -63,3 +65,13 @@ class ModelRunner:
         batch = RaggedBatch.on(self._model.device, BatchArrays.of(plan, self._block_size))
         logits = self._model.forward(batch, self._caches, batch.logit_rows)
         return sample(logits, sampling)
+
+
+def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
+    """Return whether an exception means that an allocation failed, on the device or on the host.
+
+    On CPUs, torch raises a plain RuntimeError. The C++ kernels let the standard library's `bad_alloc` through.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(sign in str(error) for sign in ("can't allocate memory", "bad_alloc"))

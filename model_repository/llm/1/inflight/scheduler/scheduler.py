@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, ERROR, EXPIRED, Request
+from inflight.request import DEADLINE, ERROR, EXPIRED, SHED, Request
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
@@ -18,6 +18,7 @@ from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler_config import SchedulerConfig
+from inflight.scheduler.step_limit import StepLimit
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -58,8 +59,7 @@ class Scheduler:
         self._admission = factory.make_admission(config, tables, self.lengths)
         self._batching = factory.make_batching(config, self.waiting, self.running)
         self._budget = factory.make_budget(config, self.times)
-        self.token_budget = config.max_num_batched_tokens
-        """Maximum number of tokens in any step."""
+        self._limit = StepLimit(config.max_num_batched_tokens)
         self._max_chunk = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._swap_seconds_per_block = swap_seconds_per_block
@@ -69,6 +69,11 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_swaps = 0
         """Number of preemptions by swapping."""
+
+    @property
+    def token_budget(self) -> int:
+        """Maximum number of tokens in the next step."""
+        return self._limit.tokens
 
     @property
     def _max_running(self) -> int:
@@ -87,6 +92,11 @@ class Scheduler:
         return self.tables.blocks_for(request.max_cached_tokens) <= self.tables.pool.num_blocks
 
     # -- requests come and go ----------------------------------------------------------------------------------------
+
+    def prepare(self, request: Request) -> None:
+        """Compute in advance what takes long in `add`: the names of the blocks, if the policy ranks by them."""
+        if self.policy.ranks_by_prefix:
+            self.tables.lookup(request)
 
     def add(self, request: Request) -> None:
         """Queue a request that `fits`."""
@@ -108,14 +118,16 @@ class Scheduler:
     def expire(self, now: float) -> list[tuple[Request, str, str | None]]:
         """Remove the requests whose time limit has passed, and apply the queue's `timeout_action`.
 
-        Return each removed request with its finish reason: `deadline` if it has run, else `expired` and a message.
+        Return each removed request with its finish reason: `deadline` if it has run, else a message and `expired`, or
+        `shed` if its own limits would have let it wait longer.
         Never call this between `schedule` and `commit` of a step.
         """
         ended: list[tuple[Request, str, str | None]] = []
         for request, message in self.waiting.expire(now):
             self._deadlines.clear(request.request_id)
             self.tables.release(request)  # If it has run, it may have blocks in host memory.
-            ended.append((request, EXPIRED, message))
+            is_over = request.deadline is not None and request.deadline <= now
+            ended.append((request, EXPIRED if is_over else SHED, message))
         for request in self._deadlines.due(now):
             assert request.deadline is not None
             bound = round((request.deadline - request.arrival) * 1e3)
@@ -305,6 +317,7 @@ class Scheduler:
         """Learn from the duration of a step. Call this before `commit`."""
         self.times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
         self._batching.observe(plan, seconds)
+        self._limit.step_ran()
 
     def fail_step(self, plan: StepPlan) -> list[Request]:
         """Remove the requests of a step that failed. What the step should have copied out is computed again."""
@@ -313,14 +326,14 @@ class Scheduler:
         return [s.request for s in plan.scheduled if self.remove(s.request.request_id)]
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
-        """After a step for which the device had too little memory, limit later steps to half as many tokens.
+        """After a step for which the device had too little memory, limit the next steps to half as many tokens.
 
         If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
         before the step, whose block copies have been made. Return False and do nothing if the step cannot be halved.
         """
         if plan.num_tokens == 1:
             return False
-        self.token_budget = plan.num_tokens // 2
+        self._limit.shrink(plan.num_tokens)
         for request in reversed(self._ranked()[self._max_running :]):
             self._preempt(request, swap=False)
         return True

@@ -7,6 +7,10 @@ import jinja2
 from inflight.errors import InvalidRequest
 from inflight.text.unicode import check_unicode
 
+_REQUIRED = ("role", "content")
+_KEYS = (*_REQUIRED, "name", "reasoning_content")
+"""The keys of a message. Templates may ignore the optional ones."""
+
 
 def chat_text(tokenizer: Any, messages: object) -> str:
     """Return the text of a conversation, including the header of the assistant's next message.
@@ -15,7 +19,7 @@ def chat_text(tokenizer: Any, messages: object) -> str:
 
     Args:
         tokenizer: a transformers tokenizer.
-        messages: a list of objects with `role` and `content`.
+        messages: a list of objects with the texts `role` and `content`; `name` and `reasoning_content` are optional.
 
     Raises:
         InvalidRequest: the messages are malformed, or the model has no chat template or refuses them.
@@ -30,12 +34,20 @@ def chat_text(tokenizer: Any, messages: object) -> str:
         return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     except jinja2.TemplateError as error:
         raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
+    except Exception as error:
+        # Templates are code of the model's authors, and what it raises depends on the messages.
+        reason = f"{type(error).__name__}: {error}"
+        raise InvalidRequest(f"messages do not fit the model's chat template: {reason}") from error
 
 
 def _check(index: int, message: object) -> None:
     if not isinstance(message, dict):
         raise InvalidRequest(f"messages[{index}] is {message!r}; it must be an object with role and content")
-    for name in ("role", "content"):
-        if not isinstance(message.get(name), str):
-            raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
-        check_unicode(f"messages[{index}].{name}", message[name])
+    for name in message:
+        if name not in _KEYS:
+            raise InvalidRequest(f"messages[{index}] has the key {name!r}; it must have only {', '.join(_KEYS)}")
+    for name in _KEYS:
+        if name in message or name in _REQUIRED:
+            if not isinstance(message.get(name), str):
+                raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
+            check_unicode(f"messages[{index}].{name}", message[name])

@@ -2,7 +2,7 @@
 
 A token is a word of the answer, and its id is the length of the word. A word that starts with `!` is an instruction:
 `!gap MS` sets the pause before each word that follows. `!forever` runs until the request is cancelled.
-`!error CODE` ends the request with that Triton error code.
+`!error CODE` ends the request with that error code, which need not be one of Triton's.
 `!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
 `!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON.
 """
@@ -94,7 +94,8 @@ class RequestFailed(Exception):
         message = f"failed with {self.code}"
         if with_code:
             message = f"{self.code}: {message}"
-        error = pb_utils.TritonError(message, getattr(pb_utils.TritonError, self.code))
+        code = getattr(pb_utils.TritonError, self.code, pb_utils.TritonError.UNAVAILABLE)
+        error = pb_utils.TritonError(message, code)
         return pb_utils.InferenceResponse(error=error)
 
 

@@ -1,7 +1,9 @@
 """Fair sharing among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
 
-import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+
+from sortedcontainers import SortedList
 
 from inflight.request import Request
 from inflight.scheduler.policies.fcfs import arrival_number
@@ -26,6 +28,8 @@ class Fair(SchedulingPolicy):
         self._weights = weights
         self.service: dict[str, float] = {}
         """The counter of each tenant: the service that it got or was lifted to, divided by its weight."""
+        self._waiting: Counter[str] = Counter()
+        """In how many orders each waiting tenant waits."""
         self._last_left = ""
 
     def order(self) -> Order:
@@ -43,45 +47,51 @@ class Fair(SchedulingPolicy):
         tenant = request.tenant
         self.service[tenant] = self.service.get(tenant, 0.0) + price / self._weights.get(tenant, 1.0)
 
-    def lift(self, tenant: str, waiting: str | None) -> None:
-        """Raise the counter of a tenant that comes back, so that it gains nothing from the time without requests.
+    def comes(self, tenant: str, floor: str | None, *, newcomer: bool) -> float:
+        """Called when a tenant begins to wait in an order. Return its counter.
 
-        `waiting` is the least served tenant that waits. None means that no tenant waits; then the last one that waited
-        counts instead.
+        The counter of a newcomer is raised, so that it gains nothing from the time without requests. `floor` is the
+        least served tenant that waits. None means that no tenant waits; then the last one that waited counts instead.
         """
-        floor = self.service.get(self._last_left if waiting is None else waiting, 0.0)
-        self.service[tenant] = max(self.service.get(tenant, 0.0), floor)
+        self._waiting[tenant] += 1
+        # The requests of a tenant that is no newcomer were preempted. It may have been forgotten meanwhile.
+        if newcomer or tenant not in self.service:
+            least = self.service.get(self._last_left if floor is None else floor, 0.0)
+            self.service[tenant] = max(self.service.get(tenant, 0.0), least)
+        return self.service[tenant]
 
-    def left(self, tenant: str, others: Mapping[str, object]) -> None:
-        """Called when a tenant has no more waiting requests. `others` are the tenants that have."""
+    def leaves(self, tenant: str) -> None:
+        """Called when a tenant has no more waiting requests in an order."""
         self._last_left = tenant
-        if len(self.service) > _MANY_TENANTS + len(others):
+        self._waiting[tenant] -= 1
+        if not self._waiting[tenant]:
+            del self._waiting[tenant]
+        if len(self.service) > _MANY_TENANTS + len(self._waiting):
             # Forget the least served tenants. They lose nothing, because they are lifted when they come back.
-            absent = sorted((t for t in self.service if t not in others and t != tenant), key=self.service.__getitem__)
+            absent = sorted(self.service.keys() - self._waiting.keys() - {tenant}, key=self.service.__getitem__)
             for forgotten in absent[: len(absent) // 2]:
                 del self.service[forgotten]
 
 
 class _FairOrder(Order):
-    """A queue for each waiting tenant, and a heap of tenants. A tenant's counter is updated at the top of the heap."""
+    """A queue for each waiting tenant, and a sorted list of these tenants.
+
+    A counter that has grown since its tenant was sorted in is updated when the tenant comes first.
+    """
 
     def __init__(self, policy: Fair) -> None:
         self._policy = policy
         self._queues: dict[str, KeyedOrder] = {}
         self._tenant_of: dict[str, str] = {}
-        self._heap: list[tuple[float, str]] = []
-        """(counter, tenant), each waiting tenant once. Counters may be old, and tenants that left may still be here."""
-        self._in_heap: set[str] = set()
+        self._sorted: SortedList[tuple[float, str]] = SortedList()
+        self._counters: dict[str, float] = {}
+        """The counter with which each waiting tenant was sorted in."""
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
         tenant = request.tenant
         if tenant not in self._queues:
-            if newcomer:
-                self._policy.lift(tenant, self._min_served())
+            self._sort_in(tenant, self._policy.comes(tenant, self._min_served(), newcomer=newcomer))
             self._queues[tenant] = KeyedOrder(arrival_number)
-            if tenant not in self._in_heap:
-                self._in_heap.add(tenant)
-                heapq.heappush(self._heap, (self._policy.service.get(tenant, 0.0), tenant))
         self._queues[tenant].add(request)
         self._tenant_of[request.request_id] = tenant
 
@@ -91,28 +101,31 @@ class _FairOrder(Order):
         queue.remove(request_id)
         if not queue:
             del self._queues[tenant]
-            self._policy.left(tenant, self._queues)
+            self._sorted.remove((self._counters.pop(tenant), tenant))
+            self._policy.leaves(tenant)
 
     def first(self) -> Request | None:
         tenant = self._min_served()
         return None if tenant is None else self._queues[tenant].first()
 
     def _min_served(self) -> str | None:
-        """Return the waiting tenant with the smallest counter. Counters only grow, so an old one is never too large."""
-        while self._heap:
-            counter, tenant = self._heap[0]
-            if tenant not in self._queues:
-                heapq.heappop(self._heap)
-                self._in_heap.discard(tenant)
-            elif (now := self._policy.service.get(tenant, 0.0)) != counter:
-                heapq.heapreplace(self._heap, (now, tenant))
-            else:
+        """Return the waiting tenant with the smallest counter. Counters of waiting tenants only grow."""
+        while self._sorted:
+            first: tuple[float, str] = self._sorted[0]
+            counter, tenant = first
+            if (now := self._policy.service[tenant]) == counter:
                 return tenant
+            del self._sorted[0]
+            self._sort_in(tenant, now)
         return None
+
+    def _sort_in(self, tenant: str, counter: float) -> None:
+        self._counters[tenant] = counter
+        self._sorted.add((counter, tenant))
 
     def __len__(self) -> int:
         return len(self._tenant_of)
 
     def __iter__(self) -> Iterator[Request]:
-        for tenant in sorted(self._queues, key=lambda t: (self._policy.service.get(t, 0.0), t)):
+        for tenant in sorted(self._queues, key=lambda t: (self._policy.service[t], t)):
             yield from self._queues[tenant]

@@ -76,6 +76,9 @@ class SchedulingPolicy(ABC):
     preempts = False
     """Whether running requests may be preempted for a waiting one of a higher level that ranks before them."""
 
+    ranks_by_prefix = False
+    """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
+
     @abstractmethod
     def order(self) -> Order:
         """Return an empty order."""

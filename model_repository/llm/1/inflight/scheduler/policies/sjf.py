@@ -14,6 +14,8 @@ class ShortestJobFirst(SchedulingPolicy):
     arrival time never changes. Only finitely many requests can overtake a waiting one.
     """
 
+    ranks_by_prefix = True
+
     def __init__(self, ageing: float, lengths: LengthPredictor, uncached: Callable[[Request], int]) -> None:
         """`uncached` returns how many known tokens of a request are not in the prefix cache."""
         self._ageing = ageing

@@ -19,6 +19,8 @@ class SloAware(SchedulingPolicy):
     target is shed, or lets the others pass.
     """
 
+    ranks_by_prefix = True
+
     def __init__(self, target: float, *, shed: bool, prefill_seconds: Callable[[Request], float]) -> None:
         """`target` is in seconds, for requests without one. `prefill_seconds` predicts a request's prefill time."""
         self.target = target
