@@ -74,6 +74,10 @@ class EngineConfig(SchedulerConfig):
     max_queue_size: int = 2048
     """Maximum number of waiting requests, all priority levels together. One more is refused."""
 
+    max_queue_tokens: int | None = None
+    """Maximum number of tokens in all waiting requests together. A request that would exceed it is refused. Default:
+    16 times the size of the KV cache."""
+
     priority_levels: int = 0
     """Number of priority levels; 1 is the highest. 0: no priorities. This and the following parameters have the
     names and meanings of Triton's queue policies (`dynamic_batching`); the engine's own queue applies them."""
@@ -108,7 +112,7 @@ class EngineConfig(SchedulerConfig):
             )
         for name in ("block_size", "max_queue_size"):
             require_count(name, getattr(self, name), 1)
-        for name in ("num_threads", "max_model_len", "kv_cache_tokens"):
+        for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections import Counter
@@ -44,6 +45,7 @@ class EngineCore:
         runner: Runner,
         *,
         max_queue_size: int,
+        max_queue_tokens: int = sys.maxsize,
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
     ) -> None:
@@ -51,14 +53,16 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._max_queue_size = max_queue_size
+        self._max_queue_tokens = max_queue_tokens
         self._clock = clock
         self._trace = trace
         self.metrics = EngineMetrics(clock)
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
-        """Submitted requests without a last event. The lock of `_wake` guards this and the next three attributes."""
+        """Submitted requests without a last event. The lock of `_wake` guards this and the next four attributes."""
         self._arrived: list[Request] = []
         self._arrived_at_level: Counter[int] = Counter()
+        self._arrived_tokens = 0
         self._cancelled: list[tuple[Request, str]] = []
         """Each cancelled request with its finish reason."""
         self._closed = False
@@ -69,7 +73,8 @@ class EngineCore:
 
         Raises:
             InvalidRequest: an unfinished request has the same id.
-            QueueFull: the queue of the engine or of the request's level has reached its `max_queue_size`.
+            QueueFull: the queue of the engine or of the request's level has reached its `max_queue_size`, or the
+                request would take the queue over `max_queue_tokens`.
             EngineDead: the engine was closed, or its stepping thread has failed.
         """
         with self._wake:
@@ -77,19 +82,20 @@ class EngineCore:
                 raise EngineDead(f"the engine has stopped: {self._death or 'closed'}")
             if request.request_id in self._unfinished:
                 raise InvalidRequest(f"request_id {request.request_id!r} belongs to an unfinished request")
-            if (refusal := self._full(request.priority)) is not None:
+            if (refusal := self._full(request)) is not None:
                 raise QueueFull(refusal)
             self._unfinished[request.request_id] = request
             self._arrived.append(request)
             self._arrived_at_level[request.priority] += 1
+            self._arrived_tokens += len(request.token_ids)
             self._wake.notify()
 
-    def has_room(self, level: int) -> bool:
-        """Return whether the queue would accept a request of a priority level now. Any thread may call this."""
+    def has_room(self, request: Request) -> bool:
+        """Return whether the queue would accept a request now. Any thread may call this."""
         with self._wake:
-            return self._full(level) is None
+            return self._full(request) is None
 
-    def _full(self, level: int) -> str | None:
+    def _full(self, request: Request) -> str | None:
         """Return why the queue cannot accept a request, or None if it can.
 
         The message begins like Triton's own, which clients may look for.
@@ -97,6 +103,13 @@ class EngineCore:
         waiting = self.num_waiting
         if waiting >= self._max_queue_size:
             return f"Exceeds maximum queue size: {waiting} requests wait; max_queue_size is {self._max_queue_size}"
+        tokens = self.num_waiting_tokens
+        if tokens + len(request.token_ids) > self._max_queue_tokens:
+            return (
+                f"Exceeds maximum queue size: requests of {tokens} tokens wait, and this one has "
+                f"{len(request.token_ids)}; max_queue_tokens is {self._max_queue_tokens}"
+            )
+        level = request.priority
         waiting = self._scheduler.waiting.count(level) + self._arrived_at_level[level]
         bound = self._scheduler.policies.of(level).max_queue_size
         if 0 < bound <= waiting:
@@ -117,6 +130,11 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._arrived)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Known tokens of the waiting requests."""
+        return self._scheduler.waiting.num_tokens + self._arrived_tokens
 
     @property
     def has_work(self) -> bool:
@@ -170,6 +188,7 @@ class EngineCore:
             self._unfinished.clear()
             self._arrived.clear()
             self._arrived_at_level.clear()
+            self._arrived_tokens = 0
             self._cancelled.clear()
         with contextlib.suppress(Exception):  # The same fault may occur again; the events must still be returned.
             for request in requests:
@@ -218,6 +237,7 @@ class EngineCore:
                 self._scheduler.add(request)
             self._arrived.clear()
             self._arrived_at_level.clear()
+            self._arrived_tokens = 0
             # A request may have ended in the meantime, and a new request may have its id.
             cancelled = {r: reason for r, reason in self._cancelled if self._unfinished.get(r.request_id) is r}
             self._cancelled.clear()
@@ -296,6 +316,7 @@ class EngineCore:
             swaps=self._scheduler.num_swaps,
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
+            waiting_tokens=self.num_waiting_tokens,
             block_size=tables.block_size,
             blocks_total=pool.num_blocks,
             blocks_used=used,
