@@ -1,5 +1,6 @@
 """Converts chat messages to a prompt with the model's own chat template."""
 
+import re
 from typing import Any
 
 import jinja2
@@ -7,11 +8,16 @@ import jinja2
 from inflight.errors import InvalidRequest
 from inflight.text.unicode import check_unicode
 
+MAX_MESSAGES = 4096
+
+# Templates write roles into control tokens, such as `<|user|>`, so a role must not bring markup of its own.
+_ROLE = re.compile(r"[\w-]{1,64}")
+
 
 def chat_text(tokenizer: Any, messages: object) -> str:
     """Return the text of a conversation, including the header of the assistant's next message.
 
-    The template writes all special tokens, so the text must be tokenized without adding any.
+    It shows how long the conversation is. Only `chat_ids` may tokenize it, because messages can hold control tokens.
 
     Args:
         tokenizer: a transformers tokenizer.
@@ -24,12 +30,32 @@ def chat_text(tokenizer: Any, messages: object) -> str:
         raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages must be a list of at least 1 message")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages has {len(messages)} messages; it must have at most {MAX_MESSAGES}")
     for index, message in enumerate(messages):
         _check(index, message)
     try:
         return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
     except jinja2.TemplateError as error:
         raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
+
+
+def chat_ids(tokenizer: Any, messages: object) -> list[int]:
+    """Return the tokens of a conversation that `chat_text` has accepted.
+
+    All control tokens come from the template. Those that a message spells out are encoded as ordinary text, so that
+    nobody can end a turn from within it, or begin one in another role.
+
+    Raises:
+        InvalidRequest: the tokenizer makes a control token of ordinary text.
+    """
+    try:
+        token_ids: list[int] = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"messages hold a control token: {error}") from error
+    return token_ids
 
 
 def _check(index: int, message: object) -> None:
@@ -39,3 +65,7 @@ def _check(index: int, message: object) -> None:
         if not isinstance(message.get(name), str):
             raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
         check_unicode(f"messages[{index}].{name}", message[name])
+    if not _ROLE.fullmatch(message["role"]):
+        raise InvalidRequest(
+            f"messages[{index}].role is {message['role']!r}; it must be 1 to 64 letters, digits, '_' and '-'"
+        )

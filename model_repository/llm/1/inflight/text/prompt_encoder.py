@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from inflight.errors import InvalidRequest
-from inflight.text.chat import chat_text
+from inflight.text.chat import chat_ids, chat_text
 from inflight.text.longest_token import LongestToken
 from inflight.text.unicode import check_unicode
 
@@ -45,9 +45,8 @@ class PromptEncoder:
             InvalidRequest: the messages are malformed or too long, or the model has no chat template or tokenizer.
         """
         tokenizer = self.tokenizer("messages")
-        text = chat_text(tokenizer, messages)
-        self._check_size("messages", text, ", chat template included")
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        self._check_size("messages", chat_text(tokenizer, messages), ", chat template included")
+        return chat_ids(tokenizer, messages)
 
     def tokenizer(self, needed_for: str) -> Any:
         """Return the tokenizer, which a request needs for one of its fields.
