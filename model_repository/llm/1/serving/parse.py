@@ -1,8 +1,6 @@
 """Converts a Triton request into the engine's arguments. An invalid request does not affect any other."""
 
 import dataclasses
-import functools
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import Any
 
 from inflight import InvalidRequest, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
+from inflight.sampling_params import MAX_STOP_TOKENS
 from serving import values
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
@@ -17,6 +16,11 @@ from serving.read_fields import KNOWN, read_fields
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 16
+MAX_KEYS = 128
+MAX_KEY_CHARACTERS = 128
+MAX_MESSAGES_CHARACTERS = 2**24
+_MAX_WARNINGS = 100
+_warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams)]
@@ -41,7 +45,7 @@ class ParsedRequest:
     outputs: OutputOptions
 
 
-def parse(request: Any, vocab_size: int) -> ParsedRequest:
+def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     """Read a `pb_utils.InferenceRequest` for a model with a vocabulary of `vocab_size` tokens.
 
     A field can come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter. If several of them
@@ -50,8 +54,10 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
     Raises:
         InvalidRequest: the message names the field and what it must be.
     """
-    tensors = {tensor.name(): _tensor_value(tensor) for tensor in request.inputs()}
-    parameters = json.loads(request.parameters() or "{}")
+    most = max(max_model_len, MAX_STOP_TOKENS)
+    tensors = {tensor.name(): _tensor_value(tensor, most) for tensor in request.inputs()}
+    parameters = values.decoded("the JSON of all request parameters", request.parameters() or "{}")
+    _check_keys("request parameters", parameters)
     inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
     fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
     prompt, messages = _prompt_or_messages(fields)
@@ -76,9 +82,12 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
     )
 
 
-def _tensor_value(tensor: Any) -> Any:
+def _tensor_value(tensor: Any, most: int) -> Any:
     """The element of a tensor that has exactly one, otherwise the list of all elements."""
-    items = tensor.as_numpy().reshape(-1).tolist()
+    array = tensor.as_numpy()
+    if array.size > most:
+        raise InvalidRequest(f"{tensor.name()} has {array.size} elements; it must have at most {most}")
+    items = array.reshape(-1).tolist()
     return items[0] if len(items) == 1 else items
 
 
@@ -88,15 +97,27 @@ def _sampling_json(written: Any) -> dict[str, Any]:
     decoded = values.decoded("sampling_parameters", values.text("sampling_parameters", written))
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
+    _check_keys("sampling_parameters", decoded)
     for name in sorted(decoded.keys() - KNOWN):
         _warn_of_unknown(name)
     return decoded
 
 
-@functools.lru_cache(maxsize=256)
+def _check_keys(what: str, given: Mapping[str, Any]) -> None:
+    if len(given) > MAX_KEYS:
+        raise InvalidRequest(f"{what} have {len(given)} keys; there must be at most {MAX_KEYS}")
+    longest = max(map(len, given), default=0)
+    if longest > MAX_KEY_CHARACTERS:
+        raise InvalidRequest(f"{what} have a key of {longest} characters; each must have at most {MAX_KEY_CHARACTERS}")
+
+
 def _warn_of_unknown(name: str) -> None:
-    """Warn once per name, because a client sends the same names with every request."""
-    logger.warning("sampling_parameters has the unknown key %s", name)
+    """Warn once per name, because a client sends the same names with every request, and of so many names in all."""
+    if name in _warned_of or len(_warned_of) == _MAX_WARNINGS:
+        return
+    _warned_of.add(name)
+    last = "; no other unknown keys will be logged" if len(_warned_of) == _MAX_WARNINGS else ""
+    logger.warning("sampling_parameters has the unknown key %a%s", name, last)
 
 
 def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None]:
@@ -108,7 +129,9 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
-    return (value, None) if given[0] != "messages" else (None, values.decoded("messages", value))
+    return (
+        (value, None) if given[0] != "messages" else (None, values.decoded("messages", value, MAX_MESSAGES_CHARACTERS))
+    )
 
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:

@@ -102,7 +102,7 @@ class Server:
             self._list_requests(sender)
             return
         try:
-            parsed = parse(request, self._engine.model.vocab_size)
+            parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
         else:
