@@ -6,9 +6,11 @@ responder thread    detokenizes and sends; events that have piled up for one req
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
 """
 
+import contextlib
 import itertools
 import json
 import logging
+import queue
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -78,7 +80,8 @@ class Server:
         engine, responder, maintenance = self._threads
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
-        self._events.put(None)
+        with contextlib.suppress(queue.Full):  # The responder hangs; the last lines say so.
+            self._events.put(None, timeout=_JOIN_SECONDS)
         responder.join(_JOIN_SECONDS)
         # Last, so that its final metrics, trace and log line are complete.
         self._stopping.set()
