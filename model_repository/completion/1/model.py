@@ -22,6 +22,8 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 # Interval between two checks for clients that have disconnected.
 SWEEP_SECONDS = 0.1
+# With these parameters a request of `llm` is no generation.
+NOT_FOR_CLIENTS = {"cancel", "list_requests"}
 ERROR_CODES = ["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL"]
 
 
@@ -233,7 +235,11 @@ def _stacked(arrays: list[Any]) -> Any:
 def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
     parameters = json.loads(request.parameters() or "{}")
     # Triton accepts no floating-point numbers as request parameters between models.
-    passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
+    passed_on = {
+        key: repr(value) if isinstance(value, float) else value
+        for key, value in parameters.items()
+        if key not in NOT_FOR_CLIENTS
+    }
     return pb_utils.InferenceRequest(
         model_name="llm",
         request_id=request.request_id(),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ MAX_KEYS = 128
 MAX_KEY_CHARACTERS = 128
 MAX_MESSAGES_CHARACTERS = 2**24
 _MAX_WARNINGS = 100
+_CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
@@ -43,6 +45,8 @@ class ParsedRequest:
     prepend_prompt: bool
     """Whether the output begins with the prompt."""
     outputs: OutputOptions
+    cancel_key: str | None
+    """See `_cancel_key`."""
 
 
 def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
@@ -79,6 +83,16 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
         # vllm_backend prepends the prompt by default, and clients rely on it.
         prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
         outputs=outputs,
+        cancel_key=_cancel_key(parameters.get("cancel_key")),
+    )
+
+
+def _cancel_key(key: object) -> str | None:
+    """Read the key with which another request can cancel this one. Only keys that nobody can guess are accepted."""
+    if key is None or (isinstance(key, str) and _CANCEL_KEY.fullmatch(key)):
+        return key
+    raise InvalidRequest(
+        f"cancel_key is {key!r}; it must be 32 random digits from 0-9 and a-f, such as those of a UUID"
     )
 
 
