@@ -22,6 +22,10 @@ class EngineConfig(SchedulerConfig):
     model: str
     """Local Hugging Face folder or hub id of a causal language model with safetensors weights."""
 
+    revision: str = "main"
+    """Branch, tag or commit of a model on the hub. A commit never changes: name one where `trust_remote_code` is
+    set. The log names the commit that is served."""
+
     dtype: str = "auto"
     """Type of weights and KV cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
 
