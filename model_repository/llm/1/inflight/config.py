@@ -68,8 +68,9 @@ class EngineConfig(SchedulerConfig):
     enable_prefix_caching: bool = True
     """Reuse KV-cache blocks of prompts that begin with the same tokens."""
 
-    prefix_caching_per_tenant: bool = False
-    """Reuse blocks only within a tenant, so that no tenant can learn from response times what another one asked."""
+    prefix_caching_per_tenant: bool = True
+    """Reuse blocks only within a tenant, so that no tenant can learn from response times what another one asked.
+    Requests without a tenant share theirs."""
 
     prefix_caching_key: str | None = None
     """Secret key of the hash that names cached blocks. Engines with the same key give equal blocks equal names.
