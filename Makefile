@@ -1,4 +1,4 @@
-# `make help` lists the targets. All targets except `clean`, `help` and `gpu-check` set up $(VENV) first.
+# `make help` lists the targets. All targets except `clean`, `help`, `lock` and `gpu-check` set up $(VENV) first.
 
 VENV ?= .venv
 LOAD_ARGS ?= --users 16 --spawn-rate 16 --run-time 30s
@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
-	precision experiments docs test test-engine check clean
+	precision experiments docs lock test test-engine check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -38,17 +38,25 @@ help:
 	@echo "make gpu-check    check that the engine is correct and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
 	@echo "make experiments  test claims of papers with the scheduler in the simulator; writes plots to results/; takes minutes"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
+	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two minutes"
 	@echo "make check    run the linter, the type checker and the unit tests; takes seconds"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 
-$(installed): pyproject.toml client/pyproject.toml
+$(installed): pyproject.toml client/pyproject.toml requirements.lock
 	@$(or $(PYTHON),false) -c '$(supported)' || { echo "error: PYTHON=$(PYTHON): Python 3.11 or 3.12 is needed" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(bin)/python -m pip install --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[dev]' -e './client[cli,gateway]'
 	@touch $@
+
+# This target does not use $(VENV), and needs uv.
+lock:
+	@(sed '/^[^#]/,$$d' requirements.lock; printf "torch\nperf-analyzer\n" | uv pip compile pyproject.toml client/pyproject.toml --quiet \
+		--extra dev --extra cli --extra gateway --excludes - --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header) > requirements.new && mv requirements.new requirements.lock
 
 serve: $(installed)
 	@$(bin)/python -m scripts.launch.serve

@@ -1,6 +1,6 @@
 """Servers that tests share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,12 +11,17 @@ READY_SECONDS = 120
 
 
 @contextmanager
-def running_server(repository: Path, models: Sequence[str], arguments: Sequence[str] = ()) -> Iterator[TritonServer]:
+def running_server(
+    repository: Path,
+    models: Sequence[str],
+    arguments: Sequence[str] = (),
+    log: Callable[[str], object] | None = None,
+) -> Iterator[TritonServer]:
     """A server whose models are ready.
 
     It is killed at the end: an orderly one takes three seconds, and has tests of its own.
     """
-    with TritonServer(repository, arguments=arguments) as server:
+    with TritonServer(repository, arguments=arguments, log=log) as server:
         server.wait_ready(READY_SECONDS, models)
         yield server
         server.kill()

@@ -59,11 +59,25 @@ def _parser() -> argparse.ArgumentParser:
         help="limit on requests at once; the gateway answers further ones with 429",
     )
     parser.add_argument(
+        "--max-concurrent-samples",
+        type=_number(int, 1, 2**20),
+        default=2048,
+        metavar="N",
+        help="limit on samples at once, prompts times n of each request; the gateway answers further ones with 429",
+    )
+    parser.add_argument(
         "--max-body-bytes",
         type=_number(int, 1, 2**30),
         default=4 * 2**20,
         metavar="N",
         help="limit on the size of a body; the gateway answers larger ones with 413",
+    )
+    parser.add_argument(
+        "--max-total-body-bytes",
+        type=_number(int, 1, 2**40),
+        default=64 * 2**20,
+        metavar="N",
+        help="limit on the size of the bodies of all requests; the gateway answers further requests with 429",
     )
     parser.add_argument(
         "--request-timeout",
@@ -93,13 +107,20 @@ def _settings(options: argparse.Namespace) -> Settings:
     parse_url(options.server, None)
     if options.api_keys is None and not _is_loopback(options.host):
         raise ValueError(f"--host is {options.host}; without --api-keys it must be a loopback address")
+    if options.max_total_body_bytes < options.max_body_bytes:
+        raise ValueError(
+            f"--max-total-body-bytes is {options.max_total_body_bytes}; "
+            f"it must be at least --max-body-bytes, {options.max_body_bytes}"
+        )
     return Settings(
         server=options.server,
         model=options.model,
         served_model_name=options.served_model_name or options.model,
         keys=None if options.api_keys is None else KeyRing.read(options.api_keys),
         max_concurrent_requests=options.max_concurrent_requests,
+        max_concurrent_samples=options.max_concurrent_samples,
         max_body_bytes=options.max_body_bytes,
+        max_total_body_bytes=options.max_total_body_bytes,
         request_timeout=options.request_timeout,
     )
 

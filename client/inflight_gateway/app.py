@@ -81,8 +81,15 @@ def create_app(settings: Settings) -> FastAPI:
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     """A request passes through the middleware in reverse order: the last one added comes first."""
     app.add_middleware(CancelOnDisconnect, request_timeout=settings.request_timeout)
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes, request_timeout=settings.request_timeout)
-    app.add_middleware(ConcurrencyLimit, limit=settings.max_concurrent_requests)
+    app.add_middleware(
+        BodyLimit,
+        limit=settings.max_body_bytes,
+        total_limit=settings.max_total_body_bytes,
+        request_timeout=settings.request_timeout,
+    )
+    app.add_middleware(
+        ConcurrencyLimit, limit=settings.max_concurrent_requests, max_samples=settings.max_concurrent_samples
+    )
     if settings.keys is not None:
         app.add_middleware(RequireKey, ring=settings.keys)
     app.add_middleware(Measure, metrics=metrics)

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Message, Sampling
 from inflight_gateway import sse
+from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
 from inflight_gateway.schemas import ALL_TOKENS, ChatMessage, ChatRequest
@@ -28,6 +29,7 @@ router = APIRouter()
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
     """Answer a chat."""
     service.describe(body.model)
+    take_samples(request.scope, body.n or 1)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:

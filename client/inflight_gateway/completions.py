@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
+from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
@@ -29,6 +30,7 @@ router = APIRouter()
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
     """Continue one or several prompts."""
     service.describe(body.model)
+    take_samples(request.scope, len(body.prompts) * (body.n or 1))
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
     if body.logprobs is not None:

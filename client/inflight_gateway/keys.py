@@ -22,7 +22,7 @@ class ApiKey(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Digest of the key, made with `printf %s KEY | sha256sum`. The file does not hold the key itself."""
     tenant: Annotated[str, Field(min_length=1, max_length=256)] | None = None

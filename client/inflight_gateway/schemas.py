@@ -18,6 +18,8 @@ from inflight_client import Prompt
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
+MAX_MESSAGES = 4096
+MAX_STOP_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default."""
 ALL_TOKENS = -1
@@ -52,6 +54,7 @@ def _refuse_true(value: bool) -> bool:
 # Not `Literal[False]`, which also accepts 0.
 _False = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
 _Text = Annotated[str, Field(min_length=1)]
+_StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 _Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
@@ -65,7 +68,7 @@ _Prompt = Annotated[
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[
-    Annotated[_Text, Tag("a text")] | Annotated[list[_Text], Field(max_length=4), Tag("a list")],
+    Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=4), Tag("a list")],
     Discriminator(_text_or_list),
 ]
 
@@ -200,7 +203,7 @@ class ResponseFormat(_Strict):
 class ChatRequest(Generation):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     max_tokens: _Count | None = Field(None, description="Default: as many as the context has room for.")
     max_completion_tokens: _Count | None = Field(None, description="Another name of max_tokens.")
     logprobs: bool | None = None

@@ -18,6 +18,10 @@ class Settings:
     keys: KeyRing | None
     """The accepted API keys. None: no key is needed."""
     max_concurrent_requests: int
+    max_concurrent_samples: int
+    """A request has as many samples as prompts times `n`."""
     max_body_bytes: int
+    max_total_body_bytes: int
+    """For the bodies of all requests that run."""
     request_timeout: float
     """Time limit for a whole answer, in seconds."""

@@ -1,7 +1,8 @@
 """`make serve`: download what is missing, start Triton with this model repository, and stay in the foreground.
 
 The settings come from environment variables, which make sets from its command line: HTTP_PORT, GRPC_PORT, METRICS_PORT,
-MODEL (a folder or a hub id; by default the default model) and ARGS (more tritonserver flags).
+MODEL (a folder or a hub id; by default the default model), ARGS (more tritonserver flags), and ALLOW_EXPOSED_TRITON
+(any value: ARGS may make other hosts reach Triton).
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
+from scripts.launch.exposure import check_loopback
 from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.launch.server_log import LogFilter
 from scripts.launch.server_process import ADDRESS
@@ -58,6 +60,8 @@ def read_settings(environment: Mapping[str, str]) -> ServeSettings:
         arguments = shlex.split(environment.get("ARGS", ""))
     except ValueError as error:
         raise LauncherError(f"ARGS={environment['ARGS']!r}: {error}") from error
+    if not environment.get("ALLOW_EXPOSED_TRITON"):
+        check_loopback(arguments)
     model = environment.get("MODEL")
     return ServeSettings(
         ports["HTTP_PORT"],

@@ -2,10 +2,12 @@
 stopped."""
 
 import os
+import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from scripts.launch.exposure import OPERATOR_HEADER, restrict
 from scripts.launch.server_process import ADDRESS, ServerProcess, fill_ports
 from scripts.launch.triton_runtime import TritonRuntime, triton_runtime
 
@@ -43,6 +45,7 @@ class TritonServer(ServerProcess):
         self._arguments = list(arguments)
         self._environment = dict(environment or {})
         self._runtime = runtime
+        self._operator_key = secrets.token_hex(16)
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 
@@ -55,6 +58,11 @@ class TritonServer(ServerProcess):
     def metrics_url(self) -> str:
         """The whole URL of the Prometheus metrics."""
         return f"http://{ADDRESS}:{self.metrics_port}/metrics"
+
+    @property
+    def operator_headers(self) -> dict[str, str]:
+        """Headers of HTTP requests to the interfaces that `restrict` closes to clients."""
+        return {OPERATOR_HEADER: self._operator_key}
 
     def wait_ready(self, timeout: float, models: Sequence[str] = ()) -> None:
         """Wait until the server and each of `models` are ready. Raises what `wait_for` raises."""
@@ -82,6 +90,7 @@ class TritonServer(ServerProcess):
             f"--exit-timeout-secs={self.drain_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
             f"--backend-config=python,thread-pool-size={_BACKEND_THREADS}",
+            *restrict(self._operator_key),
             *self._arguments,
         ]
         return command, {**runtime.environment(), **self._environment}

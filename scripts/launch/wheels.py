@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from scripts.launch.errors import LauncherError
 
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+HASHES = Path(__file__).with_name("hashes.txt")
 
 
 def pinned(group: str) -> str:
@@ -26,7 +28,8 @@ def pinned_all(group: str) -> list[str]:
 def fetch_wheel(requirement: str, folder: Path) -> Path:
     """Download a pinned wheel without its dependencies into an empty folder and return its path.
 
-    Raises LauncherError if pip cannot download it, with the last line of pip's error.
+    Raises LauncherError if pip cannot download it, or it is not what `hashes.txt` says, with the last line of pip's
+    error.
     """
     return _download(requirement, folder, ["--only-binary", ":all:"])
 
@@ -46,10 +49,23 @@ def fetch_source(requirement: str, folder: Path) -> Path:
 def _download(requirement: str, folder: Path, kind: Sequence[str]) -> Path:
     print(f"Downloading {requirement}", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", *kind, "--dest", str(folder), requirement]
-    pip = subprocess.run(command, capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as hashed:
+        hashed.write(_with_hashes(requirement))
+        hashed.flush()
+        command += ["--no-deps", *kind, "--dest", str(folder), "--require-hashes", "--requirement", hashed.name]
+        pip = subprocess.run(command, capture_output=True, text=True, check=False)
     files = [path for path in folder.glob("*") if path.is_file()]
     if pip.returncode != 0 or len(files) != 1:
         reason = (pip.stderr.strip() or "pip brought no file").splitlines()[-1]
         raise LauncherError(f"could not download {requirement}: {reason}")
     return files[0]
+
+
+def _with_hashes(requirement: str) -> str:
+    """Return the entry of a requirement in `hashes.txt`: it alone, for pip checks all entries of a file."""
+    _, found, rest = f"\n{HASHES.read_text()}".partition(f"\n{requirement} ")
+    if not found:
+        raise LauncherError(f"{HASHES} has no hash of {requirement}")
+    lines = rest.splitlines()
+    end = next(number for number, line in enumerate(lines, start=1) if not line.endswith("\\"))
+    return "\n".join([f"{requirement} {lines[0]}", *lines[1:end]])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from inflight import RequestOptions
 from tests.engine.models import Tiny, alone, drain, greedy, make_prompt, tokens
 
 PREFIX = make_prompt(40)
@@ -42,6 +43,22 @@ def test_a_shared_prefix_is_computed_once_if_prefix_caching_is_on(tiny: Tiny, ca
     assert (stats.prompt_tokens, stats.cached_tokens) == (3 * 45, sum(cached))
     assert stats.computed_tokens == 3 * 45 + 3 * 9 - sum(cached)
     assert (stats.blocks_cached > 0) == caching
+
+
+@pytest.mark.parametrize(
+    ("settings", "cached"),
+    [({}, [0, 0, 40, 0, 40]), ({"prefix_caching_per_tenant": False}, [0, 40, 40, 40, 40])],
+    ids=["by default", "if allowed"],
+)
+def test_tenants_share_no_prefixes_unless_the_operator_allows_it(
+    tiny: Tiny, settings: dict[str, bool], cached: list[int]
+) -> None:
+    engine = tiny.engine(**settings)
+    outputs = []
+    for tenant in ("a", "b", "a", "", ""):
+        name = engine.submit(PREFIX + make_prompt(5), greedy(3), RequestOptions(tenant=tenant))
+        outputs.append(drain(engine)[name])
+    assert [output.num_cached_tokens for output in outputs] == cached
 
 
 def test_a_running_request_shares_its_prefix_with_a_new_request(tiny: Tiny) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
-from inflight.model.cpu import kernel_attention
+from inflight.model.cpu import kernel_attention, kernels
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
@@ -350,5 +350,20 @@ def test_loading_returns_false_and_logs_why_if_the_kernels_cannot_be_built(
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setitem(sys.modules, "ninja", None)
     assert not load_kernels.__wrapped__()
-    assert "the C++ kernels cannot be built" in caplog.text
-    assert list(tmp_path.iterdir()) == []
+    assert "the C++ kernels cannot be used" in caplog.text
+    assert list((tmp_path / "kernels").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["kernels", "library"])
+def test_kernels_that_others_may_have_written_are_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernels, "_key", lambda flags: "test")
+    planted = folder / "kernels-test.so"
+    planted.touch()
+    (folder if path == "kernels" else planted).chmod(0o777)
+    assert not load_kernels.__wrapped__()
+    assert "can be written by other users" in caplog.text

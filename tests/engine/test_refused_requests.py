@@ -128,6 +128,22 @@ def test_a_full_queue_refuses_requests_until_there_is_room(tiny: Tiny) -> None:
     assert len(drain(engine)) == 3
 
 
+def test_the_queue_holds_as_many_tokens_as_16_caches_or_as_configured(tiny: Tiny) -> None:
+    engine = tiny.engine(kv_cache_tokens=64)
+    for _ in range(17):
+        engine.submit([5] * 60, greedy(3))
+    with pytest.raises(QueueFull, match="requests of 1020 tokens wait, and this one has 5; max_queue_tokens is 1024"):
+        engine.submit([5] * 5, greedy(1))
+    assert len(drain(engine)) == 17
+    engine = tiny.engine(max_queue_tokens=tiny.module.config.max_position_embeddings)
+    assert len(engine.generate([[5] * 100] * 16, greedy(3))) == 16
+
+
+def test_a_queue_that_is_too_small_for_a_prompt_is_refused(tiny: Tiny) -> None:
+    with pytest.raises(ValueError, match="max_queue_tokens is 63; it must be at least 64, so that any prompt fits"):
+        tiny.engine(kv_cache_tokens=64, max_queue_tokens=63)
+
+
 def test_a_refusal_does_not_affect_running_requests(engine: Engine) -> None:
     expected = alone(engine, PROMPT, greedy(10))
     engine.submit(PROMPT, greedy(10), request_id="runs")

@@ -35,6 +35,7 @@ def test_server_that_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:
         (["--port", "0"], "--port: it is 0; it must be at least 1 and at most 65535"),
         (["--port", "a"], "--port: invalid number value: 'a'"),
         (["--max-concurrent-requests", "0"], "--max-concurrent-requests: it is 0; it must be at least 1"),
+        (["--max-concurrent-samples", "0"], "--max-concurrent-samples: it is 0; it must be at least 1"),
         (["--max-body-bytes", "-1"], "--max-body-bytes: it is -1"),
         (["--request-timeout", "nan"], "--request-timeout: it is nan"),
     ],
@@ -44,6 +45,11 @@ def test_number_out_of_its_bounds(arguments: list[str], message: str, capsys: py
         main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_bodies_that_may_be_larger_than_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--max-body-bytes", "11", "--max-total-body-bytes", "10"]) == 1
+    assert "--max-total-body-bytes is 10; it must be at least --max-body-bytes, 11" in capsys.readouterr().err
 
 
 def test_port_that_is_taken(server: TritonServer, gateway: GatewayProcess) -> None:

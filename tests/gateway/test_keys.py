@@ -99,6 +99,7 @@ def test_health_and_metrics_need_no_key(guarded: GatewayProcess) -> None:
         ("[[keys]", "line 1"),
         ('[[keys]]\nname = "a"\nsha256 = "secret"', "keys.0.sha256: .*pattern"),
         (f'[[keys]]\nname = ""\nsha256 = "{digest("a")}"', "keys.0.name"),
+        (f'[[keys]]\nname = "{"a" * 257}"\nsha256 = "{digest("a")}"', "keys.0.name: .*at most 256"),
         (f'[[keys]]\nname = "a"\nsha256 = "{digest("a")}"\npriority = 0', "keys.0.priority.*1"),
         (f'[[keys]]\nname = "a"\nsha256 = "{digest("a")}"\nkey = "a"', "keys.0.key: Extra inputs"),
         (FILE.replace("team-b", "team-a"), "share the name team-a"),

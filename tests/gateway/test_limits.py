@@ -45,6 +45,54 @@ def test_more_requests_than_may_run_at_once(narrow: GatewayProcess, client: Open
     assert client.with_options(max_retries=5).completions.create(model="llm", prompt="one").choices[0].text == "one "
 
 
+@pytest.fixture(scope="module")
+def crowded(server: TritonServer) -> Iterator[GatewayProcess]:
+    limits = ["--max-concurrent-samples=20", "--max-body-bytes=1000", "--max-total-body-bytes=1500"]
+    with GatewayProcess(server.grpc_url, *limits) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway
+
+
+def test_samples_count_as_requests_do(crowded: GatewayProcess) -> None:
+    forever: dict[str, Any] = {"model": "llm", "max_tokens": 10_000, "stream": True}
+    prompts = ["!gap 10 !forever"] * 9
+    with crowded.openai() as client:
+        with client.completions.create(prompt=prompts, **forever) as one:
+            next(one)
+            with client.completions.create(prompt=prompts, **forever) as other:
+                next(other)
+                says = "18 samples are being generated and 3 are asked for; at most 20 may be"
+                with pytest.raises(openai.RateLimitError, match=says) as caught:
+                    client.completions.create(model="llm", prompt=["one"] * 3)
+                assert caught.value.response.headers["retry-after"] == "1"
+                with pytest.raises(openai.RateLimitError, match="18 samples are being generated"):
+                    client.chat.completions.create(model="llm", messages=[{"role": "user", "content": "a"}], n=3)
+                assert len(client.completions.create(model="llm", prompt=["one"] * 2).choices) == 2
+        patient = client.with_options(max_retries=5)
+        assert len(patient.completions.create(model="llm", prompt=["one"] * 20).choices) == 20
+
+
+def test_samples_that_never_fit(crowded: GatewayProcess) -> None:
+    with crowded.openai() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="llm", prompt=["one"] * 7, n=3)
+    assert "the prompts times n are 21 samples; they must be at most 20" in str(caught.value)
+    assert caught.value.param == "n"
+
+
+def test_bodies_of_all_requests_together(crowded: GatewayProcess) -> None:
+    """A body is kept until its answer ends, and so counts until then."""
+    with crowded.openai() as client:
+        long = "!gap 10 !forever " + "a" * 850
+        with client.completions.create(model="llm", prompt=long, max_tokens=10_000, stream=True) as stream:
+            next(stream)
+            says = "the bodies of all requests have over 1500 bytes; no more are kept"
+            with pytest.raises(openai.RateLimitError, match=says) as caught:
+                client.completions.create(model="llm", prompt="a" * 700)
+            assert caught.value.response.headers["retry-after"] == "1"
+            assert client.completions.create(model="llm", prompt="one").choices[0].text == "one "
+        assert client.with_options(max_retries=5).completions.create(model="llm", prompt="a" * 700).choices
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_body_that_is_too_large(narrow: GatewayProcess, chunked: bool) -> None:
     body = b'{"model": "llm", "prompt": "%b"}' % (b"a" * 1000)

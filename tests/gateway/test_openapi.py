@@ -17,7 +17,9 @@ APP = create_app(
         served_model_name="llm",
         keys=None,
         max_concurrent_requests=512,
+        max_concurrent_samples=2048,
         max_body_bytes=2**22,
+        max_total_body_bytes=2**26,
         request_timeout=60,
     )
 )

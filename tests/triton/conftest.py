@@ -18,13 +18,19 @@ from tests.running_server import running_server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def server_log() -> list[str]:
+    """The lines that `server` has written so far."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, server_log: list[str]) -> Iterator[TritonServer]:
     """A server with the unchanged repository, but in float32, and with a KV cache too small for a burst of requests."""
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
         parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
     )
-    with running_server(repository, ["llm"]) as running:
+    with running_server(repository, ["llm"], log=server_log.append) as running:
         yield running
 
 

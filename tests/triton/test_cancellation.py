@@ -2,9 +2,12 @@
 
 import asyncio
 import queue
+import uuid
 from typing import Any
 
+import pytest
 import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as aio
 
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
@@ -85,10 +88,30 @@ def test_a_client_that_leaves_completion_frees_the_engine(server: TritonServer) 
 def test_a_key_that_nobody_has_cancels_nothing(server: TritonServer) -> None:
     def make(client):  # type: ignore[no-untyped-def]
         fields = {"text_input": "Blue is", "stream": True, "max_tokens": 30}
-        strangers = [ask(client, {}, parameters={"cancel": key}) for key in ("", "0" * 32)]
-        return [ask(client, fields, parameters={"cancel_key": "mine"}), *strangers]
+        strangers = [ask(client, {}, parameters={"cancel": key}) for key in ("", "0" * 32, 1, True)]
+        return [ask(client, fields, parameters={"cancel_key": uuid.uuid4().hex}), *strangers]
 
     alone = one(server.grpc_url, text_input="Blue is", stream=True, max_tokens=30)
     survivor, *strangers = together(server.grpc_url, make)
     assert survivor.text == alone.text
-    assert [(stranger.pieces, stranger.error) for stranger in strangers] == [([], None)] * 2
+    assert [(stranger.pieces, stranger.error) for stranger in strangers] == [([], None)] * 4
+
+
+@pytest.mark.parametrize("key", ["mine", "0" * 31, "A" * 32, 1, True])
+def test_a_key_that_others_may_guess_is_refused(server: TritonServer, key: object) -> None:
+    async def send(client: aio.InferenceServerClient) -> Answer:
+        return await ask(client, {"text_input": "Blue is"}, parameters={"cancel_key": key})
+
+    (answer,) = together(server.grpc_url, lambda client: [send(client)])
+    assert answer.error == (
+        f"cancel_key is {key!r}; it must be 32 random digits from 0-9 and a-f, such as those of a UUID"
+    )
+
+
+@pytest.mark.parametrize("name", ["cancel", "cancel_key", "list_requests"])
+def test_clients_of_completion_cannot_set_what_it_sets_itself(server: TritonServer, name: str) -> None:
+    inputs = tensors({"text_input": "Blue is", "max_tokens": 2, "exclude_input_in_output": True})
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        plain = client.infer("completion", inputs)
+        other = client.infer("completion", inputs, parameters={name: "0" * 32})
+    assert other.as_numpy("text_output").item() == plain.as_numpy("text_output").item()

@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, trace_file: Path) -> Iterat
 
 
 def post(server: TritonServer, path: str, body: object = None) -> httpx.Response:
-    reply = httpx.post(f"http://{server.http_url}{path}", json=body or {}, timeout=60)
+    reply = httpx.post(f"http://{server.http_url}{path}", json=body or {}, headers=server.operator_headers, timeout=60)
     assert reply.status_code == 200, reply.text
     return reply
 

@@ -15,6 +15,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from scripts.launch.triton_server import TritonServer
+from tests.eventually import eventually
 from tests.triton.wire import INPUTS, Answer, Fields, ask, dtype, one, tensors, together
 
 PROMPT = {"text_input": "Hello"}
@@ -40,6 +41,14 @@ BAD: list[tuple[Fields, str]] = [
     ),
     ({"text_input": "word " * 9000}, "has 9001 tokens; it must have at most 8191"),
     ({"text_input": b"caf\xe9 latte"}, "text_input is not valid UTF-8: byte 3 is 0xe9"),
+    (
+        {"messages": json.dumps([{"role": "user", "content": "a"}] * 4097)},
+        "messages has 4097 messages; it must have at",
+    ),
+    (
+        {"messages": '[{"role": "user|>", "content": "a"}]'},
+        "messages[0].role is 'user|>'; it must be 1 to 64 letters, digits, '_' and '-'",
+    ),
     ({"messages": ""}, "messages is empty; it must have at least 1 element"),
     ({"messages": "not json"}, "messages is 'not json'; it must be valid JSON"),
     ({"messages": "[" * 5000}, "messages is '[[["),
@@ -55,6 +64,7 @@ BAD: list[tuple[Fields, str]] = [
     ({"input_ids": []}, "input_ids is empty; it must have at least 1 element"),
     ({"input_ids": [5, -1]}, "holds token -1; it must be at least 0 and below 49152"),
     ({"input_ids": [49152]}, "holds token 49152; it must be at least 0 and below 49152"),
+    ({"input_ids": [1] * 8193}, "input_ids has 8193 elements; it must have at most 8192"),
     ({"input_ids": [1] * 8192}, "has 8192 tokens; it must have at most 8191"),
     (sampling(text_input=5), "text_input is 5; it must be a text"),
     # Lengths.
@@ -98,12 +108,15 @@ BAD: list[tuple[Fields, str]] = [
     (sampling(logit_bias={"49152": 1}), "logit_bias holds token 49152; it must be at least 0 and below 49152"),
     (sampling(logit_bias={str(i): 1 for i in range(1025)}), "logit_bias has 1025 tokens; it must have at most 1024"),
     ({**PROMPT, "bad_words": [""]}, "bad_words holds an empty text; each must have at least 1 character"),
+    ({**PROMPT, "bad_words": ["x" * 1025]}, "bad_words holds a text of 1025 characters; each must have at most 1024"),
+    ({**PROMPT, "bad_words": ["x"] * 8193}, "bad_words has 8193 elements; it must have at most 8192"),
     ({**PROMPT, "bad_words": ["x"] * 129}, "bad_words has 129 texts; it must have at most 128"),
     ({**PROMPT, "bad_words": [b"\xfe"]}, "bad_words is not valid UTF-8: byte 0 is 0xfe"),
     (sampling(bad_words=[None]), "bad_words is None; it must be a text"),
     # Ends of the output.
     ({**PROMPT, "stop": ["a"], "stop_words": ["a"]}, "stop_words and stop are two names of one field"),
     ({**PROMPT, "stop_words": [""]}, "stop holds an empty text; each must have at least 1 character"),
+    ({**PROMPT, "stop": ["a" * 1025]}, "stop holds a text of 1025 characters; each must have at most 1024"),
     ({**PROMPT, "stop": ["a"] * 17}, "stop has 17 texts; it must have at most 16"),
     ({**PROMPT, "stop": ["fine", b"\xff"]}, "stop is not valid UTF-8: byte 0 is 0xff"),
     (sampling(stop=3), "stop is 3; it must be a text"),
@@ -139,6 +152,8 @@ BAD: list[tuple[Fields, str]] = [
     ({**PROMPT, "deadline_ms": 0}, f"deadline_ms is 0; it must be at least 1 and {INT64}"),
     (sampling(deadline_ms=2**63), f"deadline_ms is 9223372036854775808; it must be at least 1 and {INT64}"),
     # The JSON itself.
+    (sampling(**{f"key {i}": 0 for i in range(129)}), "sampling_parameters have 129 keys; there must be at most 128"),
+    (sampling(**{"k" * 129: 0}), "sampling_parameters have a key of 129 characters; each must have at most 128"),
     ({**PROMPT, "sampling_parameters": ""}, "sampling_parameters is ''; it must be valid JSON"),
     ({**PROMPT, "sampling_parameters": "{"}, "sampling_parameters is '{'; it must be valid JSON"),
     ({**PROMPT, "sampling_parameters": '{"a":' * 5000}, 'sampling_parameters is \'{"a":{"a":'),
@@ -288,6 +303,47 @@ def test_parameters_that_cannot_be_read_end_their_request_alone(server: TritonSe
     reply = httpx.post(url, content=body, timeout=20)
     assert reply.status_code == 400
     assert "UnicodeDecodeError" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"messages": "[" + " " * 2**24 + "]"}, "messages has 16777218 characters; it must have at most 16777216"),
+        (sampling(stop="a" * 2**20), "sampling_parameters has 1048588 characters; it must have at most 1048576"),
+    ],
+    ids=["messages", "sampling_parameters"],
+)
+def test_json_is_bounded(server: TritonServer, fields: Fields, says: str) -> None:
+    assert one(server.grpc_url, **fields).error == says
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({f"key {i}": 0 for i in range(129)}, "request parameters have 129 keys; there must be at most 128"),
+        ({"k" * 129: 0}, "request parameters have a key of 129 characters; each must have at most 128"),
+        ({"stop": "a" * 2**20}, "the JSON of all request parameters has 10485"),
+    ],
+    ids=["keys", "key", "all"],
+)
+def test_request_parameters_are_bounded(server: TritonServer, parameters: dict[str, object], says: str) -> None:
+    async def send(client: aio.InferenceServerClient) -> Answer:
+        return await ask(client, PROMPT, parameters=parameters)
+
+    (answer,) = together(server.grpc_url, lambda client: [send(client)])
+    assert says in answer.error
+
+
+def test_unknown_keys_are_logged_so_many_times_and_no_more(server: TritonServer, server_log: list[str]) -> None:
+    """Whatever a client calls its keys, it cannot fill the log, nor write lines of its own into it."""
+    for batch in range(2):
+        keys = {f"{batch} {i}\nE forged": 0 for i in range(100)}
+        assert one(server.grpc_url, **sampling(max_tokens=1, **keys)).error is None
+    assert eventually(lambda: any(line.endswith("; no other unknown keys will be logged\n") for line in server_log))
+    lines = [line for line in server_log if "has the unknown key" in line]
+    assert len(lines) == 100
+    assert "'0 0\\nE forged'" in "".join(lines)
+    assert not any(line.startswith("E forged") for line in server_log)
 
 
 def test_server_is_well_after_all_this(server: TritonServer) -> None:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from inflight_client.metrics import parse_metrics
+from inflight_client.transport import http_wire
 from inflight_client.watchdog import Watchdog
 
 TEXT = r"""
@@ -19,6 +20,10 @@ total 7e3 1700000000
 seconds_bucket{le="+Inf"} 9
 nothing NaN
 """
+
+
+def test_the_name_of_a_model_stays_one_part_of_the_path() -> None:
+    assert http_wire.model_path("../llm?a=1#b") == "/v2/models/..%2Fllm%3Fa%3D1%23b"
 
 
 def test_metrics_are_read() -> None:

@@ -16,6 +16,7 @@ COUNTS = [
     "max_num_batched_tokens",
     "block_size",
     "max_queue_size",
+    "max_queue_tokens",
     "max_model_len",
     "num_threads",
     "kv_cache_tokens",

@@ -26,9 +26,14 @@ class Model(FakeModel):
         return super().run(plan)
 
 
-def make_core(scheduler: Scheduler | None = None, *, max_queue_size: int = 100) -> tuple[EngineCore, Model]:
+def make_core(
+    scheduler: Scheduler | None = None, *, max_queue_size: int = 100, max_queue_tokens: int = 1000
+) -> tuple[EngineCore, Model]:
     model = Model()
-    return EngineCore(scheduler or make_scheduler(), model, max_queue_size=max_queue_size), model
+    core = EngineCore(
+        scheduler or make_scheduler(), model, max_queue_size=max_queue_size, max_queue_tokens=max_queue_tokens
+    )
+    return core, model
 
 
 def drain(core: EngineCore) -> list[TokenEvent]:
@@ -126,6 +131,27 @@ def test_requests_that_run_take_no_place_in_the_queue() -> None:
     core.step()
     with pytest.raises(QueueFull):
         core.submit(make_request("c"))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_the_queue_is_bounded_in_tokens_too(steps: int) -> None:
+    """Requests count from their arrival, whether or not a step has taken them in yet."""
+    core, _ = make_core(make_scheduler(max_num_seqs=1), max_queue_tokens=20)
+    core.submit(make_request("runs", 12, max_tokens=9))
+    core.step()
+    core.submit(make_request("a", 12))
+    for _ in range(steps):
+        core.step()
+    assert core.stats().waiting_tokens == 12
+    with pytest.raises(QueueFull, match="requests of 12 tokens wait, and this one has 9; max_queue_tokens is 20"):
+        core.submit(make_request("b", 9))
+    core.submit(make_request("c", 8))
+    assert core.stats().waiting_tokens == 20
+    core.cancel("a")
+    core.step()
+    core.submit(make_request("b", 9))
+    assert set(ends(drain(core))) == {"runs", "b", "c"}
+    assert core.stats().waiting_tokens == 0
 
 
 @pytest.mark.parametrize("steps", [0, 1])

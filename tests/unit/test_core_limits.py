@@ -174,10 +174,10 @@ def test_a_level_that_is_full_refuses_and_says_which() -> None:
     timed.submit("runs", priority=2, max_tokens=9)
     timed.step()
     timed.submit("a", priority=1)
-    assert timed.core.has_room(1)
+    assert timed.core.has_room(make_request("next", priority=1))
     timed.submit("b", priority=1)
     says = "Exceeds maximum queue size: 2 requests of priority 1 wait; max_queue_size of that level is 2"
-    assert not timed.core.has_room(1)
+    assert not timed.core.has_room(make_request("next", priority=1))
     with pytest.raises(QueueFull, match=says):
         timed.submit("c", priority=1)
     timed.step()  # They are in the scheduler's queue now, and count as before.
@@ -194,6 +194,6 @@ def test_the_engines_bound_counts_all_levels_together() -> None:
     timed = Timed(level_1=QueuePolicy(), level_2=QueuePolicy())
     for number in range(5):
         timed.submit(f"{number}", priority=1 + number % 2)
-    assert not timed.core.has_room(1)
+    assert not timed.core.has_room(make_request("next", priority=1))
     with pytest.raises(QueueFull, match="5 requests wait; max_queue_size is 5"):
         timed.submit("more", priority=1)

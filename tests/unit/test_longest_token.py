@@ -162,6 +162,12 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch: p
         encoder.encode_chat([{"role": "user", "content": "a" * 20}])
 
 
-def test_a_prompt_without_a_bound_is_tokenized_whatever_its_length() -> None:
+def test_a_prompt_whose_tokens_have_no_bound_is_tokenized_up_to_a_megabyte(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = PromptEncoder(wrapped(UNBOUNDED["unigram"]), max_model_len=3)
-    assert len(encoder.encode("b" * 1000)) == 1
+    assert len(encoder.encode("b" * 2**20)) == 1
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", never)
+    with pytest.raises(InvalidRequest) as refusal:
+        encoder.encode("b" * (2**20 + 1))
+    assert str(refusal.value) == (
+        "prompt is 1048577 characters long; it must be at most 1048576, as the context is 3 tokens"
+    )

@@ -56,9 +56,10 @@ class AsyncHttpConnection:
         """See `AsyncConnection`."""
         self._check_open()
         try:
-            return (await self.client.get(f"/v2/models/{model}/ready", timeout=timeout)).status_code == httpx.codes.OK
+            response = await self.client.get(f"{http_wire.model_path(model)}/ready", timeout=timeout)
         except httpx.HTTPError as error:
             raise http_wire.error_of_httpx(error) from error
+        return response.status_code == httpx.codes.OK
 
     async def server_info(self, timeout: float) -> ServerInfo:
         """See `AsyncConnection`."""
@@ -66,8 +67,8 @@ class AsyncHttpConnection:
 
     async def model_info(self, model: str, timeout: float) -> ModelInfo:
         """See `AsyncConnection`."""
-        metadata = await self._get(f"/v2/models/{model}", timeout)
-        return http_wire.model_info(metadata, await self._get(f"/v2/models/{model}/config", timeout))
+        metadata = await self._get(http_wire.model_path(model), timeout)
+        return http_wire.model_info(metadata, await self._get(f"{http_wire.model_path(model)}/config", timeout))
 
     async def _get(self, path: str, timeout: float) -> dict[str, Any]:
         self._check_open()

@@ -4,6 +4,7 @@ import json
 import ssl
 from collections.abc import Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 from httpx_sse import ServerSentEvent, SSEError
@@ -44,9 +45,14 @@ def ssl_context(options: Options) -> ssl.SSLContext | bool:
     return context
 
 
+def model_path(model: str) -> str:
+    """Return the path of a model's URL."""
+    return f"/v2/models/{quote(model, safe='')}"
+
+
 def path(request: Request) -> str:
     """Return the path of a request's URL."""
-    return f"/v2/models/{request.model}/generate_stream"
+    return f"{model_path(request.model)}/generate_stream"
 
 
 def timeouts(options: Options) -> httpx.Timeout:

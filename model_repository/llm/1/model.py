@@ -19,6 +19,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from serving.fields import add_tensors  # noqa: E402
+from serving.log_format import LogFormat  # noqa: E402
 
 
 class TritonPythonModel:
@@ -32,9 +33,9 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and start the engine. An exception here makes the load fail with the exception's message."""
-        logging.basicConfig(
-            level=logging.INFO, format="%(levelname).1s %(asctime)s %(name)s] %(message)s", stream=sys.stderr
-        )
+        handler = logging.StreamHandler()
+        handler.setFormatter(LogFormat())
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
         # Not at the top of the file: importing torch takes seconds, and Triton also starts a process that only calls
         # auto_complete_config.
         from serving.engine_thread import EngineThread

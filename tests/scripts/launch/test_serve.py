@@ -67,6 +67,31 @@ def test_unbalanced_quotes_are_refused(ports: dict[str, str]) -> None:
         read_settings({**ports, "ARGS": "--name 'half"})
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--http-address=0.0.0.0",
+        "--http-address 0.0.0.0",
+        "--grpc-address=::",
+        "--metrics-address=example.org",
+        "--log-verbose=1 --grpc-addr=10.0.0.1",
+        "--http-address",
+        "--http-address=127.0.0.1 --http-address=0.0.0.0",
+        "--allow-sagemaker=true",
+        "--allow-vertex-ai=true",
+    ],
+)
+def test_other_hosts_do_not_reach_a_triton_with_known_holes(ports: dict[str, str], arguments: str) -> None:
+    with pytest.raises(LauncherError, match=r"ARGS has --.*24\.10, has known holes.*ALLOW_EXPOSED_TRITON=1"):
+        read_settings({**ports, "ARGS": arguments})
+    assert read_settings({**ports, "ARGS": arguments, "ALLOW_EXPOSED_TRITON": "1"}).arguments == arguments.split()
+
+
+@pytest.mark.parametrize("arguments", ["--http-address=127.0.0.2", "--grpc-address ::1", "--http-port=1", "-- a"])
+def test_loopback_addresses_are_accepted(ports: dict[str, str], arguments: str) -> None:
+    assert read_settings({**ports, "ARGS": arguments}).arguments == arguments.split()
+
+
 def test_a_missing_folder_is_refused_and_a_hub_id_is_not(tmp_path: Path) -> None:
     for path in (str(tmp_path / "absent"), "./absent", "~/absent", "a/b/absent"):
         with pytest.raises(LauncherError, match="no such folder"):

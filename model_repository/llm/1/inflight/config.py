@@ -22,6 +22,10 @@ class EngineConfig(SchedulerConfig):
     model: str
     """Local Hugging Face folder or hub id of a causal language model with safetensors weights."""
 
+    revision: str = "main"
+    """Branch, tag or commit of a model on the hub. A commit never changes: name one where `trust_remote_code` is
+    set. The log names the commit that is served."""
+
     dtype: str = "auto"
     """Type of weights and KV cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
 
@@ -64,8 +68,9 @@ class EngineConfig(SchedulerConfig):
     enable_prefix_caching: bool = True
     """Reuse KV-cache blocks of prompts that begin with the same tokens."""
 
-    prefix_caching_per_tenant: bool = False
-    """Reuse blocks only within a tenant, so that no tenant can learn from response times what another one asked."""
+    prefix_caching_per_tenant: bool = True
+    """Reuse blocks only within a tenant, so that no tenant can learn from response times what another one asked.
+    Requests without a tenant share theirs."""
 
     prefix_caching_key: str | None = None
     """Secret key of the hash that names cached blocks. Engines with the same key give equal blocks equal names.
@@ -73,6 +78,10 @@ class EngineConfig(SchedulerConfig):
 
     max_queue_size: int = 2048
     """Maximum number of waiting requests, all priority levels together. One more is refused."""
+
+    max_queue_tokens: int | None = None
+    """Maximum number of tokens in all waiting requests together. A request that would exceed it is refused. Default:
+    16 times the size of the KV cache."""
 
     priority_levels: int = 0
     """Number of priority levels; 1 is the highest. 0: no priorities. This and the following parameters have the
@@ -108,7 +117,7 @@ class EngineConfig(SchedulerConfig):
             )
         for name in ("block_size", "max_queue_size"):
             require_count(name, getattr(self, name), 1)
-        for name in ("num_threads", "max_model_len", "kv_cache_tokens"):
+        for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections import Counter
@@ -44,6 +45,7 @@ class EngineCore:
         runner: Runner,
         *,
         max_queue_size: int,
+        max_queue_tokens: int = sys.maxsize,
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
     ) -> None:
@@ -51,14 +53,16 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._max_queue_size = max_queue_size
+        self._max_queue_tokens = max_queue_tokens
         self._clock = clock
         self._trace = trace
         self.metrics = EngineMetrics(clock)
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
-        """Submitted requests without a last event. The lock of `_wake` guards this and the next three attributes."""
+        """Submitted requests without a last event. The lock of `_wake` guards this and the next four attributes."""
         self._arrived: list[Request] = []
         self._arrived_at_level: Counter[int] = Counter()
+        self._arrived_tokens = 0
         self._cancelled: list[tuple[Request, str]] = []
         """Each cancelled request with its finish reason."""
         self._closed = False
@@ -72,7 +76,8 @@ class EngineCore:
 
         Raises:
             InvalidRequest: an unfinished request has the same id, or the queue could never hold all of them.
-            QueueFull: the queue of the engine or of the requests' level has no room for all of them.
+            QueueFull: the queue of the engine or of the requests' level has no room for all of them, or their tokens
+                would take it over `max_queue_tokens`.
             EngineDead: the engine was closed, or its stepping thread has failed.
         """
         level = requests[0].priority
@@ -82,26 +87,28 @@ class EngineCore:
             for request in requests:
                 if request.request_id in self._unfinished:
                     raise InvalidRequest(f"request_id {request.request_id!r} belongs to an unfinished request")
-            if (refusal := self._full(level, len(requests))) is not None:
+            if (refusal := self._full(requests)) is not None:
                 raise QueueFull(refusal)
             self._unfinished.update((request.request_id, request) for request in requests)
             self._arrived += requests
             self._arrived_at_level[level] += len(requests)
+            self._arrived_tokens += sum(len(request.token_ids) for request in requests)
             self._wake.notify()
 
-    def has_room(self, level: int) -> bool:
-        """Return whether the queue would accept a request of a priority level now. Any thread may call this."""
+    def has_room(self, request: Request) -> bool:
+        """Return whether the queue would accept a request now. Any thread may call this."""
         with self._wake:
-            return self._full(level, 1) is None
+            return self._full([request]) is None
 
-    def _full(self, level: int, samples: int) -> str | None:
-        """Return why the queue cannot accept a request of some samples now, or None if it can.
+    def _full(self, requests: Sequence[Request]) -> str | None:
+        """Return why the queue cannot accept the samples of a request now, or None if it can.
 
         The message begins like Triton's own, which clients may look for.
 
         Raises:
             InvalidRequest: the queue could not accept it even if it were empty.
         """
+        level, samples = requests[0].priority, len(requests)
         bounds = [("requests wait; max_queue_size", self._max_queue_size, self.num_waiting)]
         if of_level := self._scheduler.policies.of(level).max_queue_size:
             waiting = self._scheduler.waiting.count(level) + self._arrived_at_level[level]
@@ -112,6 +119,17 @@ class EngineCore:
             if waiting + samples > bound:
                 more = f"{samples} samples more do not fit: " if samples > 1 else ""
                 return f"Exceeds maximum queue size: {more}{waiting} {name} is {bound}"
+        waiting, tokens = self.num_waiting_tokens, sum(len(request.token_ids) for request in requests)
+        if tokens > self._max_queue_tokens:
+            raise InvalidRequest(
+                f"n is {samples}, which makes {tokens} prompt tokens; they must be at most max_queue_tokens, "
+                f"{self._max_queue_tokens}"
+            )
+        if waiting + tokens > self._max_queue_tokens:
+            return (
+                f"Exceeds maximum queue size: requests of {waiting} tokens wait, and this one has {tokens}; "
+                f"max_queue_tokens is {self._max_queue_tokens}"
+            )
         return None
 
     def cancel(self, request_id: str, reason: str = CANCELLED) -> None:
@@ -125,6 +143,11 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._arrived)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Known tokens of the waiting requests."""
+        return self._scheduler.waiting.num_tokens + self._arrived_tokens
 
     @property
     def has_work(self) -> bool:
@@ -178,6 +201,7 @@ class EngineCore:
             self._unfinished.clear()
             self._arrived.clear()
             self._arrived_at_level.clear()
+            self._arrived_tokens = 0
             self._cancelled.clear()
         with contextlib.suppress(Exception):  # The same fault may occur again; the events must still be returned.
             for request in requests:
@@ -229,6 +253,7 @@ class EngineCore:
                 self._scheduler.add(request)
             self._arrived.clear()
             self._arrived_at_level.clear()
+            self._arrived_tokens = 0
             # A request may have ended in the meantime, and a new request may have its id.
             cancelled = {r: reason for r, reason in self._cancelled if self._unfinished.get(r.request_id) is r}
             self._cancelled.clear()
@@ -307,6 +332,7 @@ class EngineCore:
             swaps=self._scheduler.num_swaps,
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
+            waiting_tokens=self.num_waiting_tokens,
             block_size=tables.block_size,
             blocks_total=pool.num_blocks,
             blocks_used=used,

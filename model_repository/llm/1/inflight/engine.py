@@ -31,6 +31,8 @@ from inflight.trace import Trace
 
 # Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
+# By default, the waiting requests together may fill the KV cache so many times.
+_QUEUED_CACHES = 16
 
 
 class Engine:
@@ -67,13 +69,30 @@ class Engine:
             config.queue_policies,
             swap_seconds_per_block=self._runner.swap_seconds_per_block,
         )
-        self.core = EngineCore(self._scheduler, self._runner, max_queue_size=config.max_queue_size, trace=self.trace)
+        self.core = EngineCore(
+            self._scheduler,
+            self._runner,
+            max_queue_size=config.max_queue_size,
+            max_queue_tokens=self._max_queue_tokens(),
+            trace=self.trace,
+        )
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
         self._outputs: dict[Request, RequestOutput] = {}
         """Outputs of the unfinished requests that have had at least one delta in `step` or `generate`."""
         self._kept: dict[RequestOutput, None] = {}
         """Outputs of other requests that changed while `generate` stepped, in order. The next `step` returns them."""
+
+    def _max_queue_tokens(self) -> int:
+        """Raises ValueError if a prompt that fits the cache and the context would not fit the empty queue."""
+        capacity = self._runner.num_blocks * self.config.block_size
+        bound = self.config.max_queue_tokens
+        if bound is None:
+            return _QUEUED_CACHES * capacity
+        longest = min(capacity, self.max_model_len)
+        if bound < longest:
+            raise ValueError(f"max_queue_tokens is {bound}; it must be at least {longest}, so that any prompt fits")
+        return bound
 
     # -- requests in -------------------------------------------------------------------------------------------------
 
@@ -95,7 +114,7 @@ class Engine:
 
         Raises:
             InvalidRequest: the prompt or a parameter cannot be served; the message names it and the bound.
-            QueueFull: too many requests wait.
+            QueueFull: too many requests or tokens wait.
             EngineDead: the engine has stopped.
         """
         request_id = request_id or f"request-{next(self._ids)}"
@@ -231,7 +250,7 @@ class Engine:
         unsent = deque(requests)
         ours = {request.request_id for request in requests}
         while len(outputs) < len(requests):
-            while unsent and self.core.has_room(unsent[0].priority):
+            while unsent and self.core.has_room(unsent[0]):
                 self.core.submit(unsent.popleft())
             self.core.wait_for_batch()
             for output in self._step():

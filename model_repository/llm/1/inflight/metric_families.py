@@ -62,6 +62,12 @@ FAMILIES = (
     _value("inflight:num_requests_running", GAUGE, "Requests in the running set.", lambda s: s.running),
     _value("inflight:num_requests_waiting", GAUGE, "Requests that wait to be admitted.", lambda s: s.waiting),
     _value(
+        "inflight:num_tokens_waiting",
+        GAUGE,
+        "Tokens of the requests that wait to be admitted; `max_queue_tokens` bounds them.",
+        lambda s: s.waiting_tokens,
+    ),
+    _value(
         "inflight:kv_cache_usage_perc",
         GAUGE,
         "Share of the KV cache's blocks that running requests hold, from 0 to 1, in steps of 1/1024.",

@@ -11,6 +11,8 @@ from inflight.errors import InvalidRequest
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_BAD_WORDS = 128
+MAX_TEXT_CHARACTERS = 1024
+"""Maximum length of a stop string and of a bad word."""
 MAX_BIASES = 1024
 MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
@@ -154,6 +156,10 @@ def _texts(name: str, value: Any, max_count: int) -> tuple[str, ...]:
             raise InvalidRequest(f"{name} holds {text!r}; it must hold texts")
         if not text:
             raise InvalidRequest(f"{name} holds an empty text; each must have at least 1 character")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise InvalidRequest(
+                f"{name} holds a text of {len(text)} characters; each must have at most {MAX_TEXT_CHARACTERS}"
+            )
     return texts
 
 

@@ -38,6 +38,8 @@ class EngineStats:
     """Preemptions that kept the keys and values in host memory."""
     running: int
     waiting: int
+    waiting_tokens: int
+    """Known tokens of the waiting requests."""
     block_size: int
     """Tokens per block."""
     blocks_total: int

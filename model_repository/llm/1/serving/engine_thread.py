@@ -7,6 +7,10 @@ from concurrent.futures import Future
 from inflight import Engine, EngineConfig
 from inflight.outputs import TokenEvent
 
+# Seconds of work. The responder takes all steps in the queue at once, and no client can hold it up: Triton buffers what
+# clients do not read. So the queue fills only if the host is too slow for all streams together.
+_MAX_STEPS_BEHIND = 1024
+
 
 class EngineThread(threading.Thread):
     """Creates an engine and runs its steps until it is closed.
@@ -20,11 +24,8 @@ class EngineThread(threading.Thread):
         super().__init__(name="engine", daemon=True)
         self._config = config
         self._loaded: Future[Engine] = Future()
-        # There is no backpressure: a responder that falls behind does not slow the engine down. The queue is bounded
-        # only by the tokens that the requests in the engine may still get, as each event holds at least one or is the
-        # last of its request.
-        self.events: queue.SimpleQueue[list[TokenEvent] | None] = queue.SimpleQueue()
-        """One list of events per step; None at the end."""
+        self.events: queue.Queue[list[TokenEvent] | None] = queue.Queue(_MAX_STEPS_BEHIND)
+        """One list of events per step; None at the end. While it is full, the engine does not step."""
 
     def load(self) -> Engine:
         """Start the thread, and return the engine when it can take requests. Raises what `Engine` raises."""

@@ -1,15 +1,15 @@
 """Converts a Triton request into the engine's arguments. An invalid request does not affect any other."""
 
 import dataclasses
-import functools
-import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from inflight import InvalidRequest, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
+from inflight.sampling_params import MAX_STOP_TOKENS
 from serving import values
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
@@ -17,6 +17,12 @@ from serving.read_fields import KNOWN, read_fields
 logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 16
+MAX_KEYS = 128
+MAX_KEY_CHARACTERS = 128
+MAX_MESSAGES_CHARACTERS = 2**24
+_MAX_WARNINGS = 100
+_CANCEL_KEY = re.compile("[0-9a-f]{32}")
+_warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams)]
@@ -39,9 +45,11 @@ class ParsedRequest:
     prepend_prompt: bool
     """Whether the output begins with the prompt."""
     outputs: OutputOptions
+    cancel_key: str | None
+    """See `_cancel_key`."""
 
 
-def parse(request: Any, vocab_size: int) -> ParsedRequest:
+def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     """Read a `pb_utils.InferenceRequest` for a model with a vocabulary of `vocab_size` tokens.
 
     A field can come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter. If several of them
@@ -50,8 +58,10 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
     Raises:
         InvalidRequest: the message names the field and what it must be.
     """
-    tensors = {tensor.name(): _tensor_value(tensor) for tensor in request.inputs()}
-    parameters = json.loads(request.parameters() or "{}")
+    most = max(max_model_len, MAX_STOP_TOKENS)
+    tensors = {tensor.name(): _tensor_value(tensor, most) for tensor in request.inputs()}
+    parameters = values.decoded("the JSON of all request parameters", request.parameters() or "{}")
+    _check_keys("request parameters", parameters)
     inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
     fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
     prompt, messages = _prompt_or_messages(fields)
@@ -73,12 +83,25 @@ def parse(request: Any, vocab_size: int) -> ParsedRequest:
         # vllm_backend prepends the prompt by default, and clients rely on it.
         prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
         outputs=outputs,
+        cancel_key=_cancel_key(parameters.get("cancel_key")),
     )
 
 
-def _tensor_value(tensor: Any) -> Any:
+def _cancel_key(key: object) -> str | None:
+    """Read the key with which another request can cancel this one. Only keys that nobody can guess are accepted."""
+    if key is None or (isinstance(key, str) and _CANCEL_KEY.fullmatch(key)):
+        return key
+    raise InvalidRequest(
+        f"cancel_key is {key!r}; it must be 32 random digits from 0-9 and a-f, such as those of a UUID"
+    )
+
+
+def _tensor_value(tensor: Any, most: int) -> Any:
     """The element of a tensor that has exactly one, otherwise the list of all elements."""
-    items = tensor.as_numpy().reshape(-1).tolist()
+    array = tensor.as_numpy()
+    if array.size > most:
+        raise InvalidRequest(f"{tensor.name()} has {array.size} elements; it must have at most {most}")
+    items = array.reshape(-1).tolist()
     return items[0] if len(items) == 1 else items
 
 
@@ -88,15 +111,27 @@ def _sampling_json(written: Any) -> dict[str, Any]:
     decoded = values.decoded("sampling_parameters", values.text("sampling_parameters", written))
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
+    _check_keys("sampling_parameters", decoded)
     for name in sorted(decoded.keys() - KNOWN):
         _warn_of_unknown(name)
     return decoded
 
 
-@functools.lru_cache(maxsize=256)
+def _check_keys(what: str, given: Mapping[str, Any]) -> None:
+    if len(given) > MAX_KEYS:
+        raise InvalidRequest(f"{what} have {len(given)} keys; there must be at most {MAX_KEYS}")
+    longest = max(map(len, given), default=0)
+    if longest > MAX_KEY_CHARACTERS:
+        raise InvalidRequest(f"{what} have a key of {longest} characters; each must have at most {MAX_KEY_CHARACTERS}")
+
+
 def _warn_of_unknown(name: str) -> None:
-    """Warn once per name, because a client sends the same names with every request."""
-    logger.warning("sampling_parameters has the unknown key %s", name)
+    """Warn once per name, because a client sends the same names with every request, and of so many names in all."""
+    if name in _warned_of or len(_warned_of) == _MAX_WARNINGS:
+        return
+    _warned_of.add(name)
+    last = "; no other unknown keys will be logged" if len(_warned_of) == _MAX_WARNINGS else ""
+    logger.warning("sampling_parameters has the unknown key %a%s", name, last)
 
 
 def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None]:
@@ -108,7 +143,9 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
-    return (value, None) if given[0] != "messages" else (None, values.decoded("messages", value))
+    return (
+        (value, None) if given[0] != "messages" else (None, values.decoded("messages", value, MAX_MESSAGES_CHARACTERS))
+    )
 
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:

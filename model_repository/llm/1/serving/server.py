@@ -6,10 +6,12 @@ responder thread    detokenizes and sends; events that have piled up for one req
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
 """
 
+import contextlib
 import functools
 import itertools
 import json
 import logging
+import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -85,7 +87,8 @@ class Server:
         engine, responder, maintenance = self._threads
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
-        self._events.put(None)
+        with contextlib.suppress(queue.Full):  # The responder hangs; the last lines say so.
+            self._events.put(None, timeout=_JOIN_SECONDS)
         responder.join(_JOIN_SECONDS)
         # Last, so that its final metrics, trace and log line are complete.
         self._stopping.set()
@@ -109,7 +112,7 @@ class Server:
             elif sender.parameters.get("list_requests"):
                 self._list_requests(sender)
             else:
-                self._submit(sender, parse(request, self._engine.model.vocab_size))
+                self._submit(sender, parse(request, self._engine.model.vocab_size, self._engine.max_model_len))
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
 

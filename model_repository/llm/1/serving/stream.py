@@ -23,7 +23,7 @@ class ResponseStream:
         self._outputs = parsed.outputs
         self._streaming = parsed.stream
         self._options, self._arrival = parsed.options, time.monotonic()
-        self.cancel_key = sender.parameters.get("cancel_key")
+        self.cancel_key = parsed.cancel_key
         """The key with which another request can cancel this one."""
         opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
         # Not Triton's request id: clients choose it, so two requests can have the same one.

@@ -13,6 +13,7 @@ from inflight import InvalidRequest
 from inflight.text.unicode import check_unicode
 
 LAST = "last"
+MAX_JSON_CHARACTERS = 2**20
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -81,8 +82,10 @@ def integers(name: str, value: Any) -> tuple[int, ...]:
     return tuple(integer(name, item) for item in items)
 
 
-def decoded(name: str, value: str) -> Any:
-    """Decode JSON."""
+def decoded(name: str, value: str, most: int = MAX_JSON_CHARACTERS) -> Any:
+    """Decode JSON of a bounded size: decoding and checking take time on the only thread that accepts requests."""
+    if len(value) > most:
+        raise InvalidRequest(f"{name} has {len(value)} characters; it must have at most {most}")
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """Converts chat messages to a prompt with the model's own chat template."""
 
+import re
 from typing import Any
 
 import jinja2
@@ -11,11 +12,16 @@ _REQUIRED = ("role", "content")
 _KEYS = (*_REQUIRED, "name", "reasoning_content")
 """The keys of a message. Templates may ignore the optional ones."""
 
+MAX_MESSAGES = 4096
+
+# Templates write roles into control tokens, such as `<|user|>`, so a role must not bring markup of its own.
+_ROLE = re.compile(r"[\w-]{1,64}")
+
 
 def chat_text(tokenizer: Any, messages: object) -> str:
     """Return the text of a conversation, including the header of the assistant's next message.
 
-    The template writes all special tokens, so the text must be tokenized without adding any.
+    It shows how long the conversation is. Only `chat_ids` may tokenize it, because messages can hold control tokens.
 
     Args:
         tokenizer: a transformers tokenizer.
@@ -28,6 +34,8 @@ def chat_text(tokenizer: Any, messages: object) -> str:
         raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("messages must be a list of at least 1 message")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequest(f"messages has {len(messages)} messages; it must have at most {MAX_MESSAGES}")
     for index, message in enumerate(messages):
         _check(index, message)
     try:
@@ -38,6 +46,24 @@ def chat_text(tokenizer: Any, messages: object) -> str:
         # Templates are code of the model's authors, and what it raises depends on the messages.
         reason = f"{type(error).__name__}: {error}"
         raise InvalidRequest(f"messages do not fit the model's chat template: {reason}") from error
+
+
+def chat_ids(tokenizer: Any, messages: object) -> list[int]:
+    """Return the tokens of a conversation that `chat_text` has accepted.
+
+    All control tokens come from the template. Those that a message spells out are encoded as ordinary text, so that
+    nobody can end a turn from within it, or begin one in another role.
+
+    Raises:
+        InvalidRequest: the tokenizer makes a control token of ordinary text.
+    """
+    try:
+        token_ids: list[int] = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"messages hold a control token: {error}") from error
+    return token_ids
 
 
 def _check(index: int, message: object) -> None:
@@ -51,3 +77,7 @@ def _check(index: int, message: object) -> None:
             if not isinstance(message.get(name), str):
                 raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
             check_unicode(f"messages[{index}].{name}", message[name])
+    if not _ROLE.fullmatch(message["role"]):
+        raise InvalidRequest(
+            f"messages[{index}].role is {message['role']!r}; it must be 1 to 64 letters, digits, '_' and '-'"
+        )

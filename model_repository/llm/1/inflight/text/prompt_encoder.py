@@ -5,18 +5,23 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from inflight.errors import InvalidRequest
-from inflight.text.chat import chat_text
+from inflight.text.chat import chat_ids, chat_text
 from inflight.text.longest_token import LongestToken
 from inflight.text.unicode import check_unicode
 
 Prompt: TypeAlias = str | Sequence[int]
+
+# The bound where one token can stand for a text of any length. Words have about five characters.
+_CHARACTERS_PER_TOKEN = 64
+_ALWAYS_TOKENIZED = 2**20
 
 
 class PromptEncoder:
     """Turns prompts and chats into tokens.
 
     A text that certainly has more tokens than the context is refused before it is tokenized, as that takes a second
-    per megabyte. `LongestToken` says for which tokenizers this is known.
+    per megabyte. `LongestToken` says for which tokenizers this is known. A text for any other tokenizer has a bound
+    that only text without sense exceeds.
     """
 
     def __init__(self, tokenizer: Any | None, max_model_len: int) -> None:
@@ -45,9 +50,8 @@ class PromptEncoder:
             InvalidRequest: the messages are malformed or too long, or the model has no chat template or tokenizer.
         """
         tokenizer = self.tokenizer("messages")
-        text = chat_text(tokenizer, messages)
-        self._check_size("messages", text, ", chat template included")
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        self._check_size("messages", chat_text(tokenizer, messages), ", chat template included")
+        return chat_ids(tokenizer, messages)
 
     def tokenizer(self, needed_for: str) -> Any:
         """Return the tokenizer, which a request needs for one of its fields.
@@ -62,6 +66,12 @@ class PromptEncoder:
     def _check_size(self, name: str, text: str, extent: str = "") -> None:
         longest = self._longest_token
         if longest is None:
+            bound = max(_ALWAYS_TOKENIZED, _CHARACTERS_PER_TOKEN * self._max_model_len)
+            if len(text) > bound:
+                raise InvalidRequest(
+                    f"{name} is {len(text)} characters long{extent}; it must be at most {bound}, as the context is "
+                    f"{self._max_model_len} tokens"
+                )
             return
         size, bound = longest.size_of(text), (self._max_model_len - 1) * longest.size
         if size > bound:

@@ -13,6 +13,7 @@ import torch
 from torch.utils import cpp_extension
 
 from inflight.model.cpu.instruction_sets import compiler_flags, instruction_sets
+from inflight.private_files import check_private, private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ _SOURCES = Path(__file__).with_name("cpp")
 def load_kernels() -> bool:
     """Load the kernels for the fastest instruction set of this processor into `torch.ops.inflight`.
 
-    Returns False, with the reason in the log, if that is not possible. The library is cached in `$INFLIGHT_CACHE` or
-    ~/.cache/inflight. Its file name has a hash of everything that the build depends on.
+    Returns False, with the reason in the log, if that is not possible. The library is cached in the folder `kernels` of
+    `$INFLIGHT_CACHE` or ~/.cache/inflight, which nobody else may write to. Its file name has a hash of everything that
+    the build depends on.
     """
     return load_kernels_for(instruction_sets())
 
@@ -35,19 +37,20 @@ def load_kernels_for(found: Sequence[str]) -> bool:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
     flags = ["-O3", "-pthread", "-DNDEBUG", *compiler_flags(found[0])]
-    library = _cache_folder() / f"kernels-{_key(flags)}.so"
     try:
+        library = private_folder(_cache_folder()) / f"kernels-{_key(flags)}.so"
         if not library.exists():
             _build(library, flags)
+        check_private(library)
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except (ImportError, OSError, RuntimeError) as error:
-        logger.warning("the C++ kernels cannot be built, torch's own operators serve instead: %s", _last_line(error))
+        logger.warning("the C++ kernels cannot be used, torch's own operators serve instead: %s", _last_line(error))
         return False
     return True
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("INFLIGHT_CACHE", "~/.cache/inflight")).expanduser()
+    return Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve() / "kernels"
 
 
 def _key(flags: Sequence[str]) -> str:
@@ -59,7 +62,6 @@ def _key(flags: Sequence[str]) -> str:
 def _build(library: Path, flags: Sequence[str]) -> None:
     """Build in a temporary folder, then move the library, so that a second process or a crash does no harm."""
     logger.info("building the C++ kernels, once")
-    library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         if shutil.which("ninja") is None:
             _add_ninja_to_path()
@@ -72,6 +74,7 @@ def _build(library: Path, flags: Sequence[str]) -> None:
             is_standalone=False,
         )
         (built,) = Path(folder).glob("*.so")
+        built.chmod(0o700)
         built.replace(library)
 
 

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.import_utils import is_accelerate_available
 
 from inflight.config import EngineConfig
@@ -63,6 +64,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
     _set_threads(config.num_threads)
+    config = _at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
     device = _device(config.device)
@@ -99,12 +101,27 @@ def _set_threads(wanted: int | None) -> None:
     torch.set_num_threads(wanted or min(torch.get_num_threads(), usable_cpus()))
 
 
-def _hf_config(config: EngineConfig) -> PreTrainedConfig:
+def _at_one_commit(config: EngineConfig) -> EngineConfig:
+    """Return the settings with the commit of a model of the hub, so that all its files come from that commit.
+
+    A branch may move between two downloads.
+    """
     if config.model.startswith((".", "/", "~")) and not Path(config.model, "config.json").is_file():
         raise ValueError(f"model is {config.model!r}; that folder has no config.json")
     try:
+        commit = extract_commit_hash(cached_file(config.model, "config.json", revision=config.revision), None)
+    except OSError as error:
+        raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
+    if commit is None:
+        return config  # A folder.
+    logger.info("model %s is at commit %s", config.model, commit)
+    return replace(config, revision=commit)
+
+
+def _hf_config(config: EngineConfig) -> PreTrainedConfig:
+    try:
         hf_config: PreTrainedConfig = AutoConfig.from_pretrained(
-            config.model, trust_remote_code=config.trust_remote_code
+            config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
@@ -118,6 +135,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
             config.model,
+            revision=config.revision,
             config=hf_config,
             dtype=dtype,
             attn_implementation=interface.NAME,
@@ -149,7 +167,9 @@ def _device(name: str) -> torch.device:
 
 def _tokenizer(config: EngineConfig) -> Any | None:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
         return None
@@ -178,7 +198,7 @@ def _max_model_len(
 
 def _generation_config(config: EngineConfig) -> Mapping[str, Any]:
     try:
-        return dict(GenerationConfig.from_pretrained(config.model).to_diff_dict())
+        return dict(GenerationConfig.from_pretrained(config.model, revision=config.revision).to_diff_dict())
     except OSError:
         # Many folders have no generation_config.json; that is no error.
         return {}
@@ -189,7 +209,7 @@ def _eos_token_ids(config: EngineConfig, generation: Mapping[str, Any], tokenize
 
     config.json is read as written, because a config class may add a default that the model does not use.
     """
-    written, _ = PreTrainedConfig.get_config_dict(config.model)
+    written, _ = PreTrainedConfig.get_config_dict(config.model, revision=config.revision)
     candidates = (
         generation.get("eos_token_id"),
         None if tokenizer is None else tokenizer.eos_token_id,
