@@ -70,7 +70,7 @@ def compare(
             process.pause()
             running.append(_Running(contender.name, process, connect))
             bar.update()
-        for workload in workloads:
+        for position, workload in enumerate(workloads):
             for server in running:
                 bar.set_description_str(f"{users} users, {workload.name}: warming up {server.name}")
                 with server.awake() as connect:
@@ -79,7 +79,8 @@ def compare(
             for number, server in product(range(rounds), running):
                 bar.set_description_str(f"{users} users, {workload.name}: {number + 1}/{rounds} {server.name}")
                 with server.awake() as connect:
-                    run = asyncio.run(_load(connect, workload, users, seconds, number))
+                    seed = 1_000 * (position * rounds + number) + users
+                    run = asyncio.run(_load(connect, workload, users, seconds, seed))
                 results[workload.name][server.name].runs.append(run)
                 bar.update()
             for server in running:
@@ -93,8 +94,7 @@ async def _warm_up(connect: Connect, workload: Workload) -> None:
         await closed_loop(endpoint, WARM_UP_REQUESTS, requests, count=WARM_UP_REQUESTS)
 
 
-async def _load(connect: Connect, workload: Workload, users: int, seconds: float, number: int) -> Run:
-    # Prompts that are new to every server, so that no prefix cache contains them.
-    requests = workload.requests(1000 * number + users)
+async def _load(connect: Connect, workload: Workload, users: int, seconds: float, seed: int) -> Run:
+    # Every round of every workload has a seed of its own, so that its prompts are in no server's prefix cache.
     async with connect() as endpoint:
-        return await closed_loop(endpoint, users, requests, seconds=seconds)
+        return await closed_loop(endpoint, users, workload.requests(seed), seconds=seconds)
