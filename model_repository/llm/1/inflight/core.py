@@ -57,6 +57,8 @@ class EngineCore:
         self._clock = clock
         self._trace = trace
         self.metrics = EngineMetrics(clock)
+        self.step_started: float | None = None
+        """When the step that `run` is in began; None between steps."""
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
         """Submitted requests without a last event. The lock of `_wake` guards this and the next four attributes."""
@@ -160,7 +162,9 @@ class EngineCore:
         """
         try:
             while self._wait_for_work():
+                self.step_started = self._clock()
                 events = self.step()
+                self.step_started = None
                 if events:
                     sink(events)
         except BaseException as fault:
