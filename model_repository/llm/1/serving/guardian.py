@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from serving.guardian_process import BEAT, END
+from serving.guardian_process import BEAT, END, READY
 
 logger = logging.getLogger(__name__)
 
@@ -20,21 +20,26 @@ class Guardian:
     """The guardian of this process and of the server that has started it."""
 
     def __init__(self, name: str, *, patience_seconds: float) -> None:
-        """Start it. `patience_seconds`: how long this process may send no `beat`.
+        """Start it, and wait until it watches. `patience_seconds`: how long this process may send no `beat`.
 
         Raises:
-            OSError: the process cannot be started.
+            OSError: there is no such Python.
+            RuntimeError: the guardian has failed; its error is in the server's log.
         """
         arguments = [name, str(os.getpid()), str(os.getppid()), str(patience_seconds)]
         self._process = subprocess.Popen(
             [_interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             cwd=_VERSION_FOLDER,
             # What ends the processes of the server's session must not end the guardian.
             start_new_session=True,
         )
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            if output.read(len(READY)) != READY:
+                raise RuntimeError("the guardian does not start; its error is in the server's log")
         self._pipe = self._process.stdin.fileno()
         os.set_blocking(self._pipe, False)
         self._lost = False

@@ -7,7 +7,7 @@ closed, and whatever started the server can start it again.
 Standard library only, so that the process is small and depends on nothing that may be broken.
 
 Standard input brings a `BEAT` each second from the model's process, and `END` when the model ends in order. An end of
-the input without `END` means that the model's process has died.
+the input without `END` means that the model's process has died. Standard output takes `READY` when the watch begins.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ import time
 
 from serving.process import Process
 
-BEAT, END = b"+", b"."
+BEAT, END, READY = b"+", b".", b"!"
 
 _TICK_SECONDS = 1.0
 # In which SIGKILL ends the server, if it can.
 _KILL_SECONDS = 0.5
-# In which its limit of processor time ends the first process of a container.
-_LIMIT_SECONDS = 10.0
+# In which its limit of processor time ends the first process of a container. The kernel counts at least one second.
+_LIMIT_SECONDS = 30.0
 
 
 class Watch:
@@ -88,7 +88,7 @@ def end(server: Process) -> None:
         resource.prlimit(server.pid, resource.RLIMIT_CPU, (1, 1))
     addresses = server.listening()
     deadline = time.monotonic() + _LIMIT_SECONDS
-    while server.is_alive() and time.monotonic() < deadline:
+    while addresses and server.is_alive() and time.monotonic() < deadline:
         for address in addresses:
             with contextlib.suppress(OSError):
                 socket.create_connection(address, timeout=0.1).close()
@@ -109,7 +109,9 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     name, model, server, patience = sys.argv[1:]
-    Watch(name, Process(int(model)), Process(int(server)), float(patience)).run()
+    watch = Watch(name, Process(int(model)), Process(int(server)), float(patience))
+    os.write(sys.stdout.fileno(), READY)
+    watch.run()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Watchdog(threading.Thread):
         """What is wrong, if anything is."""
 
     def start(self) -> None:
-        """Start the thread and the guardian. Raises OSError if the guardian's process cannot be started."""
+        """Start the thread and the guardian. Raises what `Guardian` raises."""
         if self._config.on_model_death == EXIT:
             patience = self._config.step_timeout_seconds + _PATIENCE_SECONDS
             self._guardian = Guardian(self._model, patience_seconds=patience)
