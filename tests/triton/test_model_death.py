@@ -2,19 +2,21 @@
 
 import contextlib
 import copy
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from inflight_client import Client, InflightError, RetryPolicy
 from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from scripts.reference.tiny_models import SERVED, save_model
+from serving.process import Process
 from tests.eventually import eventually
+from tests.processes import children
 from tests.running_server import running_server
 from tests.triton.conftest import add_llm
 
@@ -95,13 +97,14 @@ def regions(server: TritonServer) -> list[Path]:
 def kill(server: TritonServer, model: str) -> None:
     """Kill the model's process, as the out-of-memory killer does. Triton gives it the path of the model's folder."""
 
-    def processes() -> list[psutil.Process]:
-        children = psutil.Process(server.pid).children()
-        return [child for child in children if f"/{model}/1/" in " ".join(child.cmdline())]
+    def processes() -> list[Process]:
+        return [
+            child for child in children(server.pid) if f"/{model}/1/" in Path(f"/proc/{child.pid}/cmdline").read_text()
+        ]
 
     # A model that was loaded again ends its first process after the second is ready.
     assert eventually(lambda: len(processes()) == 1, 30)
-    processes()[0].kill()
+    processes()[0].send(signal.SIGKILL)
 
 
 def ended(server: TritonServer) -> None:

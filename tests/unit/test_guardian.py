@@ -13,14 +13,15 @@ import pytest
 
 from serving.process import SHARED_MEMORY, Process
 from tests.eventually import eventually
+from tests.processes import children
 
 FOLDER = Path(__file__).parents[2] / "model_repository/llm/1"
 # Longer than the guardian's pause between two looks.
 PATIENCE = 2
 SECONDS = 20
 
-# Maps two regions, like a server whose client has registered one. The model that it starts maps the other. Before, it
-# computes for some seconds, because a limit of processor time cannot be shorter than one.
+# Maps all regions, and starts a model that maps the first. Before, it computes for some seconds, because a limit of
+# processor time cannot be shorter than one.
 SERVER = """
 import mmap, socket, subprocess, sys, time
 model_program, seconds, *names = sys.argv[1:]
@@ -59,8 +60,8 @@ class Guarded:
         self._launched = launched
         self.server = server
         assert self.read() == "guarded"
-        (self.model,) = server.children()
-        (self.guardian,) = self.model.children()
+        (self.model,) = children(server.pid)
+        (self.guardian,) = children(self.model.pid)
 
     def read(self) -> str:
         assert self._launched.stdout is not None
@@ -76,8 +77,9 @@ class Guarded:
 
 @pytest.fixture
 def regions() -> Iterator[list[Path]]:
-    """The region that server and model share, and one of a client."""
-    paths = [Path(f"{SHARED_MEMORY}inflight_test_{uuid.uuid4().hex}") for _ in range(2)]
+    """The region that server and model share, that of another model, and one of a client."""
+    names = (f"inflight_test_{uuid.uuid4()}", f"inflight_test_{uuid.uuid4()}", f"client_{uuid.uuid4()}")
+    paths = [Path(SHARED_MEMORY, name) for name in names]
     for path in paths:
         path.write_bytes(b"x" * 4096)
     yield paths
@@ -94,10 +96,10 @@ def guarded(regions: list[Path], *prefix: str, seconds: float = 0) -> Iterator[G
     ) as launched:
         outer = Process(launched.pid)
         try:
-            assert not prefix or eventually(lambda: bool(outer.children()))
-            yield Guarded(launched, outer.children()[0] if prefix else outer)
+            assert not prefix or eventually(lambda: bool(children(outer.pid)))
+            yield Guarded(launched, children(outer.pid)[0] if prefix else outer)
         finally:
-            for process in (*outer.children(), outer):
+            for process in (*children(outer.pid), outer):
                 process.send(signal.SIGKILL)
 
 
@@ -106,7 +108,7 @@ def test_the_server_ends_with_the_model_and_leaves_no_region(regions: list[Path]
         running.model.send(signal.SIGKILL)
         assert running.server.ends_within(SECONDS)
         assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
-    assert [path.exists() for path in regions] == [False, True]
+    assert [path.exists() for path in regions] == [False, False, True]
 
 
 def test_a_model_that_ends_in_order_leaves_the_server_alone(regions: list[Path]) -> None:
@@ -115,7 +117,7 @@ def test_a_model_that_ends_in_order_leaves_the_server_alone(regions: list[Path])
         assert not running.guardian.is_alive()
         running.model.send(signal.SIGKILL)
         assert not running.server.ends_within(0.5)
-    assert [path.exists() for path in regions] == [True, True]
+    assert [path.exists() for path in regions] == [True, True, True]
 
 
 def test_a_model_that_gives_no_sign_of_life_is_ended_too(regions: list[Path]) -> None:
@@ -129,9 +131,10 @@ def test_a_model_that_gives_no_sign_of_life_is_ended_too(regions: list[Path]) ->
 def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) -> None:
     with guarded(regions) as running:
         running.server.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
         running.model.send(signal.SIGKILL)
         assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
-    assert [path.exists() for path in regions] == [False, True]
+    assert [path.exists() for path in regions] == [False, True, True]
 
 
 def test_signals_to_all_processes_of_a_service_do_not_end_the_guardian(regions: list[Path]) -> None:
@@ -153,7 +156,7 @@ def test_a_server_that_is_the_first_process_of_a_container_ends(regions: list[Pa
     with guarded(regions, *NAMESPACE, seconds=1.1) as running:
         running.model.send(signal.SIGKILL)
         assert running.server.ends_within(SECONDS)
-    assert [path.exists() for path in regions] == [False, True]
+    assert [path.exists() for path in regions] == [False, False, True]
 
 
 def test_a_process_is_not_a_later_one_with_the_same_id() -> None:

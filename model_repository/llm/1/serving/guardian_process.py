@@ -23,6 +23,7 @@ from serving.process import Process
 
 BEAT, END, READY = b"+", b".", b"!"
 
+_UUID_CHARACTERS = 36
 _TICK_SECONDS = 1.0
 # In which SIGKILL ends the server, if it can.
 _KILL_SECONDS = 0.5
@@ -37,8 +38,7 @@ class Watch:
         """`patience_seconds`: how long the model may be silent."""
         self._name, self._model, self._server = name, model, server
         self._patience = patience_seconds
-        # Both have mapped the region through which they talk. Regions that clients have registered are mapped by the
-        # server alone.
+        # Both have mapped the region through which they talk.
         self._regions = model.regions() & server.regions()
 
     def run(self) -> None:
@@ -46,16 +46,19 @@ class Watch:
         how = self._wait()
         if how is None:
             return
-        regions = self._regions.union(*(child.regions() for child in self._server.children()))
         if self._server.is_alive():
             _log(f"the process of the model {self._name!r} {how}; the server, process {self._server.pid}, is ended")
-            regions &= self._server.regions()
         # Before the server ends: everything else in a container ends with its first process.
-        for region in regions:
+        for region in self._regions | self._of_other_models():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(region)
         self._model.send(signal.SIGKILL)
         end(self._server)
+
+    def _of_other_models(self) -> set[str]:
+        """The server's regions for its models. They have names that differ only in the UUID at the end."""
+        kinds = {region[:-_UUID_CHARACTERS] for region in self._regions}
+        return {region for region in self._server.regions() if region[:-_UUID_CHARACTERS] in kinds}
 
     def _wait(self) -> str | None:
         """Wait for the model's end. Return what happened to it, or None if it ended in order."""

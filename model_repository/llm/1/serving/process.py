@@ -25,7 +25,6 @@ class Process:
         if fields is None:
             raise ProcessLookupError(f"there is no process {pid}")
         self.pid = pid
-        self.parent = int(fields[1])
         self._started = fields[19]
 
     def is_alive(self) -> bool:
@@ -47,14 +46,6 @@ class Process:
                 return False
             time.sleep(0.02)
         return True
-
-    def children(self) -> list["Process"]:
-        """Return the running processes that this one has started."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(ProcessLookupError):
-                found.append(Process(int(folder.name)))
-        return [process for process in found if process.parent == self.pid]
 
     def regions(self) -> set[str]:
         """Return the paths of the files in shared memory that the process has mapped."""
