@@ -58,7 +58,7 @@ class EngineCore:
         self._trace = trace
         self.metrics = EngineMetrics(clock)
         self.step_started: float | None = None
-        """When the step that `run` is in began; None between steps."""
+        """When `run` began the step that it computes or passes on; None between steps."""
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
         """Submitted requests without a last event. The lock of `_wake` guards this and the next four attributes."""
@@ -164,9 +164,9 @@ class EngineCore:
             while self._wait_for_work():
                 self.step_started = self._clock()
                 events = self.step()
-                self.step_started = None
                 if events:
                     sink(events)
+                self.step_started = None
         except BaseException as fault:
             logger.exception("the engine has stopped")
             sink(self._die(fault))
