@@ -1,4 +1,7 @@
-"""Check a server and this client, and say how to fix each problem."""
+"""Check a server and this client, and say how to fix each problem.
+
+With --probe, only ask the model for one token, for the health checks of Kubernetes and others.
+"""
 
 import argparse
 import enum
@@ -11,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from inflight_cli.options import add_metrics_option
-from inflight_client import Client, InflightError, ModelInfo, RetryPolicy, TransportError
+from inflight_cli.options import add_metrics_option, positive
+from inflight_client import Client, InflightError, ModelInfo, Prompt, RetryPolicy, Timeouts, TransportError
 
 HELP = "check a server"
 
@@ -21,6 +24,7 @@ OLDEST_TRITON = (2, 51)  # Release 24.10.
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY = 64 * 2**20
 ANSWER_SECONDS = 60.0
+PROBE_SECONDS = 10
 # The inputs that the client sends, and the outputs that it reads.
 INPUTS = {
     "text_input": "BYTES",
@@ -54,10 +58,20 @@ class Finding:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_metrics_option(parser)
+    parser.add_argument(
+        "--probe",
+        type=positive,
+        nargs="?",
+        const=PROBE_SECONDS,
+        metavar="SECONDS",
+        help=f"only ask for one token within this time ({PROBE_SECONDS}), print one line, and exit with 0 or 1",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print one line per check. Returns 0, or 1 if there is a problem."""
+    if options.probe is not None:
+        return _probe(options, options.probe)
     console = Console(highlight=False, soft_wrap=True)
     level_width = max(len(level.name) for level in Level)
     healthy = True
@@ -67,6 +81,15 @@ def run(options: argparse.Namespace) -> int:
             console.print(Text.assemble((level, finding.level.value), f" {finding.subject}: {finding.text}"))
             healthy = healthy and finding.level is not Level.PROBLEM
     return 0 if healthy else 1
+
+
+def _probe(options: argparse.Namespace, seconds: int) -> int:
+    timeouts = Timeouts(connect=seconds, first_token=seconds, total=seconds)
+    with Client(**options.connection, timeouts=timeouts, retry=RetryPolicy(attempts=1)) as client:
+        # A token id, because a model need not have a tokenizer. Every vocabulary has this one.
+        finding = _check_answer(client, [0], seconds)
+    print(*finding.text.split())
+    return 0 if finding.level is Level.OK else 1
 
 
 def check(client: Client, url: str, model: str) -> Iterator[Finding]:
@@ -94,7 +117,7 @@ def _check_model(client: Client, model: str) -> Iterator[Finding]:
     contract = check_contract(client.model_info())
     yield contract
     if contract.level is Level.OK:
-        yield _check_answer(client)
+        yield _check_answer(client, "Hello", ANSWER_SECONDS)
 
 
 def _is_local(url: str) -> bool:
@@ -136,9 +159,9 @@ def check_contract(info: ModelInfo) -> Finding:
     return Finding(Level.OK, "contract", f"{info.name} has the inputs and outputs of Inflight")
 
 
-def _check_answer(client: Client) -> Finding:
+def _check_answer(client: Client, prompt: Prompt, seconds: float) -> Finding:
     try:
-        completion = client.generate("Hello", max_tokens=1, timeout=ANSWER_SECONDS)
+        completion = client.generate(prompt, max_tokens=1, timeout=seconds)
     except InflightError as error:
         text = f"a request of 1 token failed with {type(error).__name__}: {error}; the server's log may say more"
         return Finding(Level.PROBLEM, "answer", text)

@@ -154,6 +154,14 @@ class AsyncClient:
         except InflightError:
             return False
 
+    async def is_serving(self) -> bool:
+        """Whether the model itself answers, and its engine runs. See `Client.is_serving`."""
+        try:
+            await self.unfinished_requests()
+        except InflightError:
+            return False
+        return True
+
     async def server_info(self) -> ServerInfo:
         """The server's name, version and extensions."""
         return await self._connection.server_info(self._timeouts.connect)

@@ -183,6 +183,17 @@ class Client:
         except InflightError:
             return False
 
+    def is_serving(self) -> bool:
+        """Whether the model itself answers, and its engine runs.
+
+        `is_ready` asks only Triton, which before 26.01 does not notice that a model's process has died.
+        """
+        try:
+            self.unfinished_requests()
+        except InflightError:
+            return False
+        return True
+
     def server_info(self) -> ServerInfo:
         """The server's name, version and extensions."""
         return self._connection.server_info(self._timeouts.connect)

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from inflight_gateway import chat, completions, errors, health, models
 from inflight_gateway.disconnect import CancelOnDisconnect
+from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import RequireKey
 from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
 from inflight_gateway.metrics import Measure, Metrics
@@ -53,7 +54,11 @@ def create_app(settings: Settings) -> FastAPI:
             retry=RetryPolicy(attempts=1),
         ) as client:
             app.state.service = Service(
-                client=client, model_name=settings.served_model_name, created=int(time.time()), metrics=metrics
+                client=client,
+                model_name=settings.served_model_name,
+                created=int(time.time()),
+                metrics=metrics,
+                health=HealthCheck(client),
             )
             yield
 

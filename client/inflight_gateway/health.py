@@ -13,9 +13,9 @@ router = APIRouter()
 
 @router.get("/health")
 async def check_health(service: TheService) -> Health:
-    """Whether the model takes requests."""
-    if not await service.client.is_ready():
-        raise ApiError(503, "server_not_ready", "the model is not ready, or the server is unreachable")
+    """Whether the model serves requests: its process answers, and its engine runs."""
+    if not await service.health.is_serving():
+        raise ApiError(503, "server_not_ready", "the model does not serve requests, or the server is unreachable")
     return {"status": "ready"}
 
 

@@ -8,6 +8,7 @@ from starlette.types import Scope
 
 from inflight_client import AsyncClient, Sampling, Usage
 from inflight_gateway.errors import ApiError
+from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.responses import Model, UsageCount
@@ -39,6 +40,7 @@ class Service:
     created: int
     """Start time of the gateway as Unix time. The server does not know when the model was created."""
     metrics: Metrics
+    health: HealthCheck
 
     def describe(self, name: str) -> Model:
         """Describe the model with this name. Raises ApiError (404) if the gateway does not serve it."""

@@ -21,6 +21,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.exposure import check_loopback
 from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
+from scripts.launch.restarts import keep_running
 from scripts.launch.server_log import LogFilter
 from scripts.launch.server_process import ADDRESS
 from scripts.launch.triton_runtime import triton_runtime
@@ -106,9 +107,9 @@ def resolve_model(model: str) -> str:
 
 
 def serve(settings: ServeSettings, repository: Path) -> int:
-    """Serve `repository` until the server ends or a signal arrives, and return the exit status.
+    """Serve `repository` until a signal arrives, and return the exit status. A server that dies is started again.
 
-    Raises LauncherError if the runtime or the model cannot be downloaded or the server does not become ready.
+    Raises LauncherError if the runtime or the model cannot be downloaded, or the server does not become ready at first.
     """
     runtime = triton_runtime()
     model = settings.model or str(default_model())
@@ -123,12 +124,15 @@ def serve(settings: ServeSettings, repository: Path) -> int:
             log=lambda line: print(line, end="", flush=True) if shown.shows(line) else None,
             runtime=runtime,
         )
-        try:
+
+        def start() -> None:
             print(f"Starting Triton with {model}", flush=True)
             server.start()
             server.wait_ready(READY_SECONDS, ["llm"])
             print(_ready_line(server), flush=True)
-            raise LauncherError(f"tritonserver {server.wait()}")
+
+        try:
+            keep_running(server, start)
         except KeyboardInterrupt:
             return _drain(server)
         finally:

@@ -38,6 +38,21 @@ def test_no_server(program: Program) -> None:
     assert found.keys() == {"client", "shared memory", "server"}
 
 
+def test_probe(program: Program) -> None:
+    done = program.run("doctor", "--probe")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("a request of 1 token took ")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [["--url", "127.0.0.1:1"], ["--model", "nothing"]])
+def test_probe_that_gets_no_token(program: Program, options: list[str]) -> None:
+    done = program.run("doctor", "--probe", "2", *options)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("a request of 1 token failed with ")
+    assert len(done.stdout.splitlines()) == 1
+
+
 def test_no_metrics(program: Program) -> None:
     done = program.run("doctor", "--metrics-url", "http://127.0.0.1:1/metrics")
     level, text = findings(done.stdout)["metrics"]

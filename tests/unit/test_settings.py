@@ -144,6 +144,16 @@ def test_the_servers_own_settings_are_read_too() -> None:
         read_settings({"model": "m", "stream_interval": "0"})
 
 
+def test_settings_for_a_model_that_dies() -> None:
+    given = {"model": "m", "on_model_death": "none", "step_timeout_seconds": "1.5"}
+    assert read_settings(given)[1] == ServerConfig(on_model_death="none", step_timeout_seconds=1.5)
+    with pytest.raises(ValueError, match="on_model_death is 'restart'; it must be exit or none"):
+        read_settings({"model": "m", "on_model_death": "restart"})
+    for seconds in ("0.5", "nan"):
+        with pytest.raises(ValueError, match=f"step_timeout_seconds is {seconds}; it must be at least 1"):
+            read_settings({"model": "m", "step_timeout_seconds": seconds})
+
+
 @pytest.mark.parametrize(
     ("kind", "device_id", "given", "device"),
     [

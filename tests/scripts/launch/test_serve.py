@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from scripts.launch.errors import LauncherError
+from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.launch.serve import ServeSettings, read_settings, resolve_model
 from scripts.launch.server_process import ADDRESS
 from scripts.launch.triton_server import SHARED_MEMORY
+from scripts.reference.tiny_models import SERVED, save_model
+from tests.processes import children, is_model
 
 READY_SECONDS = 60
 
@@ -118,10 +122,10 @@ def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
 PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
 
 
-def launch(repository: Path, ports: dict[str, str]) -> tuple["subprocess.Popen[str]", list[str]]:
+def launch(repository: Path, ports: dict[str, str], model: str = "echo") -> tuple["subprocess.Popen[str]", list[str]]:
     """Start the launcher over `repository`. Return it with its output up to the ready line."""
     command = [sys.executable, "-c", PROGRAM, str(repository)]
-    environment = {**os.environ, **ports, "MODEL": "echo", "ARGS": ""}
+    environment = {**os.environ, **ports, "MODEL": model, "ARGS": ""}
     launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert launcher.stdout is not None
     lines = []
@@ -161,12 +165,51 @@ def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str]) 
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
 
 
-def test_a_server_that_dies_is_reported(repository: Path, ports: dict[str, str]) -> None:
+def output_up_to(launcher: "subprocess.Popen[str]", start: str) -> list[str]:
+    """Return the launcher's further output up to a line that begins so."""
+    assert launcher.stdout is not None
+    lines = []
+    for line in launcher.stdout:
+        lines.append(line)
+        if line.startswith(start):
+            return lines
+    raise AssertionError(f"no line {start!r} in {lines}")
+
+
+def test_a_signal_between_two_starts_ends_the_launcher(repository: Path, ports: dict[str, str]) -> None:
     launcher, _ = launch(repository, ports)
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGKILL)
-    output, _ = launcher.communicate(timeout=30)
-    assert "error: tritonserver was ended by SIGKILL" in output
-    assert launcher.returncode == 1
+    children(launcher.pid)[0].send(signal.SIGKILL)
+    output_up_to(launcher, "Starting it again")
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 0
+
+
+def test_a_model_that_cannot_be_loaded_is_not_tried_again(repository: Path, ports: dict[str, str]) -> None:
+    (repository / "llm/1/model.py").write_text("raise RuntimeError('no such luck')")
+    command = [sys.executable, "-c", PROGRAM, str(repository)]
+    environment = {**os.environ, **ports, "MODEL": "echo", "ARGS": ""}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert "error: tritonserver exited with code 1 before it was ready" in run.stderr
+    assert "again" not in run.stdout
+
+
+def test_a_served_model_that_dies_answers_the_same_afterwards(tmp_path: Path, ports: dict[str, str]) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    url = f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/generate"
+    body = {"input_ids": [5, 6, 7], "max_tokens": 8, "ignore_eos": True, "return_token_ids": True}
+    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    before = httpx.post(url, json=body, timeout=60).json()["token_ids"]
+    (server,) = children(launcher.pid)
+    model = next(child for child in children(server.pid) if is_model(child, "llm"))
+    model.send(signal.SIGKILL)
+    report = output_up_to(launcher, "Ready:")
+    assert "guardian] the process of the model 'llm' has died" in "".join(report)
+    assert "error: tritonserver was ended by SIGKILL. Its last lines:\n" in report
+    assert "Starting it again in 1 s\n" in report
+    assert httpx.post(url, json=body, timeout=60).json()["token_ids"] == before
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 0
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []

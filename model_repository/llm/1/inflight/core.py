@@ -57,6 +57,8 @@ class EngineCore:
         self._clock = clock
         self._trace = trace
         self.metrics = EngineMetrics(clock)
+        self.step_started: float | None = None
+        """When `run` began the step that it computes or passes on; None between steps."""
         self._wake = threading.Condition()
         self._unfinished: dict[str, Request] = {}
         """Submitted requests without a last event. The lock of `_wake` guards this and the next four attributes."""
@@ -160,9 +162,11 @@ class EngineCore:
         """
         try:
             while self._wait_for_work():
+                self.step_started = self._clock()
                 events = self.step()
                 if events:
                     sink(events)
+                self.step_started = None
         except BaseException as fault:
             logger.exception("the engine has stopped")
             sink(self._die(fault))

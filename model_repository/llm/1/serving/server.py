@@ -1,9 +1,10 @@
-"""Connects Triton's requests to the engine, with four threads.
+"""Connects Triton's requests to the engine, with four threads and a watchdog.
 
 Triton's thread     accepts requests: parses each, and submits or refuses it
 engine thread       loads the model, then only runs steps
 responder thread    detokenizes and sends; events that have piled up for one request become one response
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
+watchdog thread     notices each second whether one of them has ended, or a step does not
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.server_config import ServerConfig
 from serving.stream import ResponseStream
+from serving.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.1
 _SWEEPS_PER_UPDATE = 5
 _JOIN_SECONDS = 10.0
+# For the responder to pass on the errors of an engine that has died.
+_SETTLE_SECONDS = 1.0
 # More than fit on a screen.
 _MAX_LISTED = 100
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
@@ -71,19 +75,30 @@ class Server:
             threading.Thread(target=self._respond, name="responder", daemon=True),
             threading.Thread(target=self._maintain, name="maintenance", daemon=True),
         ]
+        self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
 
     def start(self) -> None:
-        """Start the responder thread and the maintenance thread."""
+        """Start the other threads. Raises what `Watchdog.start` raises."""
         for thread in self._threads[1:]:
             thread.start()
+        self._watchdog.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether all threads are running. Before `stop`, a thread ends only because of a fault."""
-        return all(thread.is_alive() for thread in self._threads)
+        """Whether requests are served: all threads are running, and the engine does not stand still."""
+        return self._watchdog.fault is None and all(thread.is_alive() for thread in self._threads)
+
+    def _fail_all(self, message: str) -> None:
+        """Refuse new requests, and end the unfinished ones with an error."""
+        self._engine.core.close()
+        with self._left:
+            self._left.wait_for(lambda: not self._streams, timeout=_SETTLE_SECONDS)
+        for stream in dict.fromkeys(list(self._streams.values())):
+            self._give_up(stream, message, "INTERNAL")
 
     def stop(self) -> None:
         """End the threads. Waits at most 10 seconds for each."""
+        self._watchdog.stop()
         engine, responder, maintenance = self._threads
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
@@ -138,7 +153,10 @@ class Server:
         sender.close()
 
     def _list_requests(self, sender: Sender) -> None:
-        """Answer with the oldest unfinished requests as JSON, for `inflight top`."""
+        """Answer with the oldest unfinished requests as JSON, for `inflight top` and for health checks."""
+        if not self.is_alive:
+            sender.fail("the engine has stopped", "INTERNAL")
+            return
         oldest = itertools.islice(dict.fromkeys(list(self._streams.values())), _MAX_LISTED)
         sender.send(self._form.text(json.dumps([stream.summary() for stream in oldest])), final=True)
 

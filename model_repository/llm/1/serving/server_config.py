@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+EXIT, NONE = "exit", "none"
+
 
 @dataclass(frozen=True)
 class ServerConfig:
@@ -19,8 +21,22 @@ class ServerConfig:
     """Number of tokens that a stream sends in one response, as in vLLM. The first and the last token are never held
     back. Fewer responses leave more CPU time to a model that runs on the same cores."""
 
+    step_timeout_seconds: float = 300.0
+    """Longest time that a step may take. After that the engine counts as standing still: every request gets an error,
+    and the model's process ends. Raise it for a large model on a slow processor, or for steps of many tokens."""
+
+    on_model_death: str = EXIT
+    """`exit`: when the model's process has died, tritonserver is ended too, so that clients get an error at once and
+    the server can be started again. `none`: tritonserver goes on without this model. Use `none` where the server has
+    other models that are worth more than this one."""
+
     def __post_init__(self) -> None:
         if self.max_inflight_requests is not None and self.max_inflight_requests < 1:
             raise ValueError(f"max_inflight_requests is {self.max_inflight_requests}; it must be at least 1")
         if self.stream_interval < 1:
             raise ValueError(f"stream_interval is {self.stream_interval}; it must be at least 1")
+        # The comparison is also false for a value that is not a number.
+        if not self.step_timeout_seconds >= 1:
+            raise ValueError(f"step_timeout_seconds is {self.step_timeout_seconds}; it must be at least 1")
+        if self.on_model_death not in (EXIT, NONE):
+            raise ValueError(f"on_model_death is {self.on_model_death!r}; it must be {EXIT} or {NONE}")

@@ -28,7 +28,12 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
-            if "cancel" in json.loads(request.parameters() or "{}"):
+            parameters = json.loads(request.parameters() or "{}")
+            if "list_requests" in parameters:
+                # From a health check. This model knows no requests by name.
+                sender.send(response(["[]"], 1, "None", {}), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            if "cancel" in parameters:
                 # A cancellation from `completion`, whose client has disconnected. This model ignores it.
                 sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue

@@ -1,0 +1,75 @@
+"""The model's side of the guardian, a small process that ends Triton's server when the model's process has died."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from serving.guardian_process import BEAT, END, READY
+
+logger = logging.getLogger(__name__)
+
+_VERSION_FOLDER = Path(__file__).parents[1]
+_END_SECONDS = 5.0
+
+
+class Guardian:
+    """The guardian of this process and of the server that has started it."""
+
+    def __init__(self, name: str, *, patience_seconds: float) -> None:
+        """Start it, and wait until it watches. `patience_seconds`: how long this process may send no `beat`.
+
+        Raises:
+            OSError: there is no such Python.
+            RuntimeError: the guardian has failed; its error is in the server's log.
+        """
+        arguments = [name, str(os.getpid()), str(os.getppid()), str(patience_seconds)]
+        self._process = subprocess.Popen(
+            [_interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=_VERSION_FOLDER,
+            # What ends the processes of the server's session must not end the guardian.
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            if output.read(len(READY)) != READY:
+                raise RuntimeError("the guardian does not start; its error is in the server's log")
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)
+        self._lost = False
+
+    def beat(self) -> None:
+        """Say that this process is alive."""
+        self._write(BEAT)
+
+    def dismiss(self) -> None:
+        """Say that this process ends in order, and wait for the guardian's end."""
+        self._write(END)
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("the guardian, process %d, does not end", self._process.pid)
+
+    def _write(self, message: bytes) -> None:
+        # A guardian that is suspended reads nothing; it may miss some beats.
+        with contextlib.suppress(BlockingIOError):
+            try:
+                os.write(self._pipe, message)
+            except BrokenPipeError:
+                if not self._lost:
+                    logger.error("the guardian has ended; nothing ends the server if this process dies")
+                self._lost = True
+
+
+def _interpreter() -> str:
+    """The Python of this process. Embedded in Triton's process, `sys.executable` may be another program."""
+    own = Path(sys.executable)
+    if own.name.startswith("python"):
+        return str(own)
+    return str(Path(sysconfig.get_path("scripts"), f"python{sys.version_info.major}"))

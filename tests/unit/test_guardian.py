@@ -1,0 +1,168 @@
+"""The guardian, with plain processes in place of Triton's server and the model's process."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from serving.process import SHARED_MEMORY, Process
+from tests.eventually import eventually
+from tests.processes import children
+
+FOLDER = Path(__file__).parents[2] / "model_repository/llm/1"
+# Longer than the guardian's pause between two looks.
+PATIENCE = 2
+SECONDS = 20
+
+# Maps all regions, and starts a model that maps the first. Before, it computes for some seconds, because a limit of
+# processor time cannot be shorter than one.
+SERVER = """
+import mmap, socket, subprocess, sys, time
+model_program, seconds, *names = sys.argv[1:]
+files = [open(name, "r+b") for name in names]
+maps = [mmap.mmap(file.fileno(), 0) for file in files]
+listening = socket.create_server(("127.0.0.1", 0))
+while time.process_time() < float(seconds):
+    pass
+subprocess.Popen([sys.executable, "-c", model_program, names[0]])
+while True:
+    listening.accept()[0].close()
+"""
+MODEL = f"""
+import mmap, os, sys, time
+from serving.guardian import Guardian
+file = open(sys.argv[1], "r+b")
+region = mmap.mmap(file.fileno(), 0)
+guardian = Guardian("llm", patience_seconds={PATIENCE})
+print("guarded", flush=True)
+for line in sys.stdin:
+    match line.split():
+        case ["beat", seconds]:
+            for _ in range(int(seconds) * 2):
+                guardian.beat()
+                time.sleep(0.5)
+        case ["end"]:
+            guardian.dismiss()
+    print("done", flush=True)
+"""
+
+
+class Guarded:
+    """A server that runs, with its model and its guardian. The ids are those outside of a namespace."""
+
+    def __init__(self, launched: "subprocess.Popen[str]", server: Process) -> None:
+        self._launched = launched
+        self.server = server
+        assert self.read() == "guarded"
+        (self.model,) = children(server.pid)
+        (self.guardian,) = children(self.model.pid)
+
+    def read(self) -> str:
+        assert self._launched.stdout is not None
+        return self._launched.stdout.readline().strip()
+
+    def tell(self, line: str) -> str:
+        """Have the model do something, and return its answer."""
+        assert self._launched.stdin is not None
+        self._launched.stdin.write(line + "\n")
+        self._launched.stdin.flush()
+        return self.read()
+
+
+@pytest.fixture
+def regions() -> Iterator[list[Path]]:
+    """The region that server and model share, that of another model, and one of a client."""
+    names = (f"inflight_test_{uuid.uuid4()}", f"inflight_test_{uuid.uuid4()}", f"client_{uuid.uuid4()}")
+    paths = [Path(SHARED_MEMORY, name) for name in names]
+    for path in paths:
+        path.write_bytes(b"x" * 4096)
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def guarded(regions: list[Path], *prefix: str, seconds: float = 0) -> Iterator[Guarded]:
+    command = [*prefix, sys.executable, "-c", SERVER, MODEL, str(seconds), *map(str, regions)]
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as launched:
+        outer = Process(launched.pid)
+        try:
+            assert not prefix or eventually(lambda: bool(children(outer.pid)))
+            yield Guarded(launched, children(outer.pid)[0] if prefix else outer)
+        finally:
+            for process in (*children(outer.pid), outer):
+                process.send(signal.SIGKILL)
+
+
+def test_the_server_ends_with_the_model_and_leaves_no_region(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        running.model.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+        assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+    assert [path.exists() for path in regions] == [False, False, True]
+
+
+def test_a_model_that_ends_in_order_leaves_the_server_alone(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        assert running.tell("end") == "done"
+        assert not running.guardian.is_alive()
+        running.model.send(signal.SIGKILL)
+        assert not running.server.ends_within(0.5)
+    assert [path.exists() for path in regions] == [True, True, True]
+
+
+def test_a_model_that_gives_no_sign_of_life_is_ended_too(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        assert running.tell(f"beat {PATIENCE + 2}") == "done"
+        assert running.model.is_alive()
+        assert running.server.ends_within(SECONDS)
+        assert running.model.ends_within(SECONDS)
+
+
+def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        running.server.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+        running.model.send(signal.SIGKILL)
+        assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+    assert [path.exists() for path in regions] == [False, True, True]
+
+
+def test_signals_to_all_processes_of_a_service_do_not_end_the_guardian(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            running.guardian.send(number)
+        running.model.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+
+
+NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not create process namespaces",
+)
+def test_a_server_that_is_the_first_process_of_a_container_ends(regions: list[Path]) -> None:
+    with guarded(regions, *NAMESPACE, seconds=1.1) as running:
+        running.model.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+    assert [path.exists() for path in regions] == [False, False, True]
+
+
+def test_a_process_is_not_a_later_one_with_the_same_id() -> None:
+    own = Process(os.getpid())
+    assert own.is_alive()
+    own._started = "1"
+    assert not own.is_alive()
+    with pytest.raises(ProcessLookupError):
+        Process(2**22 + 1)
