@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue peers gpu-check \
-	precision experiments docs lock test test-engine check clean
+	precision experiments chaos docs lock test test-engine check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,8 @@ help:
 	@echo "make bench-queue  measure the time to first token when many requests arrive at once, with the engine's queue and with Triton's"
 	@echo "make gpu-check    check that the engine is correct and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
 	@echo "make experiments  test claims of papers with the scheduler in the simulator; writes plots to results/; takes minutes"
+	@echo "make chaos    kill, hang and starve a running service, one fault at a time, and show what its users notice; needs root;"
+	@echo "              takes half an hour; variable: CHAOS (flags, such as --times 1 or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
@@ -106,6 +108,9 @@ gpu-check:
 
 experiments: $(installed)
 	@$(bin)/python -m load_tests.experiments all
+
+chaos: $(installed)
+	@$(bin)/python -m load_tests.chaos $(CHAOS)
 
 $(docs_tools): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[docs]'

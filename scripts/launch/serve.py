@@ -1,8 +1,9 @@
 """`make serve`: download what is missing, start Triton with this model repository, and stay in the foreground.
 
 The settings come from environment variables, which make sets from its command line: HTTP_PORT, GRPC_PORT, METRICS_PORT,
-MODEL (a folder or a hub id; by default the default model), ARGS (more tritonserver flags), and ALLOW_EXPOSED_TRITON
-(any value: ARGS may make other hosts reach Triton).
+MODEL (a folder or a hub id; by default the default model), ARGS (more tritonserver flags), OPERATOR_KEY (the value of
+the header that opens the operator's interfaces; by default a random one) and ALLOW_EXPOSED_TRITON (any value: ARGS may
+make other hosts reach Triton).
 """
 
 import contextlib

@@ -45,7 +45,7 @@ class TritonServer(ServerProcess):
         self._arguments = list(arguments)
         self._environment = dict(environment or {})
         self._runtime = runtime
-        self._operator_key = secrets.token_hex(16)
+        self._operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 

@@ -1,0 +1,176 @@
+"""The faults, one at a time. Each is a context manager: it begins on entry, and on exit what it did is undone."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from load_tests.chaos.commands import END, HANG
+from load_tests.chaos.proxy import Proxy
+from load_tests.chaos.service import Service
+from scripts.launch.exposure import OPERATOR_HEADER
+from scripts.launch.server_process import ADDRESS
+
+_IDLE_CONNECTIONS = 1000
+_SLOW_CLIENTS = 8
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a fault can act on."""
+
+    service: Service
+    proxies: tuple[Proxy, ...]
+    """The proxies in front of Triton, through which all users go."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault and how long it lasts."""
+
+    name: str
+    begin: Callable[[Stage], AbstractAsyncContextManager[None]]
+    seconds: float = 0.0
+
+
+def _signals(
+    find: Callable[[Service], int], *numbers: signal.Signals
+) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+    """Send signals to a process: the first on entry, the last on exit if there are two."""
+
+    @contextlib.asynccontextmanager
+    async def begin(stage: Stage) -> AsyncIterator[None]:
+        pid = find(stage.service)
+        os.kill(pid, numbers[0])
+        yield
+        for number in numbers[1:]:
+            with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
+                os.kill(pid, number)
+
+    return begin
+
+
+def _command(command: str) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+    """Give the model a command."""
+
+    @contextlib.asynccontextmanager
+    async def begin(stage: Stage) -> AsyncIterator[None]:
+        await asyncio.to_thread(stage.service.pipe.write_text, command)
+        yield
+
+    return begin
+
+
+def _full(disk: Callable[[Service], Path]) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+    """Fill a disk."""
+
+    @contextlib.asynccontextmanager
+    async def begin(stage: Stage) -> AsyncIterator[None]:
+        filler = disk(stage.service) / "filler"
+        with filler.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        yield
+        filler.unlink(missing_ok=True)
+
+    return begin
+
+
+@contextlib.asynccontextmanager
+async def _no_more_memory(stage: Stage) -> AsyncIterator[None]:
+    """Let the model's process have no more address space than it has now."""
+    pid = stage.service.model()
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
+    yield
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@contextlib.asynccontextmanager
+async def _slow_readers(stage: Stage) -> AsyncIterator[None]:
+    """Clients that ask for long answers and read one byte a second."""
+    body = json.dumps({"text_input": "A long story:", "stream": True, "max_tokens": 1000, "ignore_eos": True})
+    head = f"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def read_slowly() -> None:
+        reader, writer = await asyncio.open_connection(ADDRESS, stage.service.ports.http, limit=1)
+        try:
+            writer.write((head + body).encode())
+            while await reader.read(1):
+                await asyncio.sleep(1)
+        finally:
+            writer.close()
+
+    clients = [asyncio.create_task(read_slowly()) for _ in range(_SLOW_CLIENTS)]
+    yield
+    for client in clients:
+        client.cancel()
+    await asyncio.gather(*clients, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _idle_connections(stage: Stage) -> AsyncIterator[None]:
+    """Connections that send nothing, half to each of Triton's ports."""
+    ports = (stage.service.ports.http, stage.service.ports.grpc)
+    opened = [await asyncio.open_connection(ADDRESS, ports[i % 2]) for i in range(_IDLE_CONNECTIONS)]
+    yield
+    for _, writer in opened:
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def _cut(stage: Stage) -> AsyncIterator[None]:
+    for proxy in stage.proxies:
+        proxy.cut()
+    yield
+
+
+@contextlib.asynccontextmanager
+async def _delay(stage: Stage) -> AsyncIterator[None]:
+    for proxy in stage.proxies:
+        proxy.delay = 0.3
+    yield
+    for proxy in stage.proxies:
+        proxy.delay = 0.0
+
+
+@contextlib.asynccontextmanager
+async def _unload(stage: Stage) -> AsyncIterator[None]:
+    """Unload the model, and load it again."""
+    url = f"http://{ADDRESS}:{stage.service.ports.http}/v2/repository/models/llm"
+    headers = {OPERATOR_HEADER: stage.service.operator_key}
+    async with httpx.AsyncClient(timeout=120, trust_env=False, headers=headers) as client:
+        (await client.post(f"{url}/unload")).raise_for_status()
+        yield
+        (await client.post(f"{url}/load")).raise_for_status()
+
+
+FAULTS = (
+    Fault("model process killed", _signals(Service.model, signal.SIGKILL)),
+    Fault("model process stopped for 3 s", _signals(Service.model, signal.SIGSTOP, signal.SIGCONT), 3),
+    Fault("model hangs in a step", _command(HANG)),
+    Fault("engine thread ends", _command(f"{END} engine")),
+    Fault("responder thread ends", _command(f"{END} responder")),
+    Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL)),
+    Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL)),
+    Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM)),
+    Fault("SIGTERM twice", _signals(lambda service: service.server.pid, signal.SIGTERM, signal.SIGTERM), 1),
+    Fault("/dev/shm full", _full(lambda service: service.shm), 5),
+    Fault("trace disk full", _full(lambda service: service.trace_disk), 5),
+    Fault("no more memory", _no_more_memory, 5),
+    Fault("clients that read 1 B/s", _slow_readers, 10),
+    Fault("1000 idle connections", _idle_connections, 5),
+    Fault("connections cut", _cut),
+    Fault("connections 0.3 s slower", _delay, 5),
+    Fault("model unloaded and loaded", _unload, 1),
+)

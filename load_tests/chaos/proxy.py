@@ -1,0 +1,79 @@
+"""A TCP proxy on loopback that can delay what passes and cut its connections."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+from scripts.launch.server_process import ADDRESS
+
+_PIECE = 65536
+
+
+class Proxy:
+    """Forwards connections to a port. Make one with `proxy`."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        """Its own port."""
+        self.delay = 0.0
+        """Seconds by which each piece of data is late."""
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        """Break all connections with a reset."""
+        for writer in self._writers:
+            _reset(writer)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection."""
+        try:
+            back, forth = await asyncio.open_connection(ADDRESS, self._target)
+        except OSError:
+            _reset(writer)
+            return
+        ends = {writer, forth}
+        self._writers |= ends
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._forward(reader, forth))
+                group.create_task(self._forward(back, writer))
+        finally:
+            self._writers -= ends
+            for end in ends:
+                end.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_PIECE):
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                writer.write(data)
+                await writer.drain()
+        # Whichever side ends first, both do.
+        if reader.exception() is None:
+            writer.close()
+        else:
+            _reset(writer)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    # With a linger time of 0 the kernel sends a reset. Otherwise the other side would see an orderly end.
+    with contextlib.suppress(OSError):
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def proxy(target: int) -> AsyncIterator[Proxy]:
+    """A proxy in front of a port."""
+    made = Proxy(target)
+    server = await asyncio.start_server(made.serve, ADDRESS, 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        made.cut()

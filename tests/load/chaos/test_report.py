@@ -1,0 +1,38 @@
+"""The table of faults, and the promises that it checks."""
+
+from dataclasses import replace
+
+import pytest
+
+from load_tests.chaos.experiment import Outcome
+from load_tests.chaos.report import broken_promises, table
+
+KEPT = Outcome(failed=3, running=9, last_error=0.25, wrong=0, hung=0, unhealthy=True, back=12.3, left=())
+
+
+def test_a_row_has_sums_of_requests_and_the_longest_times() -> None:
+    other = replace(KEPT, failed=1, running=8, last_error=1.5, unhealthy=False, back=9.0, left=["tritonserver"])
+    row = table({"a fault": [KEPT, other]}).splitlines()[-1]
+    assert row == "| a fault | 2 | 4 of 17 | 1.5 | 0 | 0 | 1 times | 12.3 | tritonserver |"
+
+
+def test_a_service_that_did_not_come_back_once_never_did() -> None:
+    assert "| never |" in table({"a fault": [KEPT, replace(KEPT, back=None)]})
+
+
+def test_kept_promises_give_no_line() -> None:
+    assert broken_promises({"a fault": [KEPT, KEPT]}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"wrong": 1}, "an answer was wrong"),
+        ({"hung": 1}, "a request never ended"),
+        ({"last_error": 5.1}, "an error took over 5 s"),
+        ({"back": None}, "the service did not come back"),
+        ({"left": ["a process"]}, "something was left behind"),
+    ],
+)
+def test_each_broken_promise_has_a_line(changes: dict[str, object], line: str) -> None:
+    assert broken_promises({"a fault": [KEPT, replace(KEPT, **changes)]}) == [f"a fault: {line}"]  # type: ignore[arg-type]
