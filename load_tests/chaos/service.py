@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,7 +169,7 @@ class Service:
         """The process id of the model `llm`. Raises ProcessLookupError if there is none."""
         return self._only(lambda command: "triton_python_backend_stub" in command and "/llm/1/" in command)
 
-    def _only(self, wanted):  # type: ignore[no-untyped-def]
+    def _only(self, wanted: Callable[[str], bool]) -> int:
         found = [pid for pid, command in self.processes().items() if command and wanted(command)]
         if len(found) != 1:
             raise ProcessLookupError(f"{len(found)} such processes")
