@@ -63,6 +63,12 @@ def sabotage(server: TritonServer, model: str, how: str) -> None:
         httpx.post(f"http://{server.http_url}/v2/models/{model}/generate", json=body, timeout=0.5)
 
 
+def manage(server: TritonServer, model: str, action: str) -> None:
+    """Load or unload the model."""
+    url = f"http://{server.http_url}/v2/repository/models/{model}/{action}"
+    httpx.post(url, json={}, headers=server.operator_headers, timeout=60).raise_for_status()
+
+
 @contextlib.contextmanager
 def client_of(server: TritonServer, model: str) -> Iterator[Client]:
     with Client(server.grpc_url, model=model, retry=RetryPolicy(attempts=1)) as client:
@@ -122,8 +128,8 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
             assert calm.is_serving()
 
             # An orderly end of `llm` is no death.
-            for action in ("unload", "load"):
-                httpx.post(f"http://{server.http_url}/v2/repository/models/llm/{action}", json={}, timeout=60)
+            manage(server, "llm", "unload")
+            manage(server, "llm", "load")
             assert llm.generate(PROMPT, max_tokens=8).choices == answer.choices
 
             # A fault in `calm` that its process survives.
@@ -133,7 +139,7 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
             assert not calm.is_serving()
             with pytest.raises(InflightError, match="the engine has stopped"):
                 calm.generate(PROMPT)
-            httpx.post(f"http://{server.http_url}/v2/repository/models/calm/load", json={}, timeout=60)
+            manage(server, "calm", "load")
             assert calm.generate(PROMPT, max_tokens=8).choices == answer.choices
 
             # One that it does not survive.
