@@ -1,5 +1,6 @@
 """Any request to a gateway before a real model is answered as documented, and a stream beside it is exact."""
 
+import copy
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_openapi import APP
 from tests.running_server import running_server
 
-PAGE = APP.openapi()
+PAGE = copy.deepcopy(APP.openapi())
 for request in ("CompletionRequest", "ChatRequest"):
     fields = PAGE["components"]["schemas"][request]
     fields["properties"]["model"] = {"const": "llm"}

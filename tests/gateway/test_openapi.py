@@ -1,5 +1,7 @@
 """The gateway answers generated requests as its OpenAPI page says."""
 
+import copy
+
 import httpx
 import pytest
 import schemathesis
@@ -23,7 +25,7 @@ APP = create_app(
         request_timeout=60,
     )
 )
-PAGE = APP.openapi()
+PAGE = copy.deepcopy(APP.openapi())
 for request in ("CompletionRequest", "ChatRequest"):
     fields = PAGE["components"]["schemas"][request]["properties"]
     # Otherwise nearly all requests would fail because of the model's name.

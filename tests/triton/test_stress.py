@@ -1,4 +1,4 @@
-"""500 random requests, some cancelled and some malformed: every token of every answer is right, or the error is."""
+"""300 random requests, some cancelled and some malformed: every token of every answer is right, or the error is."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from tests.triton.test_cancellation import wait_until_idle
 from tests.triton.test_malformed import BAD
 from tests.triton.wire import Answer, Fields, ask, together
 
-REQUESTS = 500
+REQUESTS = 300
 LONGEST = 20
 # Few prompts, so that transformers has to answer only a few.
 PROMPTS = [made_up_prompt(1000 + i, 4 + 8 * i) for i in range(7)]
