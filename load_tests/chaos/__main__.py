@@ -1,8 +1,8 @@
 """`make chaos`: cause one fault at a time under load, and show what users notice.
 
-It starts a service of its own: `make serve` and the gateway, each started again when it ends. Users stream greedy
-answers over gRPC, HTTP and the gateway and compare each piece of text with the right answer. It needs Linux, root and
-util-linux's `unshare`, because the server gets its own small /dev/shm.
+It starts a service of its own: `make serve` and the gateway, each started again when it ends. Users ask for greedy
+answers over gRPC, HTTP, the gateway and `completion`, and compare each piece of text with the right answer. It needs
+Linux, root and util-linux's `unshare`, because the server gets its own small /dev/shm.
 """
 
 import argparse
@@ -10,22 +10,24 @@ import asyncio
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import openai
 from tqdm import tqdm
 
 from inflight_client import AsyncClient, RetryPolicy, Timeouts
 from load_tests.chaos.experiment import Health, Outcome, experiment
-from load_tests.chaos.faults import FAULTS, Fault, Stage
+from load_tests.chaos.faults import FAULTS, Fault, Stage, set_clock
 from load_tests.chaos.proxy import proxy
 from load_tests.chaos.report import broken_promises, table
 from load_tests.chaos.service import Service
-from load_tests.chaos.users import LIMIT_SECONDS, Door, GatewayDoor, NotAnswered, TritonDoor, Users
+from load_tests.chaos.users import LIMIT_SECONDS, Door, GatewayDoor, NotAnswered, TritonDoor, Users, WholeDoor
 from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ADDRESS
 
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--times", type=int, default=5, help="how often each fault is caused (%(default)s)")
     add("--users", type=int, default=32, help="number of users (%(default)s)")
     add("--faults", type=_faults, default=FAULTS, metavar="NAME,...", help="the faults to cause; all if not given")
+    add("--set-clock", action="store_true", help="also set this machine's clock 10 minutes forward, for 5 s each time")
     add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")
     return parser
 
@@ -57,7 +60,14 @@ async def _doors(service: Service, grpc_port: int, http_port: int) -> AsyncItera
         http = await enter(AsyncClient(f"http://{ADDRESS}:{http_port}", timeouts=timeouts, retry=once))
         url = f"http://{ADDRESS}:{service.ports.gateway}/v1"
         gateway = await enter(openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0))
-        yield TritonDoor("gRPC", grpc), TritonDoor("HTTP", http), GatewayDoor("gateway", gateway)
+        triton = f"http://{ADDRESS}:{http_port}"
+        whole = await enter(httpx.AsyncClient(base_url=triton, timeout=2 * LIMIT_SECONDS, trust_env=False))
+        yield (
+            TritonDoor("gRPC", grpc),
+            TritonDoor("HTTP", http),
+            GatewayDoor("gateway", gateway),
+            WholeDoor("completion", whole),
+        )
 
 
 async def chaos(service: Service, faults: Sequence[Fault], times: int, number: int) -> dict[str, list[Outcome]]:
@@ -102,13 +112,16 @@ def main() -> int:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         print("error: this needs root and the program unshare", file=sys.stderr)
         return 1
+    faults = [fault for fault in options.faults if fault.begin is not set_clock or options.set_clock]
+    # Stopped in order, as by Ctrl-C: the service must not be left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="inflight-chaos-") as scratch:
         service = Service(Path(scratch))
         outcomes: dict[str, list[Outcome]] = {}
         try:
-            outcomes = asyncio.run(chaos(service, options.faults, options.times, options.users))
+            outcomes = asyncio.run(chaos(service, faults, options.times, options.users))
         except* (LauncherError, NotAnswered, ProcessLookupError) as errors:
             print(f"error: {errors.exceptions[0]}", file=sys.stderr)
         finally:

@@ -31,7 +31,8 @@ class Outcome:
     unhealthy: bool
     """Whether the gateway said so, at least once before answers were right again."""
     back: float | None
-    """Seconds until each door had given a right answer to a request sent after the fault. None: it never did."""
+    """Seconds until each door had given a right answer to a request sent after the fault, or after its end if it lasts.
+    None: it never did."""
     left: Sequence[str]
     """Processes and shared memory that were not there before."""
 
@@ -59,7 +60,8 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
     begun = time.monotonic()
     async with fault.begin(stage):
         await asyncio.sleep(fault.seconds)
-    back = await _back(users, begun)
+    over = await _back(users, time.monotonic())
+    back = None if over is None else over - begun
     noticed = time.monotonic()
     await asyncio.sleep(_SETTLE_SECONDS)
     while min(users.running.values()) <= noticed:  # Each ends after `LIMIT_SECONDS` at the latest.
@@ -83,11 +85,11 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
     )
 
 
-async def _back(users: Users, begun: float) -> float | None:
-    """Wait until each door has given a right answer to a request sent after `begun`. Return the seconds it took."""
+async def _back(users: Users, since: float) -> float | None:
+    """Wait until each door has given a right answer to a request sent after `since`. Return when."""
     doors = {door.name for door in users.doors}
-    while (now := time.monotonic() - begun) < _BACK_SECONDS:
-        if {request.door for request in users.asked if request.right and request.begun > begun} >= doors:
+    while (now := time.monotonic()) < since + _BACK_SECONDS:
+        if {request.door for request in users.asked if request.right and request.begun > since} >= doors:
             return now
         await asyncio.sleep(_POLL_SECONDS)
     return None

@@ -6,12 +6,14 @@ import json
 import os
 import resource
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
 from load_tests.chaos.commands import END, HANG
 from load_tests.chaos.proxy import Proxy
@@ -21,6 +23,8 @@ from scripts.launch.server_process import ADDRESS
 
 _IDLE_CONNECTIONS = 1000
 _SLOW_CLIENTS = 8
+_CLOCK_SECONDS = 600
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,10 @@ class Fault:
 
 
 def _signals(
-    find: Callable[[Service], int], *numbers: signal.Signals
+    find: Callable[[Service], int], *numbers: signal.Signals, orderly: bool = False
 ) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
-    """Send signals to a process: the first on entry, the last on exit if there are two."""
+    """Send signals to a process: the first on entry, the last on exit if there are two. If its end is orderly, and so
+    takes its time, wait for it on exit."""
 
     @contextlib.asynccontextmanager
     async def begin(stage: Stage) -> AsyncIterator[None]:
@@ -54,6 +59,8 @@ def _signals(
         for number in numbers[1:]:
             with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
                 os.kill(pid, number)
+        while orderly and psutil.pid_exists(pid):
+            await asyncio.sleep(_POLL_SECONDS)
 
     return begin
 
@@ -155,21 +162,40 @@ async def _unload(stage: Stage) -> AsyncIterator[None]:
         (await client.post(f"{url}/load")).raise_for_status()
 
 
+@contextlib.asynccontextmanager
+async def set_clock(stage: Stage) -> AsyncIterator[None]:
+    """Set the machine's clock forward, and back."""
+    _move_clock(_CLOCK_SECONDS)
+    yield
+    _move_clock(-_CLOCK_SECONDS)
+
+
+def _move_clock(seconds: int) -> None:
+    time.clock_settime(time.CLOCK_REALTIME, time.clock_gettime(time.CLOCK_REALTIME) + seconds)
+
+
 FAULTS = (
     Fault("model process killed", _signals(Service.model, signal.SIGKILL)),
     Fault("model process stopped for 3 s", _signals(Service.model, signal.SIGSTOP, signal.SIGCONT), 3),
     Fault("model hangs in a step", _command(HANG)),
     Fault("engine thread ends", _command(f"{END} engine")),
     Fault("responder thread ends", _command(f"{END} responder")),
+    Fault("completion's process killed", _signals(Service.completion, signal.SIGKILL)),
+    Fault("guardian killed", _signals(Service.guardian, signal.SIGKILL)),
     Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL)),
     Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL)),
-    Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM)),
-    Fault("SIGTERM twice", _signals(lambda service: service.server.pid, signal.SIGTERM, signal.SIGTERM), 1),
+    Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM, orderly=True)),
+    Fault(
+        "SIGTERM twice",
+        _signals(lambda service: service.server.pid, signal.SIGTERM, signal.SIGTERM, orderly=True),
+        1,
+    ),
     Fault("/dev/shm full", _full(lambda service: service.shm), 5),
     Fault("trace disk full", _full(lambda service: service.trace_disk), 5),
     Fault("no more memory", _no_more_memory, 5),
     Fault("clients that read 1 B/s", _slow_readers, 10),
     Fault("1000 idle connections", _idle_connections, 5),
+    Fault("clock set 10 minutes forward and back", set_clock, 5),
     Fault("connections cut", _cut),
     Fault("connections 0.3 s slower", _delay, 5),
     Fault("model unloaded and loaded", _unload, 1),

@@ -169,6 +169,14 @@ class Service:
         """The process id of the model `llm`. Raises ProcessLookupError if there is none."""
         return self._only(lambda command: "triton_python_backend_stub" in command and "/llm/1/" in command)
 
+    def completion(self) -> int:
+        """The process id of the model `completion`. Raises ProcessLookupError if there is none."""
+        return self._only(lambda command: "triton_python_backend_stub" in command and "/completion/1/" in command)
+
+    def guardian(self) -> int:
+        """The process id of the guardian of `llm`. Raises ProcessLookupError if there is none."""
+        return self._only(lambda command: "serving.guardian_process llm " in command)
+
     def _only(self, wanted: Callable[[str], bool]) -> int:
         found = [pid for pid, command in self.processes().items() if command and wanted(command)]
         if len(found) != 1:

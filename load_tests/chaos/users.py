@@ -61,6 +61,25 @@ class TritonDoor:
 
 
 @dataclass(frozen=True)
+class WholeDoor:
+    """The model `completion`, which answers in one piece, over HTTP."""
+
+    name: str
+    client: httpx.AsyncClient
+
+    async def ask(self, prompt: str) -> AsyncIterator[str]:
+        """See `Door`."""
+        body = {"text_input": prompt, "exclude_input_in_output": True}
+        body |= {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+        try:
+            response = await self.client.post("/v2/models/completion/generate", json=body)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise NotAnswered(type(error).__name__) from error
+        yield response.json()["text_output"]
+
+
+@dataclass(frozen=True)
 class GatewayDoor:
     """The gateway's OpenAI-compatible endpoint."""
 

@@ -21,7 +21,8 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import metronome_server, sent_times
 
 FIRST_SECONDS, GAP_SECONDS = 1.0, 0.02
-PAUSE_SECONDS = 2.0
+# Under a second: after that Triton may count the models' processes as dead.
+PAUSE_SECONDS = 0.8
 
 
 @pytest.fixture(scope="module")
@@ -237,11 +238,11 @@ class Pause:
 
 
 def test_a_pause_of_the_server_shows_in_the_open_loop_and_hides_in_the_closed(echo: TritonServer) -> None:
-    requests = planned(20, 120)
+    requests = planned(60, 360)
 
     async def run() -> tuple[Run, Run]:
         async with grpc_endpoint(echo.grpc_url) as endpoint:
-            opened = await open_loop(endpoint, requests, advance=Pause(echo, 40).advance)
+            opened = await open_loop(endpoint, requests, advance=Pause(echo, 120).advance)
             closed = await closed_loop(endpoint, 1, iter(planned(1, 300)), count=300, advance=Pause(echo, 100).advance)
             return opened, closed
 

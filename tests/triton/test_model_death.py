@@ -152,6 +152,21 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
         ended(server)
 
 
+def test_the_death_of_completion_ends_the_server_too(tmp_path: Path, parameters: dict[str, str]) -> None:
+    add_llm(tmp_path, "llm", "config.pbtxt", parameters)
+    (tmp_path / "completion").symlink_to(MODEL_REPOSITORY / "completion")
+    with running_server(tmp_path, ["llm", "completion"]) as server:
+        url = f"http://{server.http_url}/v2/models/completion/generate"
+        body = {"input_ids": PROMPT, "max_tokens": MAX_TOKENS, "ignore_eos": True}
+        with client_of(server, "llm") as llm, ThreadPoolExecutor(STREAMS) as pool:
+            calls = [pool.submit(httpx.post, url, json=body, timeout=90) for _ in range(STREAMS)]
+            assert eventually(lambda: len(llm.unfinished_requests()) == STREAMS, 60)
+            kill(server, "completion")
+            assert eventually(lambda: all(call.done() for call in calls), BOUND_SECONDS)
+            assert all(isinstance(call.exception(), httpx.TransportError) for call in calls)
+        ended(server)
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

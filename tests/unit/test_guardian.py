@@ -128,6 +128,16 @@ def test_a_model_that_gives_no_sign_of_life_is_ended_too(regions: list[Path]) ->
         assert running.model.ends_within(SECONDS)
 
 
+def test_a_guardian_that_was_killed_is_replaced(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        running.guardian.send(signal.SIGKILL)
+        assert running.guardian.ends_within(SECONDS)
+        assert running.tell("beat 1") == "done"
+        running.model.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+    assert [path.exists() for path in regions] == [False, False, True]
+
+
 def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) -> None:
     with guarded(regions) as running:
         running.server.send(signal.SIGKILL)

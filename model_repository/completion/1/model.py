@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import locale
 import shutil
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from ended_calls import EndedCalls
-from llm_fields import add_tensors
-
 # The Python that Triton embeds ignores the environment and starts with ASCII as its encoding.
 locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+# Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ended_calls import EndedCalls  # noqa: E402
+from serving.fields import add_tensors  # noqa: E402
+from serving.guardian import Guardian, Pulse  # noqa: E402
+from serving.server_config import EXIT, check_on_model_death  # noqa: E402
 
 SHARED_MEMORY = "/dev/shm"
 # Triton's region begins with a free megabyte.
@@ -28,6 +34,8 @@ SMALL_RESPONSE = 2**16
 NOT_PASSED_ON = ("cancel", "list_requests")
 # Interval between two checks for clients that have disconnected.
 SWEEP_SECONDS = 0.1
+# How long this process may stand still. It has no work that takes long without Python's lock being free.
+PATIENCE_SECONDS = 30.0
 # The codes that `llm` puts before its messages, and those of Triton. Triton answers UNAVAILABLE to its own timeouts.
 ERROR_CODES = {
     **{name: name for name in ("INVALID_ARG", "UNAVAILABLE", "CANCELLED", "NOT_FOUND", "UNSUPPORTED", "INTERNAL")},
@@ -51,6 +59,12 @@ class TritonPythonModel:
         self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
         self._ended = EndedCalls()
         self._calls = Calls(self._ended, llm_batched=self._llm_batched)
+        on_model_death = parameters.get("on_model_death", EXIT)
+        check_on_model_death(on_model_death)
+        # Last, because from now on an end of this process without `finalize` ends the server.
+        self._pulse = None
+        if on_model_death == EXIT:
+            self._pulse = Pulse(Guardian(args["model_name"], patience_seconds=PATIENCE_SECONDS))
 
     def execute(self, requests: list[Any]) -> None:
         """Pass the rows of each request to the thread pool and return at once. The threads send the answers."""
@@ -72,6 +86,8 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop the threads. Triton calls this after every request has received its answer."""
+        if self._pulse is not None:
+            self._pulse.stop()
         self._pool.shutdown()
         self._calls.close()
 

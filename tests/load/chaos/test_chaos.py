@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server gets its own /dev/shm, which needs root")
 def test_the_service_comes_back_with_right_answers() -> None:
-    command = [sys.executable, "-m", "load_tests.chaos", "--times=1", "--users=6"]
+    command = [sys.executable, "-m", "load_tests.chaos", "--times=1", "--users=8"]
     run = subprocess.run(
         [*command, "--faults=gateway killed,connections cut"],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "every promise was kept" in run.stdout
-    for row in ("| gateway killed | 1 | 2 of 6 |", "| connections cut | 1 | 4 of 6 |"):
+    for row in ("| gateway killed | 1 | 2 of 8 |", "| connections cut | 1 | 6 of 8 |"):
         assert row in run.stdout
 
 

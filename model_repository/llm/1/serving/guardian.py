@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 from serving.guardian_process import BEAT, END, READY
@@ -14,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _VERSION_FOLDER = Path(__file__).parents[1]
 _END_SECONDS = 5.0
+
+BEAT_SECONDS = 1.0
 
 
 class Guardian:
@@ -26,9 +29,13 @@ class Guardian:
             OSError: there is no such Python.
             RuntimeError: the guardian has failed; its error is in the server's log.
         """
-        arguments = [name, str(os.getpid()), str(os.getppid()), str(patience_seconds)]
+        self._arguments = [name, str(os.getpid()), str(os.getppid()), str(patience_seconds)]
+        self._lost = False
+        self._start()
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
-            [_interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *arguments],
+            [_interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_VERSION_FOLDER,
@@ -42,11 +49,24 @@ class Guardian:
                 raise RuntimeError("the guardian does not start; its error is in the server's log")
         self._pipe = self._process.stdin.fileno()
         os.set_blocking(self._pipe, False)
-        self._lost = False
 
     def beat(self) -> None:
-        """Say that this process is alive."""
-        self._write(BEAT)
+        """Say that this process is alive. If the guardian was killed, start another one."""
+        if self._write(BEAT):
+            return
+        if not self._lost:
+            logger.error("the guardian, process %d, has ended; another one is started", self._process.pid)
+        self._process.kill()
+        with self._process:  # Closes the pipe, and waits for the end.
+            pass
+        try:
+            self._start()
+            self._lost = False
+        except (OSError, RuntimeError):
+            # Logged once. The next beat tries again.
+            if not self._lost:
+                logger.exception("there is no guardian; nothing ends the server if this process dies")
+            self._lost = True
 
     def dismiss(self) -> None:
         """Say that this process ends in order, and wait for the guardian's end."""
@@ -56,15 +76,37 @@ class Guardian:
         except subprocess.TimeoutExpired:
             logger.error("the guardian, process %d, does not end", self._process.pid)
 
-    def _write(self, message: bytes) -> None:
+    def _write(self, message: bytes) -> bool:
+        """Return whether there is a guardian."""
         # A guardian that is suspended reads nothing; it may miss some beats.
         with contextlib.suppress(BlockingIOError):
             try:
                 os.write(self._pipe, message)
             except BrokenPipeError:
-                if not self._lost:
-                    logger.error("the guardian has ended; nothing ends the server if this process dies")
-                self._lost = True
+                return False
+        return True
+
+
+class Pulse(threading.Thread):
+    """Beats once a second, for a process that has no watchdog."""
+
+    def __init__(self, guardian: Guardian) -> None:
+        """Start it."""
+        super().__init__(name="pulse", daemon=True)
+        self._guardian = guardian
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Beat until `stop`."""
+        while not self._stopping.wait(BEAT_SECONDS):
+            self._guardian.beat()
+
+    def stop(self) -> None:
+        """This process ends in order: dismiss the guardian."""
+        self._stopping.set()
+        self.join()
+        self._guardian.dismiss()
 
 
 def _interpreter() -> str:

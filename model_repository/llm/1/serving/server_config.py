@@ -38,5 +38,10 @@ class ServerConfig:
         # The comparison is also false for a value that is not a number.
         if not self.step_timeout_seconds >= 1:
             raise ValueError(f"step_timeout_seconds is {self.step_timeout_seconds}; it must be at least 1")
-        if self.on_model_death not in (EXIT, NONE):
-            raise ValueError(f"on_model_death is {self.on_model_death!r}; it must be {EXIT} or {NONE}")
+        check_on_model_death(self.on_model_death)
+
+
+def check_on_model_death(value: str) -> None:
+    """Raises ValueError unless the value is one of the two."""
+    if value not in (EXIT, NONE):
+        raise ValueError(f"on_model_death is {value!r}; it must be {EXIT} or {NONE}")

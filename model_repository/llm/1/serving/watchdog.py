@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from inflight.core import EngineCore
-from serving.guardian import Guardian
+from serving.guardian import BEAT_SECONDS, Guardian
 from serving.server_config import EXIT, ServerConfig
 
 logger = logging.getLogger(__name__)
 
-_TICK_SECONDS = 1.0
 # For answering all requests. A response that Triton does not take blocks its sender.
 _ANSWER_SECONDS = 3.0
 # For Triton to pass the answers on, before it ends too.
@@ -63,7 +62,7 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Look until `stop`, or until something is wrong."""
-        while not self._stopping.wait(_TICK_SECONDS):
+        while not self._stopping.wait(BEAT_SECONDS):
             if self._guardian is not None:
                 self._guardian.beat()
             self.fault = self._look()
@@ -77,7 +76,7 @@ class Watchdog(threading.Thread):
                 return f"the {thread.name} thread has ended"
         # Counted in looks instead of read from a clock: while the process is suspended, a step does not get older.
         step, self._step = self._step, self._core.step_started
-        self._step_seconds = self._step_seconds + _TICK_SECONDS if step is not None and step == self._step else 0.0
+        self._step_seconds = self._step_seconds + BEAT_SECONDS if step is not None and step == self._step else 0.0
         if self._step_seconds >= self._config.step_timeout_seconds:
             return f"a step takes longer than step_timeout_seconds ({self._config.step_timeout_seconds:g} s)"
         return None

@@ -67,7 +67,7 @@ def _build(library: Path, flags: Sequence[str]) -> None:
             _add_ninja_to_path()
         cpp_extension.load(
             name=library.stem.replace("-", "_"),
-            sources=[str(path) for path in sorted(_SOURCES.glob("*.cpp"))],
+            sources=[str(_SOURCES / "kernels.cpp")],
             extra_cflags=flags,
             build_directory=folder,
             is_python_module=False,

@@ -1,5 +1,6 @@
 // Log-probabilities of some rows of logits. Each row is computed by one thread.
 
+#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include <tuple>

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/accumulate.h>
 
 // Allocates a tensor. If all of its rows are in one dimension, their distance is an odd number of cache lines. A tile reads

@@ -2,6 +2,6 @@
 
 #pragma once
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);

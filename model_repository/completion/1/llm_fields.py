@@ -1,1 +1,0 @@
-../../llm/1/serving/fields.py

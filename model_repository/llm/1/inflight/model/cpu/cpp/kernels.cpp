@@ -1,0 +1,8 @@
+// All kernels as one translation unit: parsing torch's headers takes longer than compiling the kernels.
+
+#include "attention.cpp"
+#include "linear.cpp"
+#include "logprobs.cpp"
+#include "sampling.cpp"
+#include "thread_pool.cpp"
+#include "tokenwise.cpp"
