@@ -10,7 +10,7 @@ _COMMON = {
     "suppress_health_check": list(HealthCheck),
     "phases": [Phase.explicit, Phase.generate],
 }
-SHORT = settings(max_examples=10, derandomize=True, **_COMMON)
+SHORT = settings(max_examples=6, derandomize=True, **_COMMON)
 LONG = settings(max_examples=5000, **_COMMON)
 
 

@@ -10,38 +10,55 @@ from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ServerProcess
 
 _FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 30.0
+# Short, because users wait, and a start takes longer anyway.
+_LONGEST_PAUSE_SECONDS = 4.0
+# A start that fails keeps the processors busy, and has served nobody.
+_LONGEST_PAUSE_AFTER_FAILED_START_SECONDS = 30.0
 # After so long a run, a death has nothing to do with the one before.
-_STEADY_SECONDS = 300.0
+_STEADY_SECONDS = 60.0
 _SHOWN_LINES = 10
 
 
 def keep_running(server: ServerProcess, start: Callable[[], None]) -> Never:
-    """Start a server, and start it again each time that it ends.
-
-    The pause before a start doubles with each death, up to 30 seconds. `start` starts the server and returns when it is
-    ready.
+    """Start a server, and start it again each time that it ends. `start` returns when it is ready.
 
     Raises what `start` raises the first time. A setting that is wrong from the beginning would stay wrong.
     """
     kills = out_of_memory_kills()
     start()
-    pause, since = _FIRST_PAUSE_SECONDS, time.monotonic()
+    backoff, ready = Backoff(), time.monotonic()
     death = f"{server.name} {server.wait()}"
+    served: float | None = time.monotonic() - ready
     while True:
         before, kills = kills, out_of_memory_kills()
         _report(death, server.log_tail(), kills - before)
         server.kill()
-        if time.monotonic() - since > _STEADY_SECONDS:
-            pause = _FIRST_PAUSE_SECONDS
+        pause = backoff.pause(served)
         print(f"Starting it again in {pause:g} s", flush=True)
         time.sleep(pause)
-        pause, since = min(2 * pause, _LONGEST_PAUSE_SECONDS), time.monotonic()
         try:
             start()
+            ready = time.monotonic()
             death = f"{server.name} {server.wait()}"
+            served = time.monotonic() - ready
         except LauncherError as error:
-            death = str(error)
+            death, served = str(error), None
+
+
+class Backoff:
+    """The pause before a start. It doubles with each death, up to a bound."""
+
+    def __init__(self) -> None:
+        self._next = _FIRST_PAUSE_SECONDS
+
+    def pause(self, served: float | None) -> float:
+        """Return the seconds to wait. `served`: how long the server was ready, or None if its start failed."""
+        if served is not None and served > _STEADY_SECONDS:
+            self._next = _FIRST_PAUSE_SECONDS
+        longest = _LONGEST_PAUSE_SECONDS if served is not None else _LONGEST_PAUSE_AFTER_FAILED_START_SECONDS
+        pause = min(self._next, longest)
+        self._next = 2 * pause
+        return pause
 
 
 def _report(death: str, log: str, kills: int) -> None:

@@ -15,6 +15,7 @@ from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.policy import Order
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, make_request, make_scheduler, step
+from tests.unit.test_learned_times import observe, real_seconds
 
 PROMPT_PRICE, OUTPUT_PRICE = 1, 2
 LONGEST_PROMPT = 24
@@ -225,3 +226,50 @@ class FewRemembered(RuleBasedStateMachine):
 
 
 test_tenants_are_forgotten_only_while_they_are_absent = FewRemembered.TestCase
+
+
+def test_prompts_of_a_tenant_that_is_ahead_are_limited_where_others_run() -> None:
+    policy = Fair({"b": 3.0})
+    long, short = make_request("a1", 4000, tenant="a"), make_request("b1", 10, tenant="b")
+    policy.computed([(long, 4000)])
+    assert policy.prompt_shares([long, short]) == {}, "few tokens are no flood"
+    policy.computed([(long, 20_000)])
+    assert policy.prompt_shares([long]) == {}, "it is alone"
+    assert policy.prompt_shares([long, short]) == {"a": fair._SHARES / 4}
+    for _ in range(400):
+        policy.computed([(short, 1)] * 50)
+    assert policy.prompt_shares([long, short]) == {}, "b has caught up"
+
+
+def test_endless_long_prompts_of_one_tenant_leave_the_others_most_of_the_time() -> None:
+    """Nobody waits here, so the order of the queue alone would not help the others."""
+    cost = (5e-3, 1e-4, 1e-7, 1e-9)
+
+    def time_of_others(policy: str) -> float:
+        scheduler = make_scheduler(
+            5000,
+            16,
+            scheduling_policy=policy,
+            token_budget="adaptive",
+            max_num_seqs=64,
+            budget=512,
+            prefix_caching=False,
+        )
+        observe(scheduler.times, cost, 60)
+        for i in range(15):
+            scheduler.add(make_request(f"{i}", 20, max_tokens=4000, tenant=f"{i}"))
+        seconds, tokens, number = 0.0, 0, 0
+        while seconds < 60:
+            if not any(request.tenant == "greedy" for request in scheduler.running.values()):
+                number += 1
+                scheduler.add(make_request(f"greedy{number}", 3000, max_tokens=1, tenant="greedy"))
+            plan = scheduler.schedule(0.0)
+            spent = real_seconds(cost, plan.num_tokens, plan.num_cached, plan.num_pairs)
+            scheduler.observe(plan, spent)
+            commit(scheduler, plan, [7] * len(plan.sampling))
+            seconds += spent
+            tokens += len(plan.sampling)
+        return tokens / seconds
+
+    print(time_of_others("fair"), time_of_others("fcfs"))
+    assert time_of_others("fair") > 1.5 * time_of_others("fcfs")

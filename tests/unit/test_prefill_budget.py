@@ -107,3 +107,21 @@ def test_without_decodes_or_knowledge_the_fixed_budget_holds() -> None:
     observe(times, (0.01, 1e-3, 1e-6, 0.0), 100)
     assert adaptive.for_prompts(500, some, some).budget == PrefillBudget(16, "target_itl_ms")
     assert adaptive.for_prompts(500, Decodes(0, 0), some).budget == PrefillBudget(500, "max_num_batched_tokens")
+
+
+@given(COSTS, st.floats(0.01, 0.5), st.integers(8, 40))
+def test_prompts_of_a_limited_tenant_take_their_share_of_the_time_and_no_more(
+    cost: Cost, share: float, steps: int
+) -> None:
+    times = learned(cost)
+    budget, decodes = AdaptiveBudget(None, times), Decodes(20, 2000)
+    decoding, taken, largest = times.decode_seconds(*decodes), 0.0, 0.0
+    for _ in range(steps):
+        allowance = budget.for_prompts(512, decodes, decodes, {"ahead": share})
+        assert allowance.fits(0, 512) == allowance.fits(0, 512, "another")
+        tokens = allowance.fits(1000, 300, "ahead")
+        if tokens:
+            allowance.take(1000, tokens, "ahead")
+            largest = max(largest, times.chunk_seconds(1000, tokens))
+            taken += times.chunk_seconds(1000, tokens)
+    assert 0 < taken <= (steps * share * decoding + largest) * SLACK, "more than its credit, overdrawn by one chunk"

@@ -15,13 +15,12 @@ ROOT = Path(__file__).parents[3]
 def test_the_service_comes_back_with_right_answers() -> None:
     command = [sys.executable, "-m", "load_tests.chaos", "--times=1", "--users=8"]
     run = subprocess.run(
-        [*command, "--faults=gateway killed,connections cut"],
+        [*command, "--faults=gateway killed"],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "every promise was kept" in run.stdout
-    for row in ("| gateway killed | 1 | 2 of 8 |", "| connections cut | 1 | 6 of 8 |"):
-        assert row in run.stdout
+    assert "| gateway killed | 1 | 2 of 8 |" in run.stdout
 
 
 def test_an_unknown_fault_is_named() -> None:

@@ -1,6 +1,7 @@
 """Budgets (`token_budget`): how much of a step prompts may take beside its decodes."""
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from inflight.scheduler.step_time import StepTimeModel
@@ -22,32 +23,65 @@ class Decodes(NamedTuple):
     """Cached tokens that they read, all together."""
 
 
+# However slow the steps are, prompts must make progress.
+_MIN = 16
+# Matrix products with fewer rows take hardly less time.
+_MIN_CHUNK = 64
+
+
 class PrefillAllowance:
     """What the prompt chunks of a step may still take, while the step is planned: tokens and, optionally, time."""
 
     def __init__(
-        self, tokens: int, *, seconds: float = math.inf, times: StepTimeModel | None = None, least: int = 0
+        self,
+        tokens: int,
+        *,
+        seconds: float = math.inf,
+        times: StepTimeModel | None = None,
+        least: int = 0,
+        credits: dict[str, float] | None = None,
     ) -> None:
-        """Allow `tokens` tokens, if they take at most `seconds` by the model. `least` tokens may take longer."""
+        """Allow `tokens` tokens, if they take at most `seconds` by the model. `least` tokens may take longer.
+
+        `credits` has the seconds that the prompts of some tenants may take; other tenants have no limit of their own. A
+        small chunk may overdraw them. What is taken is deducted there too.
+        """
         self._tokens = tokens
         self._seconds = seconds
         self._times = times
         self._least = least
         self._taken = 0
+        self._credits = {} if credits is None else credits
 
-    def fits(self, first: int, tokens: int) -> int:
-        """Return how many of the `tokens` tokens after the first `first` ones of a sequence may still be computed."""
+    def fits(self, first: int, tokens: int, tenant: str | None = None) -> int:
+        """Return how many of the `tokens` tokens after the first `first` ones of a sequence may still be computed.
+
+        With `tenant`: as part of a request of this tenant.
+        """
         fits = min(tokens, self._tokens - self._taken)
         if self._times is not None:
-            within = self._times.chunk_within(first, self._seconds)
-            fits = min(fits, max(self._least - self._taken, math.floor(min(fits, within))))
+            fits = min(fits, self._within(first, fits, self._seconds, self._least - self._taken))
+            if tenant in self._credits:
+                credit = self._credits[tenant]
+                fits = min(fits, self._within(first, fits, credit, _MIN_CHUNK)) if credit >= 0 else 0
         return max(0, fits)
 
-    def take(self, first: int, tokens: int) -> None:
+    def _within(self, first: int, tokens: int, seconds: float, least: int) -> int:
+        assert self._times is not None
+        return max(least, math.floor(min(tokens, self._times.chunk_within(first, seconds))))
+
+    def take(self, first: int, tokens: int, tenant: str | None = None) -> None:
         """Deduct a chunk of `tokens` tokens after the first `first` ones of a sequence."""
         self._taken += tokens
         if self._times is not None:
-            self._seconds -= self._times.chunk_seconds(first, tokens)
+            seconds = self._times.chunk_seconds(first, tokens)
+            self._seconds -= seconds
+            if tenant in self._credits:
+                self._credits[tenant] -= seconds
+
+    def lift_credits(self) -> None:
+        """From now on no tenant has a limit of its own."""
+        self._credits.clear()
 
     @property
     def budget(self) -> PrefillBudget:
@@ -60,11 +94,15 @@ class PrefillAllowance:
 class FixedBudget:
     """Gives prompts what the decodes leave of `max_num_batched_tokens` (Sarathi-Serve, OSDI'24)."""
 
-    def for_prompts(self, tokens: int, decodes: Decodes, everyone: Decodes) -> PrefillAllowance:
+    def for_prompts(
+        self, tokens: int, decodes: Decodes, everyone: Decodes, shares: Mapping[str, float] | None = None
+    ) -> PrefillAllowance:
         """Return what prompts may take of a step.
 
         The decodes of the step, `decodes`, leave `tokens` tokens of it. `everyone` is a step in which all present
-        requests decode, or as many as may run at once.
+        requests decode, or as many as may run at once. `shares` has tenants whose prompts are limited,
+        each with the part of the decodes' time that its prompts may take; beside other prompts it is the part of the
+        time in which `everyone` would decode. A fixed budget ignores it: it knows no times.
         """
         return PrefillAllowance(tokens)
 
@@ -80,21 +118,27 @@ class AdaptiveBudget(FixedBudget):
     """
 
     _STRETCH = 2.7
-    # However slow the steps are, prompts must make progress.
-    _MIN = 16
-    # Matrix products with fewer rows take hardly less time.
-    _MIN_CHUNK = 64
 
     def __init__(self, target_seconds: float | None, times: StepTimeModel) -> None:
         self._target = target_seconds
         self._times = times
+        self._credits: dict[str, float] = {}
+        """Seconds of limited tenants. They grow with each step, so that chunks need not be tiny."""
 
-    def for_prompts(self, tokens: int, decodes: Decodes, everyone: Decodes) -> PrefillAllowance:
+    def for_prompts(
+        self, tokens: int, decodes: Decodes, everyone: Decodes, shares: Mapping[str, float] | None = None
+    ) -> PrefillAllowance:
         """Return the fixed budget, with a limit on the time if there are decodes."""
+        decoding = self._times.decode_seconds(*decodes)
+        base = decoding or self._times.decode_seconds(*everyone)
+        self._credits = {
+            tenant: min(self._credits.get(tenant, 0.0) + share * base, base) for tenant, share in (shares or {}).items()
+        }
         if not decodes.requests:
-            return super().for_prompts(tokens, decodes, everyone)
-        target, least = self._target, self._MIN
+            return PrefillAllowance(tokens, times=self._times, credits=self._credits)
+        target, least = self._target, _MIN
         if target is None:
-            target, least = self._STRETCH * self._times.decode_seconds(*everyone), self._MIN_CHUNK
-        seconds = target - self._times.decode_seconds(*decodes)
-        return PrefillAllowance(tokens, seconds=seconds, times=self._times, least=least)
+            target, least = self._STRETCH * self._times.decode_seconds(*everyone), _MIN_CHUNK
+        return PrefillAllowance(
+            tokens, seconds=target - decoding, times=self._times, least=least, credits=self._credits
+        )

@@ -6,7 +6,7 @@ cache has room for, when a batch forms and how many prompt tokens a step may hav
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, SHED, Request
@@ -147,8 +147,12 @@ class Scheduler:
         self._make_room()
         self._preempt_for_next(now)
         scheduled = ScheduledRequest.decodes_of(self._ranked()) if self._batching.mixes else []
-        allowance = self._allowance(scheduled)
-        scheduled += self._prompts(allowance, now)
+        limited = self.policy.prompt_shares(self.running.values())
+        allowance = self._allowance(scheduled, limited)
+        scheduled += self._prompts(allowance, now, limited)
+        if limited and not scheduled:
+            allowance.lift_credits()  # Nobody else can use the step.
+            scheduled = self._prompts(allowance, now, limited)
         num_decodes = 0
         if not scheduled and self.running:
             scheduled = ScheduledRequest.decodes_of(self._ranked())
@@ -166,7 +170,7 @@ class Scheduler:
             prefill_budget=allowance.budget,
         )
 
-    def _allowance(self, decodes: Sequence[ScheduledRequest]) -> PrefillAllowance:
+    def _allowance(self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float]) -> PrefillAllowance:
         """Return what prompts may take of a step beside its decodes."""
         present = len(self.waiting) + len(self.running)
         known = self.waiting.num_tokens + sum([len(request.token_ids) for request in self.running.values()])
@@ -176,6 +180,7 @@ class Scheduler:
             self.token_budget - len(decodes),
             Decodes(len(decodes), sum([decode.first for decode in decodes])),
             Decodes(present, known),
+            limited,
         )
 
     def _ranked(self) -> list[Request]:
@@ -185,11 +190,16 @@ class Scheduler:
             running.sort(key=self.policy.rank)
         return running
 
-    def _prompts(self, allowance: PrefillAllowance, now: float) -> list[ScheduledRequest]:
-        """Schedule running prompts and new requests. Prompts that the first new request outranks come last."""
+    def _prompts(self, allowance: PrefillAllowance, now: float, limited: Collection[str]) -> list[ScheduledRequest]:
+        """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
+        outranks, come last."""
         going = [request for request in self._ranked() if len(request.token_ids) - request.num_computed > 1]
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
-        later = [request for request in going if newcomer is not None and self._outranks(newcomer, request)]
+        later = [
+            request
+            for request in going
+            if request.tenant in limited or (newcomer is not None and self._outranks(newcomer, request))
+        ]
         chunks = self._chunks([request for request in going if request not in later], allowance)
         partial = len(going) - sum(chunk.samples for chunk in chunks)
         chunks += self._admit(allowance, partial, now, chunks)
@@ -198,7 +208,9 @@ class Scheduler:
     def _chunks(self, requests: Sequence[Request], allowance: PrefillAllowance) -> list[ScheduledRequest]:
         chunks: list[ScheduledRequest] = []
         for request in requests:
-            fits = allowance.fits(request.num_computed, request.num_uncomputed)
+            fits = allowance.fits(request.num_computed, request.num_uncomputed, request.tenant)
+            if not fits and allowance.fits(request.num_computed, 1):
+                continue  # Its tenant has had its share of the step.
             if not fits or (chunks and not self._batching.mixes and fits < request.num_uncomputed):
                 break  # Without chunked prefill, a prompt that is longer than any step gets steps of its own.
             chunks.append(self._chunk(request, allowance))
@@ -206,8 +218,8 @@ class Scheduler:
 
     def _chunk(self, request: Request, allowance: PrefillAllowance) -> ScheduledRequest:
         first = request.num_computed
-        tokens = allowance.fits(first, min(self._max_chunk, request.num_uncomputed))
-        allowance.take(first, tokens)
+        tokens = allowance.fits(first, min(self._max_chunk, request.num_uncomputed), request.tenant)
+        allowance.take(first, tokens, request.tenant)
         return ScheduledRequest.next_of(request, tokens)
 
     def _admit(
@@ -240,7 +252,7 @@ class Scheduler:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
         known = max(len(hit) * self.tables.block_size, request.num_swapped)
         uncomputed = len(request.token_ids) - known
-        fits = allowance.fits(known, min(uncomputed, self._max_chunk))
+        fits = allowance.fits(known, min(uncomputed, self._max_chunk), request.tenant)
         if not self._batching.mixes:
             # A prompt that is longer than any step gets steps of its own.
             return fits == uncomputed or not has_others
@@ -355,6 +367,7 @@ class Scheduler:
             if end // size > first // size and request not in failed:
                 self.tables.register_filled(request, end)
             request.num_computed = end
+        self.policy.computed((each.request, each.num_tokens) for each in plan.scheduled)
         committed = [self._append(each.request, ids, now) for each, ids in zip(plan.sampling, new, strict=True)]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed

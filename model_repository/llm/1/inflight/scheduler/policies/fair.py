@@ -1,6 +1,7 @@
 """Fair sharing among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from sortedcontainers import SortedList
@@ -13,6 +14,13 @@ PROMPT_PRICE = 1.0
 OUTPUT_PRICE = 2.0
 """Price of a token, as in the paper. Prompt tokens found in the prefix cache are free."""
 
+_WINDOW = 8192.0
+"""How much service of all tenants counts as recent: older service has lost more than 63 % of its weight."""
+_AHEAD = 1.5
+"""A tenant is ahead if it got more than this many times its share of the recent service."""
+_SHARES = 2.0
+"""How many times its share of the decodes' time the prompts of a tenant that is ahead may take."""
+
 _MANY_TENANTS = 10_000
 
 
@@ -22,6 +30,9 @@ class Fair(SchedulingPolicy):
     If two tenants always have requests waiting, their services, divided by their weights, differ by at most
     `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4 of the paper;
     without preemption).
+
+    The paper shares the queue. Where nobody waits, a tenant with endless long prompts would still slow all steps.
+    So the prompts of a tenant that got much more than its share lately take only a small part of each step.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -31,6 +42,8 @@ class Fair(SchedulingPolicy):
         self._waiting: Counter[str] = Counter()
         """In how many orders each waiting tenant waits."""
         self._last_left = ""
+        self._recent: dict[str, float] = {}
+        """What each tenant got lately. All together it is at most `_WINDOW`."""
 
     def order(self) -> Order:
         return _FairOrder(self)
@@ -38,6 +51,28 @@ class Fair(SchedulingPolicy):
     def admitted(self, request: Request) -> None:
         if request.num_preemptions == 0:
             self._charge(request, PROMPT_PRICE * (len(request.prompt_ids) - request.num_computed))
+
+    def computed(self, counts: Iterable[tuple[Request, int]]) -> None:
+        recent: defaultdict[str, float] = defaultdict(float)
+        for request, num_tokens in counts:
+            recent[request.tenant] += OUTPUT_PRICE if num_tokens == 1 else PROMPT_PRICE * num_tokens
+        faded = math.exp(-sum(recent.values()) / _WINDOW)
+        for tenant, service in self._recent.items():
+            recent[tenant] += service * faded
+        self._recent = {tenant: service for tenant, service in recent.items() if service > 1.0}
+
+    def prompt_shares(self, running: Iterable[Request]) -> Mapping[str, float]:
+        present = {request.tenant for request in running} | self._waiting.keys()
+        if len(present) < 2:
+            return {}
+        weights = {tenant: self._weights.get(tenant, 1.0) for tenant in present}
+        everyone = sum(weights.values())
+        shares = {tenant: weight / everyone for tenant, weight in weights.items()}
+        return {
+            tenant: _SHARES * share
+            for tenant, share in shares.items()
+            if self._recent.get(tenant, 0.0) > _AHEAD * share * _WINDOW
+        }
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
         for request, num_tokens in counts:

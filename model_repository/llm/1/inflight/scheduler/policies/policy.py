@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from sortedcontainers import SortedList
 
@@ -93,6 +93,13 @@ class SchedulingPolicy(ABC):
 
     def admitted(self, request: Request) -> None:
         """Called when a request has joined the running set. Its `num_computed` counts the tokens found in the cache."""
+
+    def prompt_shares(self, running: Iterable[Request]) -> Mapping[str, float]:
+        """Return the tenants whose prompts are limited in this step, each with its part of the time of the decodes."""
+        return {}
+
+    def computed(self, counts: Iterable[tuple[Request, int]]) -> None:
+        """Called after a step with the number of tokens that were computed of each request, before `generated`."""
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
         """Called after a step with the number of new tokens of each request."""
