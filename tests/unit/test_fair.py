@@ -230,8 +230,8 @@ test_tenants_are_forgotten_only_while_they_are_absent = FewRemembered.TestCase
 
 def test_prompts_of_a_tenant_that_is_ahead_are_limited_where_others_run() -> None:
     policy = Fair({"b": 3.0})
-    long, short = make_request("a1", 4000, tenant="a"), make_request("b1", 10, tenant="b")
-    policy.computed([(long, 4000)])
+    long, short = make_request("a1", 2000, tenant="a"), make_request("b1", 10, tenant="b")
+    policy.computed([(long, 2000)])
     assert policy.prompt_shares([long, short]) == {}, "few tokens are no flood"
     policy.computed([(long, 20_000)])
     assert policy.prompt_shares([long]) == {}, "it is alone"
