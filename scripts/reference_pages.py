@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from inflight import EngineConfig, RequestOptions, SamplingParams
+from inflight import EngineConfig, RequestOptions, SamplingParams, StructuredOutputs
 from inflight.metric_families import COMMON_LABELS, FAMILIES, Family
 from inflight.metrics import FILLED_BOUNDS
 from inflight.scheduler.scheduler_config import SchedulerConfig
@@ -22,6 +22,14 @@ A client can give a field in three ways: as an input tensor, inside the JSON obj
 request parameter. If a field is given in several ways, the first of these counts. In JSON and in parameters, numbers
 may be written as text. Every field is optional unless its text says otherwise. "The model's" value is the one in the
 model's `generation_config.json`.
+"""
+_STRUCTURED_OUTPUTS = """
+## Keys of `structured_outputs`
+
+Exactly one of the first six is given.
+
+| key | meaning |
+|---|---|
 """
 _OUTPUTS = """
 ## Outputs
@@ -87,8 +95,12 @@ def _requests() -> str:
     outputs = "".join(
         f"| `{output.name}` | {_tensor(output.data_type, output.dims)} | {output.about} |\n" for output in OUTPUTS
     )
+    docs = attribute_docs(StructuredOutputs)
+    keys = "".join(
+        f"| `{key.name}` | {docs[key.name]} |\n" for key in dataclasses.fields(StructuredOutputs) if key.init
+    )
     json_field = "\n## JSON\n\n" + _fields((SAMPLING_PARAMETERS,), known)
-    return _REQUESTS.format(note=_NOTE) + tables + json_field + _OUTPUTS + outputs
+    return _REQUESTS.format(note=_NOTE) + tables + _STRUCTURED_OUTPUTS + keys + json_field + _OUTPUTS + outputs
 
 
 def _fields(group: tuple[Field, ...], known: dict[str, str]) -> str:

@@ -38,6 +38,7 @@ def make_request(
     target_ttft_ms: int | None = None,
     options: RequestOptions | None = None,
     bad_words: Sequence[Sequence[int]] = (),
+    grammar: Any = None,
     **params: Any,
 ) -> Request:
     """A request; a prompt given as a number has as many tokens, different from those of other requests."""
@@ -56,6 +57,7 @@ def make_request(
         processors=make_processors(
             sampling, prompt_ids=prompt_ids, stop_token_ids=ends, bad_words=bad_words, vocab_size=sys.maxsize
         ),
+        grammar=grammar,
         arrival=arrival,
         options=options or RequestOptions(tenant=tenant, target_ttft_ms=target_ttft_ms),
         priority=priority,

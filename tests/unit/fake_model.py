@@ -4,6 +4,7 @@ The next token is a function of all tokens before it. A slot of the cache holds 
 its position, and every token that is computed first looks up the names at all positions before its own.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from inflight.request import Request
@@ -36,6 +37,24 @@ def expected_output(request: Request) -> tuple[list[int], str]:
             return output, "stop"
         if len(output) >= request.max_tokens:
             return output, "length"
+
+
+class ForcingGrammar:
+    """Forces some of the tokens that the model would choose anyway, in runs of up to six."""
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._token_ids = list(prompt_ids)
+        self.forced: deque[int] = deque()
+        self.ended, self.error = False, None
+
+    def accept(self, token_id: int) -> None:
+        if self.forced:
+            assert self.forced.popleft() == token_id
+            return
+        self._token_ids.append(token_id)
+        for _ in range(max(0, prefix_names(self._token_ids)[-1] % 10 - 3)):
+            self._token_ids.append(next_token(self._token_ids))
+            self.forced.append(self._token_ids[-1])
 
 
 class FakeModel:

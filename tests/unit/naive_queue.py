@@ -59,10 +59,10 @@ class NaiveQueue:
             entry.lost = True
         return []
 
-    def generated(self, requests: list[Request]) -> None:
+    def generated(self, counts: list[tuple[Request, int]]) -> None:
         self._charge_prompt()
-        for request in requests:
-            self._charge(request, OUTPUT_PRICE)
+        for request, count in counts:
+            self._charge(request, OUTPUT_PRICE * count)
 
     def _place(self, entry: Entry) -> tuple[float | str | bool, ...]:
         request, policy = entry.request, self._config.scheduling_policy

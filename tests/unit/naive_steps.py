@@ -9,6 +9,11 @@ from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
 
 
+def _is_decode(share: ScheduledRequest, joined: Sequence[Request]) -> bool:
+    """Whether it has only tokens of the request's last step: the sampled one, and those that a grammar forced."""
+    return share.request.num_uncomputed <= share.request.num_new and share.request not in joined
+
+
 def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
     """Tokens, sequences and chunks."""
     config, running = scheduler.config, scheduler.running.values()
@@ -19,28 +24,29 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
     assert all(1 <= share.num_tokens <= share.request.num_uncomputed for share in plan.scheduled)
     assert {request.request_id for request in joined} <= chunk.keys(), "admitted, but not a token is computed"
     assert plan.prefill_budget is not None
-    prompts = [s for s in plan.scheduled if s.request.num_uncomputed > 1 or s.request in joined]
+    prompts = [s for s in plan.scheduled if not _is_decode(s, joined)]
     assert sum(share.num_tokens for share in prompts) <= plan.prefill_budget.tokens
     if config.batching_strategy == "continuous" and config.enable_chunked_prefill:
-        unfinished = [r for r in running if chunk.get(r.request_id, 0) < r.num_uncomputed]
+        decoding = {s.request for s in plan.scheduled} - {s.request for s in prompts}
+        unfinished = [r for r in running if r not in decoding and chunk.get(r.request_id, 0) < r.num_uncomputed]
         # After a lack of memory, steps are smaller, and several that had joined as a whole may be unfinished.
         joined_in_part = any(request in unfinished for request in joined)
         assert not joined_in_part or len(unfinished) <= (config.max_num_partial_prefills or len(running))
-        assert all(s.num_tokens <= (config.long_prefill_token_threshold or s.num_tokens) for s in plan.scheduled)
+        assert all(s.num_tokens <= (config.long_prefill_token_threshold or s.num_tokens) for s in prompts)
         return
     assert len(prompts) in (0, len(plan.scheduled)), "prompts and decodes in a step"
-    whole = all(share.samples for share in plan.scheduled)
+    whole = all(share.samples for share in prompts)
     assert whole or len(plan.scheduled) == 1, "a prompt is cut though it has no step of its own"
 
 
 def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
     """Beside decodes, prompts take no more time than an adaptive budget has for them, or few tokens."""
     config, times = scheduler.config, scheduler.times
-    decodes = [s for s in plan.scheduled if s.request.num_uncomputed == 1 and s.request not in joined]
+    decodes = [s for s in plan.scheduled if _is_decode(s, joined)]
     chunks = [s for s in plan.scheduled if s not in decodes]
     if not (config.token_budget == "adaptive" and decodes and chunks and times.known):
         return
-    beside = times.decode_seconds(len(decodes), sum(s.first for s in decodes))
+    beside = times.decode_seconds(sum(s.num_tokens for s in decodes), sum(s.first for s in decodes))
     target, least = (config.target_itl_ms or 0.0) / 1e3, 16
     if config.target_itl_ms is None:
         here = [*scheduler.waiting, *scheduler.running.values()]
@@ -115,7 +121,7 @@ class NaiveBatch:
         assert not (joined and self._decodes), "a request joins a batch that decodes"
         self._lengths += [len(request.token_ids) for request in joined]
         assert len(self._lengths) <= self._config.max_num_seqs
-        if plan.scheduled and not joined and all(share.request.num_uncomputed == 1 for share in plan.scheduled):
+        if plan.scheduled and not joined and all(_is_decode(share, joined) for share in plan.scheduled):
             self._decodes = True
             self._slots += len(self._lengths) - len(plan.scheduled)
         self._counted += plan.padding

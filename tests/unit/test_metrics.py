@@ -22,6 +22,7 @@ from inflight.metrics import (
 )
 from inflight.outputs import OutputProcessor
 from inflight.request import Request
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.step_result import StepResult
@@ -182,7 +183,8 @@ def test_several_tokens_of_a_step_divide_the_time_since_the_last_one() -> None:
     request = make_request("a", 4, max_tokens=9)
     request.num_computed, request.has_run, request.last_token_at = 3, True, 1.0
     plan = StepPlan((ScheduledRequest.next_of(request, 1),))
-    metrics.step(plan, [StepResult((1, 2, 3, 4))], budget=8, started=1.5, ended=2.0)
+    results, committed = [StepResult((1, 2, 3, 4))], [Committed(request, (1, 2, 3, 4), None)]
+    metrics.step(plan, results, committed, budget=8, started=1.5, ended=2.0)
     gaps = metrics.histograms[TOKEN_GAP_SECONDS]
     assert (gaps.sum, sum(gaps.counts), metrics.sampled_tokens) == (pytest.approx(1.0), 4, 4)
     assert gaps.counts[bisect_left(gaps.bounds, 0.25)] == 4

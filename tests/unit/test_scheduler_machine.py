@@ -108,6 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         deadline_ms=st.sampled_from([None, None, None, 5, 30]),
         tenant=st.sampled_from(["", "a", "b"]),
         target_ttft_ms=st.sampled_from([None, None, 2, 100]),
+        guided=st.booleans(),
     )
     def add(self, prompts: list[list[int]], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
         for prompt in prompts:

@@ -10,6 +10,8 @@ TORCH_FREE = [
     "inflight.core",
     "inflight.cpu_count",
     "inflight.generation_defaults",
+    "inflight.guided_decoding.token_masks",
+    "inflight.guided_decoding.grammars",
     "inflight.host_memory",
     "inflight.kv_cache.block_hash",
     "inflight.kv_cache.block_pool",

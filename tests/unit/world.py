@@ -13,7 +13,7 @@ from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request, make_scheduler, shares
-from tests.unit.fake_model import FakeModel, expected_output
+from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output
 from tests.unit.naive_queue import NaiveQueue
 from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps, check_time
 
@@ -82,7 +82,9 @@ class World:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def add(self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
+    def add(
+        self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], *, guided: bool, **limits: Any
+    ) -> None:
         name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
         request = make_request(
             name,
@@ -90,6 +92,7 @@ class World:
             max_tokens=max_tokens,
             min_tokens=min(min_tokens, max_tokens),
             stop_token_ids=stops,
+            grammar=ForcingGrammar(prompt) if guided else None,
             arrival=self.now,
             options=RequestOptions(**limits),
         )
@@ -138,9 +141,11 @@ class World:
         seconds = a + b * plan.num_tokens + c * plan.num_cached + d * plan.num_pairs
         self.scheduler.observe(plan, seconds)
         self.now += seconds
-        self.naive.generated([share.request for share in plan.sampling])
-        for request, token_ids, reason in self.scheduler.commit(plan, results, self.now):
-            assert list(token_ids) == request.output_ids[-1:]
+        committed = self.scheduler.commit(plan, results, self.now)
+        self.naive.generated([(outcome.request, len(outcome.token_ids)) for outcome in committed])
+        for request, token_ids, reason in committed:
+            assert len(token_ids) == 1 or request.grammar is not None
+            assert list(token_ids) == request.output_ids[-len(token_ids) :]
             if reason is not None:
                 assert (request.output_ids, reason) == expected_output(request)
                 self.finished[request.request_id] = request.output_ids

@@ -9,6 +9,7 @@ from inflight.config import EngineConfig
 from inflight.errors import EngineDead, InvalidRequest, QueueFull, UnsupportedModel
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
+from inflight.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
     from inflight.engine import Engine
@@ -23,6 +24,7 @@ __all__ = [
     "RequestOptions",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputs",
     "UnsupportedModel",
 ]
 

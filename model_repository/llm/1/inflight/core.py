@@ -285,15 +285,16 @@ class EngineCore:
             return self._fail(plan, fault)
         ended = self._clock()
         self._scheduler.observe(plan, ended - started)
-        self.metrics.step(plan, results, self._scheduler.token_budget, started, ended)
+        budget = self._scheduler.token_budget
         committed = self._scheduler.commit(plan, results, ended)
+        self.metrics.step(plan, results, committed, budget, started, ended)
         return [
             TokenEvent(
                 request,
                 token_ids,
                 result.logprobs[: len(token_ids)],
                 reason,
-                None if token_ids else NO_TOKEN,
+                None if token_ids else _why_no_token(request),
             )
             for (request, token_ids, reason), result in zip(committed, results, strict=True)
         ]
@@ -344,4 +345,11 @@ class EngineCore:
             blocks_cached=pool.num_cached,
             host_blocks_total=tables.swap_space.num_blocks,
             host_blocks_used=tables.swap_space.num_used,
+            forced_tokens=metrics.forced_tokens,
         )
+
+
+def _why_no_token(request: Request) -> str:
+    if request.grammar is not None and request.grammar.error is not None:
+        return f"structured_outputs can no longer be enforced: {request.grammar.error}"
+    return NO_TOKEN

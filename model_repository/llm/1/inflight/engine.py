@@ -1,5 +1,6 @@
 """The engine as a Python object: a model, a scheduler and a KV cache behind `generate`, or `submit` and `step`."""
 
+import dataclasses
 import itertools
 import os
 import time
@@ -12,6 +13,8 @@ from tqdm import tqdm
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
+from inflight.guided_decoding.grammar import Grammar
+from inflight.guided_decoding.grammars import Grammars
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
@@ -52,6 +55,7 @@ class Engine:
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
         """The caller that steps `core` must flush the trace."""
         self.model = model or load_model(config)
+        self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
         self._runner = ModelRunner(self.model, config)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
@@ -122,7 +126,11 @@ class Engine:
         return request_id
 
     def submit_samples(
-        self, prompt: Prompt, params: Mapping[str, SamplingParams], options: RequestOptions | None = None
+        self,
+        prompt: Prompt,
+        params: Mapping[str, SamplingParams],
+        options: RequestOptions | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         """Queue several samples of a prompt, each under its own id: all of them or none. Any thread may call this.
 
@@ -132,12 +140,13 @@ class Engine:
             prompt: a text or token ids.
             params: how to sample, by request id.
             options: as in `submit`, for all samples.
+            grammar: what `grammars` has made of their `structured_outputs`. If it is not given, this waits for it.
 
         Raises:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         prompt_ids = self._encode(prompt)
-        requests = [self._request(prompt_ids, given, request_id) for request_id, given in params.items()]
+        requests = [self._request(prompt_ids, given, request_id, grammar) for request_id, given in params.items()]
         for request in requests:
             if options is not None:
                 request.options = options
@@ -203,7 +212,12 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
-        return self.core.stats()
+        return dataclasses.replace(
+            self.core.stats(),
+            grammars_compiled=self.grammars.num_compiled,
+            grammar_compile_seconds=self.grammars.seconds,
+            grammar_mask_seconds=self._runner.masker.seconds,
+        )
 
     def generate(
         self,
@@ -272,7 +286,11 @@ class Engine:
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
-    def _request(self, prompt_ids: list[int], params: SamplingParams, request_id: str) -> Request:
+    def _request(
+        self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
+    ) -> Request:
+        if grammar is None and params.structured_outputs is not None:
+            grammar = self.grammars.compile(params.structured_outputs).result()
         params = self.model.defaults.fill(params)
         if params.stop and self.model.tokenizer is None:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")
@@ -297,6 +315,7 @@ class Engine:
                 bad_words=self._bad_words(params),
                 vocab_size=self.model.vocab_size,
             ),
+            grammar=None if grammar is None else grammar.begin(),
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
         )

@@ -199,6 +199,30 @@ FAMILIES = (
         _LENGTHS,
         "Output tokens of a request that ended, for every finish reason.",
     ),
+    _value(
+        "inflight:grammar_forced_tokens_total",
+        COUNTER,
+        "Output tokens that were not sampled, because the request's grammar allowed no other.",
+        lambda s: s.forced_tokens,
+    ),
+    _value(
+        "inflight:grammar_compilations_total",
+        COUNTER,
+        "Schemas, regular expressions and grammars that were compiled or refused. Equal ones are compiled once.",
+        lambda s: s.grammars_compiled,
+    ),
+    _value(
+        "inflight:grammar_compile_seconds_total",
+        COUNTER,
+        "Time spent on compiling them, on a thread of its own.",
+        lambda s: s.grammar_compile_seconds,
+    ),
+    _value(
+        "inflight:grammar_mask_seconds_total",
+        COUNTER,
+        "Time spent on finding the tokens that grammars allow, while the model runs.",
+        lambda s: s.grammar_mask_seconds,
+    ),
     Family(
         "nv_trt_llm_kv_cache_block_metrics",
         GAUGE,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from inflight.outputs import Delta
 from inflight.request import FINISH_REASONS
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.step_result import StepResult
 
@@ -74,6 +75,7 @@ class EngineMetrics:
         self.prefill_tokens = 0
         self.decode_tokens = 0
         self.sampled_tokens = 0
+        self.forced_tokens = 0
         self.padding_avoided = 0
         self.padding_tokens = 0
         self.histograms = {name: Buckets(bounds) for name, bounds in FILLED_BOUNDS.items()}
@@ -81,27 +83,36 @@ class EngineMetrics:
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
-    def step(self, plan: StepPlan, results: Sequence[StepResult], budget: int, started: float, ended: float) -> None:
+    def step(
+        self,
+        plan: StepPlan,
+        results: Sequence[StepResult],
+        committed: Sequence[Committed],
+        budget: int,
+        started: float,
+        ended: float,
+    ) -> None:
         """Count a step that has run. It could have had `budget` tokens, and its results were known at `ended`.
 
         The time to first token runs from a request's arrival to `ended`. If a request gets several tokens in one step,
         the time since its previous token is divided evenly among them.
         """
-        total = longest = decodes = sampled = 0
+        total = longest = decodes = sampled = forced = 0
         gaps: Counter[tuple[float, int]] = Counter()
         for scheduled in plan.scheduled:
             total += scheduled.num_tokens
             longest = max(longest, scheduled.num_tokens)
             if scheduled.begins:
                 self._begin(scheduled, started)
-        for scheduled, result in zip(plan.sampling, results, strict=True):
+        for scheduled, result, outcome in zip(plan.sampling, results, committed, strict=True):
             sampled += len(result.token_ids)
+            forced += max(0, len(outcome.token_ids) - len(result.token_ids))
             if scheduled.last_token_at is None:
                 self.observations.append((FIRST_TOKEN_SECONDS, ended - scheduled.request.arrival))
             else:
                 decodes += scheduled.num_tokens == 1
                 # Most requests got their last token at the same time, so a step has few different gaps.
-                gaps[scheduled.last_token_at, len(result.token_ids)] += 1
+                gaps[scheduled.last_token_at, len(outcome.token_ids)] += 1
         for (last, count), times in gaps.items():
             if count:
                 self.histograms[TOKEN_GAP_SECONDS].add((ended - last) / count, times * count)
@@ -111,6 +122,7 @@ class EngineMetrics:
         self.prefill_tokens += total - decodes
         self.decode_tokens += decodes
         self.sampled_tokens += sampled
+        self.forced_tokens += forced
         self.padding_tokens += plan.padding
         self.padding_avoided += longest * len(plan.scheduled) - total
         self.histograms[STEP_SECONDS].add(ended - started)

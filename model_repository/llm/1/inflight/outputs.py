@@ -96,8 +96,9 @@ class _OpenOutput:
             self._num_tokens += 1
             delta.token_ids.append(token)
             delta.logprobs += event.logprobs[index : index + 1]
-            # Like a stop string, a token that ends the output is not part of its text.
-            ends = event.finish_reason == STOP and index == len(event.token_ids) - 1
+            # Like a stop string, a stop token is not part of the text. The last token of a grammar is.
+            is_last = event.finish_reason == STOP and index == len(event.token_ids) - 1
+            ends = is_last and token in event.request.stop_token_ids
             if self._detokenizer is not None and not ends:
                 text, stopped = self._show(self._detokenizer.push(token))
                 delta.text += text

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from inflight.draws import Draws
 from inflight.logits_processors.processor import LogitsProcessor
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from inflight.guided_decoding.grammar_state import GrammarState
 
 STOP = "stop"
 LENGTH = "length"
@@ -37,6 +41,8 @@ class Request:
     """End-of-sequence and stop tokens of this request."""
     processors: tuple[LogitsProcessor, ...] = ()
     """They change the request's logits before a token is chosen. Their state follows the output."""
+    grammar: "GrammarState | None" = None
+    """Where the output stands in its grammar, if it is guided."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
@@ -54,6 +60,10 @@ class Request:
 
     # State, updated as the request runs.
     token_ids: list[int] = field(init=False)
+    num_new: int = 1
+    """How many tokens the last step with a new token brought; 1 before the first one."""
+    num_forced: int = 0
+    """How many output tokens the grammar forced, so that they were not sampled."""
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
@@ -84,6 +94,12 @@ class Request:
         return len(self.token_ids) - self.num_computed
 
     @property
+    def decodes(self) -> bool:
+        """Whether all uncomputed tokens came in the last step with a new token. Otherwise the request has a prompt to
+        compute, or tokens to compute again."""
+        return self.num_uncomputed <= self.num_new
+
+    @property
     def num_output(self) -> int:
         return len(self.token_ids) - len(self.prompt_ids)
 
@@ -99,12 +115,24 @@ class Request:
     def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
         """Add the new tokens of a step, up to the end of the request. Return the added tokens and the finish reason.
 
-        The finish reason is None if the request goes on.
+        The finish reason is None if the request goes on. The added tokens include those that the grammar forces, unless
+        their log-probabilities are wanted: then each gets a step of its own.
         """
+        added, reason = self._extend(token_ids)
+        if reason is None and self.grammar is not None and self.grammar.forced and self.params.logprobs is None:
+            forced, reason = self._extend(tuple(self.grammar.forced))
+            self.num_forced += len(forced)
+            added = [*added, *forced]
+        self.num_new = len(added)
+        return added, reason
+
+    def _extend(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
         for count, token in enumerate(token_ids, start=1):
             self.token_ids.append(token)
             for processor in self.processors:
                 processor.accept(token)
+            if self.grammar is not None:
+                self.grammar.accept(token)
             reason = self.finish_reason(token)
             if reason is not None:
                 return token_ids[:count], reason
@@ -113,6 +141,8 @@ class Request:
     def finish_reason(self, token: int) -> str | None:
         """Return the finish reason if the newest token, `token`, ends the request."""
         if token in self.stop_token_ids and self.num_output >= self.params.min_tokens:
+            return STOP
+        if self.grammar is not None and self.grammar.ended:
             return STOP
         if len(self.token_ids) >= len(self.prompt_ids) + self.max_tokens:
             return LENGTH

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from inflight.errors import InvalidRequest
+from inflight.structured_outputs import StructuredOutputs
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -79,6 +80,10 @@ class SamplingParams:
     logprobs: int | None = None
     """Report the log-probabilities of each output token and of this many most likely tokens, at most 20, before
     penalties and temperature."""
+
+    structured_outputs: StructuredOutputs | None = None
+    """A JSON schema, a regular expression, a list of choices, a grammar or a structural tag that the output follows.
+    The output ends where nothing can follow. If `max_tokens` cuts it off, the finish reason is `length`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))

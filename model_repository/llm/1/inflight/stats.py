@@ -51,6 +51,12 @@ class EngineStats:
     host_blocks_total: int
     """Blocks of host memory for preempted requests."""
     host_blocks_used: int
+    forced_tokens: int
+    """Output tokens that were not sampled, because a grammar allowed no other."""
+    grammars_compiled: int = 0
+    grammar_compile_seconds: float = 0.0
+    grammar_mask_seconds: float = 0.0
+    """Time spent on finding the tokens that grammars allow. The model runs in the meantime."""
 
     @property
     def computed_tokens(self) -> int:

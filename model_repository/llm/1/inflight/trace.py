@@ -126,7 +126,8 @@ class Trace:
             self._change_phase(request, "prefill", record.started, {"cached_tokens": scheduled.first})
         elif track.phase == "preempted":
             self._change_phase(request, "recompute", record.started)
-        name = "token" if track.phase == "decode" else f"chunk of {scheduled.num_tokens}"
+        tokens = scheduled.num_tokens
+        name = f"chunk of {tokens}" if track.phase != "decode" else "token" if tokens == 1 else f"{tokens} tokens"
         self._begin(track, name, record.started, {"tokens": scheduled.num_tokens})
         self._end(track, record.ended)
 
@@ -138,7 +139,10 @@ class Trace:
                 self._change_phase(event.request, "decode", at)
         if event.finish_reason is not None:
             self._end(track, at)
-            self._end(track, at, {"finish_reason": event.finish_reason, "output_tokens": track.outputs})
+            ending: dict[str, object] = {"finish_reason": event.finish_reason, "output_tokens": track.outputs}
+            if event.request.grammar is not None:
+                ending["forced_tokens"] = event.request.num_forced
+            self._end(track, at, ending)
             del self._tracks[event.request]
 
     def _add_step(self, record: StepRecord) -> None:
@@ -201,6 +205,8 @@ class Trace:
             ):
                 if value:
                     details[name] = value
+            if request.params.structured_outputs is not None:
+                details["structured_outputs"] = request.params.structured_outputs.kind
             self._begin(track, "request", request.arrival, details)
             self._begin(track, "queued", request.arrival)
         return track

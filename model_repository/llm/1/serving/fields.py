@@ -32,6 +32,7 @@ TRUTH = Kind("true or false", "TYPE_BOOL")
 WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
 TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
 MICROSECONDS = Kind("whole number", None)
+DOCUMENT = Kind("JSON, also as text", "TYPE_STRING")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,26 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             also=("num_return_sequences",),
             not_inputs=("n",),
         ),
+    ),
+    "Structured output": (
+        Field(
+            "structured_outputs",
+            DOCUMENT,
+            "An object as in vLLM; [its keys](#keys-of-structured_outputs) are in a table below.",
+        ),
+        Field(
+            "response_format", DOCUMENT, "OpenAI's object: `text`, `json_object`, `json_schema` or `structural_tag`."
+        ),
+        Field("guided_json", DOCUMENT, "A JSON schema, as in older releases of vLLM."),
+        Field("guided_regex", TEXT, "A regular expression, as in older releases of vLLM."),
+        Field("guided_choice", TEXTS, "The texts to choose from, as in older releases of vLLM."),
+        Field("guided_grammar", TEXT, "A grammar, as in older releases of vLLM."),
+        Field(
+            "guided_decoding_guide_type",
+            TEXT,
+            "`json`, `json_schema`, `regex`, `ebnf_grammar` or `structural_tag`, as in TensorRT-LLM.",
+        ),
+        Field("guided_decoding_guide", TEXT, "The schema, the expression, the grammar or the tag."),
     ),
     "Answer": (
         Field("stream", TRUTH, "Send text as it appears. Otherwise one response holds the whole answer."),

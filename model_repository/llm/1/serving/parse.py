@@ -13,6 +13,7 @@ from inflight.sampling_params import MAX_STOP_TOKENS
 from serving import values
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
+from serving.structured_output_fields import structured_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
-_SAMPLING = [field.name for field in dataclasses.fields(SamplingParams)]
+_SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 
@@ -165,7 +166,7 @@ def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_si
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
     if outputs.cumulative_logprob or outputs.log_probs:
         given.setdefault("logprobs", 0)
-    return SamplingParams(**given)
+    return SamplingParams(**given, structured_outputs=structured_outputs(fields))
 
 
 def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:

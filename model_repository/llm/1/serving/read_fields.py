@@ -18,6 +18,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.WHICH_RESPONSES: values.which_responses,
     fields.TOKEN_WEIGHTS: values.token_weights,
     fields.MICROSECONDS: values.integer,
+    fields.DOCUMENT: values.document,
 }
 
 _BY_NAME = {name: field for field in fields.FIELDS for name in field.names}

@@ -16,9 +16,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from inflight import EngineDead, InvalidRequest, QueueFull
+from inflight.guided_decoding.grammar import Grammar
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, SHED
 from serving import shared_memory
@@ -57,6 +59,7 @@ class Server:
     ) -> None:
         """`batched`: the model's config has a batch dimension. Raises what `Engine` raises."""
         self._engine = engine = engine_thread.load()
+        engine.grammars.prepare()
         if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
             logger.warning("%s", shortage)
         self._config = config
@@ -127,19 +130,32 @@ class Server:
             elif sender.parameters.get("list_requests"):
                 self._list_requests(sender)
             else:
-                self._submit(sender, parse(request, self._engine.model.vocab_size, self._engine.max_model_len))
+                parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
+                self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
 
-    def _submit(self, sender: Sender, parsed: ParsedRequest) -> None:
-        stream = ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval)
+    def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
+        """Submit a request, as soon as its grammar is compiled if it is guided."""
+        constraint = parsed.params.structured_outputs
+        if constraint is None:
+            self._submit_now(stream, parsed)
+        else:
+            compiled = self._engine.grammars.compile(constraint)
+            compiled.add_done_callback(functools.partial(self._submit_now, stream, parsed))
+
+    def _submit_now(
+        self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None
+    ) -> None:
+        """Submit a request, or refuse it. Raises nothing."""
         self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
+            grammar = None if compiled is None else compiled.result()
             prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
-            self._engine.submit_samples(prompt, stream.params, parsed.options)
-        except Exception:
+            self._engine.submit_samples(prompt, stream.params, parsed.options, grammar)
+        except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
-            raise
+            self._refuse(stream.sender, error)
 
     def _cancel_by_key(self, key: object, sender: Sender) -> None:
         """Cancel the unfinished requests that came with this key.

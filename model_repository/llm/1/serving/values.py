@@ -92,6 +92,11 @@ def decoded(name: str, value: str, most: int = MAX_JSON_CHARACTERS) -> Any:
         raise InvalidRequest(f"{name} is {value!r}; it must be valid JSON: {error}") from None
 
 
+def document(name: str, value: Any) -> Any:
+    """Read JSON, given as text or decoded already."""
+    return decoded(name, text(name, value)) if isinstance(value, str | bytes) else value
+
+
 def token_weights(name: str, value: Any) -> dict[int, float]:
     """Read a decoded JSON object that maps token ids to numbers."""
     if not isinstance(value, dict):

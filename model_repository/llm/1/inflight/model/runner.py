@@ -6,6 +6,7 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
+from inflight.guided_decoding.token_masks import TokenMasker
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.host_cache import HostCache
@@ -33,6 +34,7 @@ class ModelRunner:
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         self._model = model
         self._block_size = config.block_size
+        self.masker = TokenMasker(model.vocab_size)
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = num_blocks(model, config)
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
@@ -61,10 +63,11 @@ class ModelRunner:
         raise OutOfMemory(reason)
 
     def _compute(self, plan: StepPlan) -> list[StepResult]:
+        masks = self.masker.begin(plan.sampling)
         sampling = SamplingBatch.of(plan.sampling)
         batch = RaggedBatch.on(self._model.device, BatchArrays.of(plan, self._block_size))
         logits = self._model.forward(batch, self._caches, batch.logit_rows)
-        return sample(logits, sampling)
+        return sample(logits, sampling, masks.result() if masks else None)
 
 
 def _lacks_memory(error: RuntimeError | MemoryError) -> bool:

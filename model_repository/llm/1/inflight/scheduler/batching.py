@@ -62,7 +62,7 @@ class Continuous(Batching):
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Remember how long the last step with prompts took."""
-        if plan.num_tokens > len(plan.scheduled):
+        if any(each.first < len(each.request.prompt_ids) for each in plan.scheduled):
             self._prefill_seconds = seconds
 
 

@@ -1,6 +1,6 @@
 """The scheduler's plan for one step. The code that runs, counts or traces the step reads only the plan."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
@@ -61,18 +61,29 @@ class ScheduledRequest(NamedTuple):
         return cls(request, first, known[first:end], want, not request.has_run, request.last_token_at)
 
     @classmethod
-    def decodes_of(cls, requests: Iterable[Request]) -> list["ScheduledRequest"]:
-        """`next_of` with one token for those requests that have one uncomputed token."""
-        return [
+    def decodes_of(cls, requests: Sequence[Request], spare: int) -> list["ScheduledRequest"]:
+        """Schedule the requests that lack only the tokens of their last step.
+
+        Each has one such token, and possibly others that a grammar forced to follow it. For those, the step has `spare`
+        tokens. What does not fit waits for the next step.
+        """
+        decodes = [
             cls(r, r.num_computed, r.token_ids[-1:], Want.TOKEN, not r.has_run, r.last_token_at)
             for r in requests
             if r.num_computed + 1 == len(r.token_ids)
         ]
+        if len(decodes) < len(requests):
+            for request in requests:
+                if request.num_uncomputed > 1 and request.decodes:
+                    tokens = min(request.num_uncomputed, 1 + spare)
+                    spare -= tokens - 1
+                    decodes.append(cls.next_of(request, tokens))
+        return decodes
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The R scheduled requests of a step: decodes (one token each) before prompt chunks."""
+    """The R scheduled requests of a step: decodes before prompt chunks."""
 
     scheduled: tuple[ScheduledRequest, ...]
     block_tables: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))

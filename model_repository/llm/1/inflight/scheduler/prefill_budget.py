@@ -17,8 +17,8 @@ class PrefillBudget(NamedTuple):
 class Decodes(NamedTuple):
     """The decodes of a step."""
 
-    requests: int
-    """Number of requests that decode."""
+    tokens: int
+    """Tokens that they compute: one for each request, and those that grammars have forced."""
     cached: int
     """Cached tokens that they read, all together."""
 
@@ -134,7 +134,7 @@ class AdaptiveBudget(FixedBudget):
         self._credits = {
             tenant: min(self._credits.get(tenant, 0.0) + share * base, base) for tenant, share in (shares or {}).items()
         }
-        if not decodes.requests:
+        if not decodes.tokens:
             return PrefillAllowance(tokens, times=self._times, credits=self._credits)
         target, least = self._target, _MIN
         if target is None:

@@ -24,6 +24,9 @@ from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
 from inflight.step_result import StepResult
 
+# Maximum number of tokens in a step that grammars force in addition to the sampled ones. They make the step longer.
+_MAX_FORCED = 256
+
 
 class Scheduler:
     """The running set and the waiting queue.
@@ -146,7 +149,7 @@ class Scheduler:
         self._batching.begin_step(now)
         self._make_room()
         self._preempt_for_next(now)
-        scheduled = ScheduledRequest.decodes_of(self._ranked()) if self._batching.mixes else []
+        scheduled = self._decodes() if self._batching.mixes else []
         limited = self.policy.prompt_shares(self.running.values())
         allowance = self._allowance(scheduled, limited)
         scheduled += self._prompts(allowance, now, limited)
@@ -155,7 +158,7 @@ class Scheduler:
             scheduled = self._prompts(allowance, now, limited)
         num_decodes = 0
         if not scheduled and self.running:
-            scheduled = ScheduledRequest.decodes_of(self._ranked())
+            scheduled = self._decodes()
             num_decodes = len(scheduled)
         padding = self._batching.padding(num_decodes)
         out, into = self.tables.take_copies()
@@ -170,15 +173,20 @@ class Scheduler:
             prefill_budget=allowance.budget,
         )
 
+    def _decodes(self) -> list[ScheduledRequest]:
+        spare = min(max(0, self.token_budget - len(self.running)), _MAX_FORCED)
+        return ScheduledRequest.decodes_of(self._ranked(), spare)
+
     def _allowance(self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float]) -> PrefillAllowance:
         """Return what prompts may take of a step beside its decodes."""
         present = len(self.waiting) + len(self.running)
         known = self.waiting.num_tokens + sum([len(request.token_ids) for request in self.running.values()])
         if present > self._max_running:
             known, present = known * self._max_running // present, self._max_running
+        tokens = sum([len(decode.token_ids) for decode in decodes])
         return self._budget.for_prompts(
-            self.token_budget - len(decodes),
-            Decodes(len(decodes), sum([decode.first for decode in decodes])),
+            self.token_budget - tokens,
+            Decodes(tokens, sum([decode.first for decode in decodes])),
             Decodes(present, known),
             limited,
         )
@@ -193,7 +201,11 @@ class Scheduler:
     def _prompts(self, allowance: PrefillAllowance, now: float, limited: Collection[str]) -> list[ScheduledRequest]:
         """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
         outranks, come last."""
-        going = [request for request in self._ranked() if len(request.token_ids) - request.num_computed > 1]
+        going = [
+            request
+            for request in self._ranked()
+            if len(request.token_ids) - request.num_computed > 1 and not request.decodes
+        ]
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [
             request

@@ -2,6 +2,7 @@
 
 import torch
 
+from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.logits_processors.edits import LogitEdits
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.step_result import TokenLogprobs
@@ -12,11 +13,14 @@ def takes(logits: torch.Tensor) -> bool:
     return logits.device.type == "cpu" and hasattr(torch.ops.inflight, "sample")
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch) -> tuple[list[int], dict[int, TokenLogprobs]]:
+def sample(
+    logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None = None
+) -> tuple[list[int], dict[int, TokenLogprobs]]:
     """Return a token for each row of logits [S, vocabulary], or -1, and the log-probabilities of the rows that ask."""
     if logits.dtype not in (torch.bfloat16, torch.float32):
         logits = logits.float()
-    tokens = torch.ops.inflight.sample(logits, torch.from_numpy(batch.parameters), *_tensors(batch.edits)).tolist()
+    edits, allowed = _tensors(batch.edits), _mask_tensors(masks, *logits.shape)
+    tokens = torch.ops.inflight.sample(logits, torch.from_numpy(batch.parameters), *edits, *allowed).tolist()
     return tokens, _logprobs(logits, tokens, batch.num_logprobs)
 
 
@@ -28,6 +32,12 @@ def _tensors(edits: LogitEdits) -> tuple[torch.Tensor, list[torch.Tensor], torch
         torch.tensor([edit.penalty for edit in edits.edits], dtype=torch.float32),
         [torch.from_numpy(edit.biases) for edit in edits.edits],
     )
+
+
+def _mask_tensors(masks: TokenMasks | None, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if masks is None:
+        return torch.full((rows,), -1), torch.empty((0, -(-width // 32)), dtype=torch.int32)
+    return torch.from_numpy(masks.index), torch.from_numpy(masks.bits)
 
 
 def _logprobs(logits: torch.Tensor, tokens: list[int], counts: list[int | None]) -> dict[int, TokenLogprobs]:

@@ -4,7 +4,8 @@ The token depends only on the row's logits and parameters, the request's seed an
 Each row uses one random number of its own, see `Draws`. On CPUs, C++ kernels do it; elsewhere, torch's operators. Both
 follow one rule:
 
-1. Change the logits by the edits of logits processors, and divide them by the temperature.
+1. Change the logits by the edits of logits processors, make tokens that a grammar does not allow impossible, and divide
+   by the temperature.
 2. Rank the tokens by their logits. Of equal logits, the smaller token id comes first.
 3. Keep the first `top_k` tokens. Of these, keep each token before which the probabilities add up to less than `top_p`.
    Of these, keep each token whose probability is at least `min_p` times the largest.
@@ -14,20 +15,21 @@ follow one rule:
 
 import torch
 
+from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.model.cpu import kernel_sampler
 from inflight.model.sampling import torch_sampler
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.step_result import StepResult
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch) -> list[StepResult]:
+def sample(logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None = None) -> list[StepResult]:
     """Return a new token, and log-probabilities if requested, for each row of logits [S, vocabulary].
 
-    A row gives no token if it has NaN in it, or if logits processors forbid all tokens. Log-probabilities are those of
-    the logits before any change.
+    A row gives no token if it has NaN in it, or if logits processors and masks forbid all tokens. Log-probabilities are
+    those of the logits before any change.
     """
     way = kernel_sampler if kernel_sampler.takes(logits) else torch_sampler
-    tokens, logprobs = way.sample(logits, batch)
+    tokens, logprobs = way.sample(logits, batch, masks)
     return [
         StepResult(()) if token < 0 else StepResult((token,), (logprobs[row],) if row in logprobs else ())
         for row, token in enumerate(tokens)

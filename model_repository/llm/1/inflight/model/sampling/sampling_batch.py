@@ -27,7 +27,8 @@ class SamplingBatch:
         """Gather the parameters of `StepPlan.sampling`. Call this before the step is committed."""
         edits = LogitEdits()
         for row, each in enumerate(scheduled):
-            if each.request.processors:
+            grammar = each.request.grammar
+            if each.request.processors and (grammar is None or not grammar.forced):
                 edits.begin_row(row)
                 for processor in each.request.processors:
                     processor.edit(edits)

@@ -5,7 +5,9 @@ import torch
 from numpy.typing import NDArray
 
 from inflight.draws import PARAMETERS
+from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.model.sampling.apply_edits import apply_edits
+from inflight.model.sampling.apply_masks import apply_masks
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.step_result import TokenLogprobs
 
@@ -13,9 +15,11 @@ from inflight.step_result import TokenLogprobs
 _MAX_SELECTED = 1024
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch) -> tuple[list[int], dict[int, TokenLogprobs]]:
+def sample(
+    logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None = None
+) -> tuple[list[int], dict[int, TokenLogprobs]]:
     """Return a token for each row of logits [S, vocabulary], or -1, and the log-probabilities of the rows that ask."""
-    shaped = apply_edits(logits, batch.edits).float()
+    shaped = apply_masks(apply_edits(logits, batch.edits).float(), masks)
     # The first of the largest logits; NaN counts as larger than any number.
     largest, tokens = shaped.max(dim=-1)
     drawn = np.flatnonzero(batch.parameters[:, PARAMETERS.index("temperature")])

@@ -4,6 +4,7 @@
 
 #include "logit_edits.h"
 #include "nucleus.h"
+#include "token_masks.h"
 
 namespace {
 
@@ -103,37 +104,40 @@ int64_t token_of(LogitsRow<Number>& row, const double* parameters, Scratch& scra
 }
 
 template <class Number>
-int64_t choose(const Number* logits, int64_t width, const double* parameters, const LogitEdits& edits, int64_t number) {
+int64_t choose(const Number* logits, int64_t width, const double* parameters, const LogitEdits& edits,
+               const TokenMasks& masks, int64_t number) {
   static thread_local Scratch scratch;
   static thread_local LogitsRow<Number> row;
   static thread_local LogitsRow<float> edited_row;
-  if (!edits.has(number)) {
+  if (!edits.has(number) && !masks.has(number)) {
     row.open(logits, width);
     return token_of(row, parameters, scratch);
   }
   scratch.edited.resize(width);
   std::copy(logits, logits + width, scratch.edited.begin());
   if (!edits.apply(number, scratch.edited.data(), width)) return WRONG_EDIT;
+  masks.apply(number, scratch.edited.data(), width);
   edited_row.open(scratch.edited.data(), width);
   return token_of(edited_row, parameters, scratch);
 }
 
 // Returns a token for each row of logits [S, vocabulary], -1 for a row that has NaN or no possible token. The edits, see
-// LogitEdits, come first. The parameters [S, 5] say how to draw: divide the logits by the temperature and rank the tokens
+// LogitEdits, come first, then the masks, see TokenMasks. The parameters [S, 5] say how to draw: divide the logits by the temperature and rank the tokens
 // by their logits, of equal ones the smaller id first. Leave the top_k first tokens; of these, each token before which
 // the probabilities add up to less than top_p; of these, each whose probability is at least min_p times the largest. Then
 // draw from the rest in the order of ids, with the random number `uniform` in [0, 1).
 Tensor sample(const Tensor& logits, const Tensor& parameters, const Tensor& rows, at::TensorList tokens,
-              const Tensor& penalties, at::TensorList biases) {
+              const Tensor& penalties, at::TensorList biases, const Tensor& mask_index, const Tensor& mask_bits) {
   const int64_t count = logits.size(0), width = logits.size(1);
   TORCH_CHECK(parameters.scalar_type() == at::kDouble && parameters.is_contiguous() &&
                   parameters.numel() == count * NUM_PARAMETERS, "parameters are ", parameters.sizes());
   const LogitEdits edits(rows, tokens, penalties, biases, count);
+  const TokenMasks masks(mask_index, mask_bits, count, width);
   Tensor chosen = at::empty({count}, logits.options().dtype(at::kLong));
   int64_t* out = chosen.mutable_data_ptr<int64_t>();
   const double* how = parameters.const_data_ptr<double>();
   for_each_row(logits, count, [&](const auto* from, int64_t row) {
-    out[row] = choose(from + row * logits.stride(0), width, how + row * NUM_PARAMETERS, edits, row);
+    out[row] = choose(from + row * logits.stride(0), width, how + row * NUM_PARAMETERS, edits, masks, row);
   });
   TORCH_CHECK(std::find(out, out + count, WRONG_EDIT) == out + count, "an edit has a token that is not below ", width);
   return chosen;
@@ -143,6 +147,7 @@ Tensor sample(const Tensor& logits, const Tensor& parameters, const Tensor& rows
 
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def(
-      "sample(Tensor logits, Tensor parameters, Tensor rows, Tensor[] tokens, Tensor penalties, Tensor[] biases) -> Tensor",
+      "sample(Tensor logits, Tensor parameters, Tensor rows, Tensor[] tokens, Tensor penalties, Tensor[] biases, "
+      "Tensor mask_index, Tensor mask_bits) -> Tensor",
       sample);
 }

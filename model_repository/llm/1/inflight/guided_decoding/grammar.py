@@ -1,0 +1,51 @@
+"""A compiled constraint. Requests with equal constraints share it."""
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+from inflight.errors import InvalidRequest
+from inflight.guided_decoding.grammar_state import GrammarState
+
+
+class Grammar:
+    """A constraint that llguidance has compiled for one model's tokens.
+
+    Raises:
+        InvalidRequest: llguidance cannot enforce it, or it is too complex. The message says which part.
+    """
+
+    def __init__(self, tokenizer: LLTokenizer, name: str, text: str) -> None:
+        """`name` is that of the request's field, and `text` llguidance's serialized form."""
+        self._tokenizer, self._text = tokenizer, text
+        self._start = self._fresh_matcher()
+        # Much of the lexer is built when it is first used, which takes milliseconds. The copies share it.
+        self._start.compute_ff_tokens()
+        if not self._start.is_stopped():
+            fill_next_token_bitmask(self._start, allocate_token_bitmask(1, tokenizer.vocab_size))
+        if self._start.is_error():
+            raise InvalidRequest(f"{name} cannot be enforced: {self._start.get_error()}")
+
+    def begin(self) -> GrammarState:
+        """Return the state of a new output."""
+        return GrammarState(self._start.deep_copy(), self._fresh_matcher)
+
+    def _fresh_matcher(self) -> LLMatcher:
+        """Return a matcher at the start of the output that shares nothing with others."""
+        return LLMatcher(self._tokenizer, self._text, log_level=0, limits=_limits())
+
+
+def _limits() -> LLParserLimits:
+    """Return bounds on what one grammar may cost, because grammars come from clients.
+
+    Compiling takes less than half a second, and a mask less than some milliseconds. By llguidance's documentation, a
+    millisecond is 50 thousand steps for building a lexer, 14 thousand of the lexer and 20 thousand of the parser.
+    """
+    return LLParserLimits(
+        initial_lexer_fuel=500_000,
+        step_lexer_fuel=50_000,
+        step_max_items=20_000,
+        # A state takes one or two kilobytes.
+        max_lexer_states=20_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )

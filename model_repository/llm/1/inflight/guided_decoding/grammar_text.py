@@ -1,0 +1,104 @@
+"""Writes a constraint as a grammar for llguidance. What would not be enforced to the letter is refused by name."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from inflight.errors import InvalidRequest
+from inflight.guided_decoding.structural_tag import structural_tag_grammars
+from inflight.structured_outputs import CHOICE, GRAMMAR, REGEX, STRUCTURAL_TAG, StructuredOutputs
+
+# Models are used to this form, which is that of Python's `json.dumps`.
+_SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+# Options of a rule that llguidance reads, but that change nothing here, or would need tokens to be taken back.
+_UNENFORCED = re.compile(r"^[ \t?!]*[\w-]+[ \t]*\[[^\]\n]*\b(temperature|stop)\b[^\]\n]*\][ \t]*:", re.MULTILINE)
+# Keywords whose values are data, not schemas.
+_DATA = ("const", "enum", "default", "examples")
+
+
+def grammar_text(wanted: StructuredOutputs, special_tokens: Mapping[str, int]) -> str:
+    """Return the grammar of a constraint in llguidance's serialized form. It may still turn out to be invalid.
+
+    Args:
+        special_tokens: the ids of the model's control tokens by their texts, for structural tags.
+
+    Raises:
+        InvalidRequest: the constraint is malformed, or a part of it would not be enforced.
+    """
+    if wanted.kind == REGEX:
+        return str(LLMatcher.grammar_from_regex(wanted.text))
+    if wanted.kind == CHOICE:
+        return str(LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, json.loads(wanted.text)))))
+    if wanted.kind == GRAMMAR:
+        return str(LLMatcher.grammar_from_lark(lark_of(wanted.text)))
+    if wanted.kind == STRUCTURAL_TAG:
+        tag = _decoded(wanted.kind, wanted.text)
+        return json.dumps({"grammars": structural_tag_grammars(tag, special_tokens, json_schema, lark_of)})
+    schema = json_schema(_decoded("json", wanted.text), wanted.whitespace_pattern)
+    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+
+
+def lark_of(grammar: str) -> str:
+    """Return a grammar in Lark's syntax; EBNF is converted.
+
+    Raises:
+        InvalidRequest: it is malformed EBNF, or uses an option that is not enforced.
+    """
+    if (option := _UNENFORCED.search(grammar)) is not None:
+        raise InvalidRequest(f"grammar has the option {option[1]!r} on a rule, which is not supported")
+    try:
+        return str(any_to_lark(grammar))
+    except (GbnfToLarkError, ValueError, LookupError, RecursionError) as error:
+        raise InvalidRequest(f"grammar is no valid EBNF: {error}") from None
+
+
+def json_schema(schema: Any, whitespace_pattern: str | None = None) -> dict[str, Any]:
+    """Return a JSON schema with the options that llguidance needs.
+
+    Raises:
+        InvalidRequest: it is no schema, nothing matches it, or a part of it would not be enforced.
+    """
+    if schema is False:
+        raise InvalidRequest("json is false; no document matches that schema")
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"json is {schema!r}; it must be a JSON schema, which is an object")
+    if "x-guidance" in schema:
+        raise InvalidRequest("json has the key 'x-guidance', which is not supported")
+    _check_min_properties(schema)
+    options = _SEPARATORS if whitespace_pattern is None else {"whitespace_pattern": whitespace_pattern}
+    return {**schema, "x-guidance": options}
+
+
+def _check_min_properties(schema: dict[str, Any]) -> None:
+    """llguidance does not see that an additional property occurs twice, so two of them may be one."""
+    for part in _schemas_in(schema):
+        least, required = part.get("minProperties"), part.get("required")
+        named = len(required) if isinstance(required, list) else 0
+        if isinstance(least, int) and least > named + 1:
+            raise InvalidRequest(
+                f"json has minProperties {least}; it must be at most {named + 1}, as {named} properties are required"
+            )
+
+
+def _schemas_in(part: Any) -> Iterator[dict[str, Any]]:
+    unseen = [part]
+    while unseen:
+        part = unseen.pop()
+        if isinstance(part, dict):
+            yield part
+            unseen += [value for key, value in part.items() if key not in _DATA]
+        elif isinstance(part, list):
+            unseen += part
+
+
+def _decoded(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name} is {text!r}; it must be valid JSON: {error}") from None

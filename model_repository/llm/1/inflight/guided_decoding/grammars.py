@@ -1,0 +1,99 @@
+"""Compiles constraints for a model, and keeps the newest ones."""
+
+import functools
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+
+from llguidance import LLTokenizer
+from tokenizers import Tokenizer
+
+from inflight.errors import InvalidRequest, QueueFull
+from inflight.guided_decoding.grammar import Grammar
+from inflight.guided_decoding.grammar_text import grammar_text
+from inflight.structured_outputs import StructuredOutputs
+
+logger = logging.getLogger(__name__)
+
+_MAX_KEPT = 64
+_MAX_WAITING = 256
+
+
+class Grammars:
+    """Compiles constraints on a thread of its own, one after the other. Any thread may use it.
+
+    Most take a millisecond, and the GIL is free most of that time.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        """`vocab_size` is the number of logits."""
+        self._kept: OrderedDict[StructuredOutputs, Future[Grammar]] = OrderedDict()
+        self.num_compiled = 0
+        self.seconds = 0.0
+        """Time spent on compiling."""
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._tokenizer = functools.cache(lambda: _ll_tokenizer(tokenizer, vocab_size, eos_token_ids))
+        self._special_tokens = {} if tokenizer is None else _special_tokens(tokenizer)
+
+    def prepare(self) -> None:
+        """Begin what only the first constraint has to wait for. It takes half a second."""
+        self.compile(StructuredOutputs(json_object=True))
+
+    def compile(self, wanted: StructuredOutputs) -> "Future[Grammar]":
+        """Return the future grammar of a constraint. Its exception is InvalidRequest if it cannot be enforced.
+
+        Raises:
+            QueueFull: too many constraints wait to be compiled.
+        """
+        with self._lock:
+            future = self._kept.get(wanted)
+            if future is not None:
+                self._kept.move_to_end(wanted)
+                return future
+            if self._waiting >= _MAX_WAITING:
+                raise QueueFull(f"Exceeds maximum queue size: {self._waiting} grammars wait to be compiled")
+            self._waiting += 1
+            future = self._kept[wanted] = self._pool.submit(self._compile, wanted)
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return future
+
+    def _compile(self, wanted: StructuredOutputs) -> Grammar:
+        tokenizer = self._tokenizer()
+        begun = time.perf_counter()
+        try:
+            if isinstance(tokenizer, str):
+                raise InvalidRequest(f"structured_outputs is given, but {tokenizer}")
+            return Grammar(tokenizer, wanted.kind, grammar_text(wanted, self._special_tokens))
+        finally:
+            self.num_compiled += 1
+            self.seconds += time.perf_counter() - begun
+            with self._lock:
+                self._waiting -= 1
+
+
+def _ll_tokenizer(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> LLTokenizer | str:
+    """Return llguidance's tokenizer, or why there is none."""
+    if tokenizer is None:
+        return "the model folder has no tokenizer"
+    plain = copy(tokenizer)
+    plain.no_padding()
+    plain.no_truncation()
+    ends = sorted(token for token in eos_token_ids if token < vocab_size)
+    try:
+        return LLTokenizer(plain.to_str(), n_vocab=vocab_size, eos_token=ends or None)
+    except ValueError as error:
+        logger.warning("guided decoding is off: llguidance does not know this kind of tokenizer: %s", error)
+        return f"llguidance does not know the model's kind of tokenizer: {error}"
+
+
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of control tokens by their texts. Other added tokens are text for llguidance."""
+    added = tokenizer.get_added_tokens_decoder()
+    return {token.content: token_id for token_id, token in added.items() if token.special}

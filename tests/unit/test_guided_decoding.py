@@ -1,0 +1,252 @@
+"""Grammars allow what they must, force what leaves no choice, and refuse what would not be enforced."""
+
+import json
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLParserLimits
+
+from inflight import InvalidRequest, QueueFull, StructuredOutputs
+from inflight.guided_decoding import grammar as grammar_module
+from inflight.guided_decoding.grammar_state import GrammarState
+from inflight.guided_decoding.grammars import Grammars
+from inflight.guided_decoding.token_masks import TokenMasker
+from inflight.scheduler.plan import ScheduledRequest
+from tests.unit.builders import make_request
+from tests.unit.tiny_tokenizers import byte_level, from_bytes, metaspace
+
+TOKENIZER = byte_level()
+VOCABULARY = TOKENIZER.get_vocab_size()
+END = TOKENIZER.token_to_id("<end>")
+CALL = {
+    "type": "tag",
+    "begin": "<f=a>",
+    "content": {"type": "json_schema", "json_schema": {"type": "integer"}},
+    "end": "!",
+}
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(TOKENIZER, VOCABULARY, [END])
+
+
+def state_of(grammars: Grammars, **wanted: Any) -> GrammarState:
+    return grammars.compile(StructuredOutputs(**wanted)).result().begin()
+
+
+def bits(text: str) -> list[int]:
+    """Tokens of a text; `<end>` is the control token."""
+    pieces = text.split("<end>")
+    tokens = from_bytes(TOKENIZER, pieces[0].encode())
+    for piece in pieces[1:]:
+        tokens += [END, *from_bytes(TOKENIZER, piece.encode())]
+    return tokens
+
+
+def allowed(state: GrammarState) -> set[int]:
+    request = make_request("a", grammar=state)
+    future = TokenMasker(VOCABULARY).begin([ScheduledRequest.next_of(request, 4)])
+    assert future is not None
+    masks = future.result()
+    assert masks.index.tolist() == [0]
+    return set(np.flatnonzero(np.unpackbits(masks.bits.view(np.uint8)[0], bitorder="little")).tolist())
+
+
+def outcome(state: GrammarState, text: str) -> str:
+    """How far an output gets: `complete`, `ended`, `open`, or the first character that is not allowed."""
+    for token in bits(text):
+        if token not in allowed(state):
+            return TOKENIZER.decode([token], skip_special_tokens=False)
+        state.accept(token)
+    if state.ended:
+        return "ended"
+    return "complete" if END in allowed(state) else "open"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "expected"),
+    [
+        ({"regex": "[0-9]{3}"}, "123", "ended"),
+        ({"regex": "[0-9]{3}"}, "12", "open"),
+        ({"regex": "^[0-9]{2,3}$"}, "12", "complete"),
+        ({"regex": "[0-9]+"}, "1a", "a"),
+        ({"choice": ["yes", "yesterday", 'say "no"']}, "yes", "complete"),
+        ({"choice": ["yes", "yesterday", 'say "no"']}, "yesterday", "ended"),
+        ({"choice": ["yes", "yesterday", 'say "no"']}, 'say "no"', "ended"),
+        ({"choice": ["é", "你"]}, "你", "ended"),
+        ({"grammar": 'root ::= "a" | "(" root ")"'}, "((a))", "ended"),
+        ({"grammar": 'root ::= "a" | "(" root ")"'}, "((a)", "open"),
+        ({"grammar": 'start: "a" | "(" start ")"'}, "(a)", "ended"),
+        ({"json_object": True}, '{"a": [1, {"b": null}]}', "ended"),
+        ({"json_object": True}, "[", "["),
+        ({"json": True}, "[1]", "ended"),
+        ({"json": {"type": "object"}}, '{"a":1', "1"),
+        ({"json": {"type": "object"}, "whitespace_pattern": " ?"}, '{ "a" : 1}', "ended"),
+        ({"json": {"enum": ["a", 1]}}, '"a"', "ended"),
+        ({"json": {"type": "object", "minProperties": 2, "required": ["a"]}}, '{"a": 1, "b": 2}', "complete"),
+        ({"json": {"const": {"minProperties": 5}}}, '{"minProperties": 5}', "ended"),
+    ],
+)
+def test_what_a_constraint_allows(grammars: Grammars, wanted: dict[str, Any], text: str, expected: str) -> None:
+    found = outcome(state_of(grammars, **wanted), text)
+    assert found == (expected if expected != "complete" or found != "ended" else "ended")
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        ({"type": "const_string", "value": "a<end>b"}, "a<end>b", "ended"),
+        ({"type": "regex", "pattern": "a/b+"}, "a/bb", "complete"),
+        ({"type": "grammar", "grammar": 'root ::= "x" root | "y"'}, "xxy", "ended"),
+        ({"type": "or", "elements": [{"type": "const_string", "value": c} for c in "ab"]}, "b", "ended"),
+        ({"type": "sequence", "elements": [{"type": "any_text"}, CALL]}, "so: <f=a>12!", "ended"),
+        ({"type": "sequence", "elements": [{"type": "any_text"}, CALL]}, "so: <f=b", "open"),
+        (
+            {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "const_string", "value": "<end>\n"}]},
+            "so<end>\n",
+            "ended",
+        ),
+        (
+            {"type": "sequence", "elements": [{**CALL, "begin": "<t>", "content": {"type": "any_text"}}, CALL]},
+            "<t>a<t>!<f=a>1!",
+            "ended",
+        ),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [CALL]}, "hi <f=a>1! and <f=a>2! bye", "complete"),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [CALL]}, "hi <f=b", "b"),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [CALL]}, "hi", "complete"),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [CALL], "at_least_one": True}, "hi", "open"),
+        ({"type": "triggered_tags", "triggers": ["<f"], "tags": [CALL], "stop_after_first": True}, "<f=a>1!", "ended"),
+        ({"type": "tags_with_separator", "tags": [CALL], "separator": ", "}, "<f=a>1!, <f=a>2!", "complete"),
+        ({"type": "tags_with_separator", "tags": [CALL], "separator": ", "}, "", "complete"),
+        (
+            {"type": "tags_with_separator", "tags": [CALL], "separator": ", ", "at_least_one": True},
+            "<f=a>1!<",
+            "<",
+        ),
+    ],
+)
+def test_structural_tags(grammars: Grammars, form: dict[str, Any], text: str, expected: str) -> None:
+    tag = {"type": "structural_tag", "format": form}
+    assert outcome(state_of(grammars, structural_tag=tag), text) == expected
+
+
+def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
+    tag = {"structures": [{"begin": "<f=a>", "schema": {"type": "integer"}, "end": "!"}], "triggers": ["<f"]}
+    assert outcome(state_of(grammars, structural_tag=json.dumps(tag)), "hi <f=a>12!") == "complete"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"json": {"uniqueItems": True}}, 'json cannot be enforced: Unimplemented keys: ["uniqueItems"]'),
+        ({"json": {"not": {}}}, 'json cannot be enforced: Unimplemented keys: ["not"]'),
+        ({"json": {"type": "string", "format": "phone"}}, "json cannot be enforced: Unknown format: phone"),
+        ({"json": {"minimum": 3, "maximum": 2, "type": "integer"}}, "json cannot be enforced: Unsatisfiable schema"),
+        ({"json": {"$ref": "http://a/b"}}, "json cannot be enforced: "),
+        ({"json": {"not": {}, "items": {"minProperties": 3}}}, "json has minProperties 3; it must be at most 1, as 0"),
+        ({"json": {"x-guidance": {"lenient": True}}}, "json has the key 'x-guidance', which is not supported"),
+        ({"json": False}, "json is false; no document matches that schema"),
+        ({"json": "[1]"}, "json is [1]; it must be a JSON schema"),
+        ({"json": "{"}, "json is '{'; it must be valid JSON"),
+        ({"json": '{"a":' * 400 + "1" + "}" * 400}, "json cannot be enforced: "),
+        ({"regex": "(a"}, "regex cannot be enforced: "),
+        ({"regex": "a(?=b)"}, "regex cannot be enforced: "),
+        ({"grammar": 'root ::= "a'}, "grammar is no valid EBNF: "),
+        ({"grammar": "start: missing"}, "grammar cannot be enforced: "),
+        ({"grammar": 'start: a\na[temperature=0.5]: /x+/'}, "grammar has the option 'temperature' on a rule"),
+        ({"grammar": 'start: a "b"\na[stop="b"]: /x+/'}, "grammar has the option 'stop' on a rule"),
+        ({"structural_tag": {}}, "structural_tag has neither format nor structures"),
+        ({"structural_tag": {"format": {"type": "xml"}}}, "structural_tag has the type 'xml'; it must be one of"),
+        ({"structural_tag": {"format": []}}, "structural_tag holds []; it must be an object"),
+        ({"structural_tag": {"format": {"type": "or", "elements": []}}}, "structural_tag has no elements"),
+        (
+            {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<g"], "tags": [CALL]}}},
+            "structural_tag has the tag '<f=a>', which begins with none of its triggers",
+        ),
+        (
+            {"structural_tag": {"format": {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "regex"}]}}},
+            "structural_tag has any_text before something else than",
+        ),
+        ({"json": {"enum": [f"{i}" * 9 for i in range(6000)]}}, "json "),
+    ],
+)  # fmt: skip
+def test_what_would_not_be_enforced_is_refused(grammars: Grammars, wanted: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        state_of(grammars, **wanted)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_deep_structural_tag_is_refused(grammars: Grammars) -> None:
+    form: dict[str, Any] = {"type": "any_text"}
+    for _ in range(40):
+        form = {"type": "or", "elements": [form]}
+    with pytest.raises(InvalidRequest, match="nested more than 32 deep"):
+        state_of(grammars, structural_tag={"format": form})
+
+
+def test_tokens_without_choice_are_forced(grammars: Grammars) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "integer"}}, "required": ["name"]}
+    state = state_of(grammars, json={**schema, "additionalProperties": False})
+    opening = bits('{"name": ')
+    assert list(state.forced) == opening
+    assert allowed(state) == {opening[0]}
+    for token in opening:
+        state.accept(token)
+    assert not state.forced
+    assert bits("-")[0] in allowed(state)
+    assert bits('"')[0] not in allowed(state)
+    state.accept(bits("7")[0])
+    assert not state.forced  # Another digit, or the end.
+    state.accept(bits("}")[0])
+    assert state.ended
+
+
+def test_an_output_that_uses_up_the_shared_lexer_does_not_end_the_others(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_module, "_limits", lambda: LLParserLimits(max_lexer_states=400, verbose_errors=False))
+    grammar = grammars.compile(StructuredOutputs(regex="(.*a.{30}b.*c.{20}d)+")).result()
+    greedy, modest = grammar.begin(), grammar.begin()
+    letters = random.Random(5).choices("abcd", k=2000)
+    accepted = 0
+    while allowed(greedy):
+        greedy.accept(bits(letters[accepted])[0])
+        accepted += 1
+    assert "too many states" in (greedy.error or "")
+    assert accepted > 10
+    for token in bits("abc"):
+        assert token in allowed(modest)
+        modest.accept(token)
+    assert modest.error is None
+
+
+def test_equal_constraints_are_compiled_once_and_the_oldest_is_forgotten() -> None:
+    grammars = Grammars(TOKENIZER, VOCABULARY, [END])
+    first = grammars.compile(StructuredOutputs(regex="a"))
+    assert grammars.compile(StructuredOutputs(regex="a")) is first
+    for number in range(64):
+        grammars.compile(StructuredOutputs(regex=f"a{{{number + 1}}}")).result()
+    assert grammars.compile(StructuredOutputs(regex="a")) is not first
+    assert grammars.num_compiled >= 65
+
+
+def test_no_more_than_256_wait_to_be_compiled() -> None:
+    grammars, busy = Grammars(TOKENIZER, VOCABULARY, [END]), threading.Event()
+    grammars._pool.submit(busy.wait)
+    try:
+        for number in range(256):
+            grammars.compile(StructuredOutputs(regex=f"a{{{number}}}"))
+        with pytest.raises(QueueFull, match="Exceeds maximum queue size: 256 grammars wait to be compiled"):
+            grammars.compile(StructuredOutputs(regex="b"))
+    finally:
+        busy.set()
+
+
+def test_a_model_without_a_tokenizer_that_llguidance_knows_refuses_constraints() -> None:
+    for tokenizer, reason in ((None, "the model folder has no tokenizer"), (metaspace(), "llguidance does not know")):
+        with pytest.raises(InvalidRequest, match=f"structured_outputs is given, but {reason}"):
+            Grammars(tokenizer, 13, []).compile(StructuredOutputs(json_object=True)).result()
