@@ -70,7 +70,7 @@ def test_a_step_with_decodes_keeps_within_its_target(
     cost: Cost, decodes: Decodes, others: Decodes, wanted: list[tuple[int, int]], target: float | None
 ) -> None:
     times = learned(cost)
-    everyone = Decodes(decodes.tokens + others.requests, decodes.cached + others.cached)
+    everyone = Decodes(decodes.tokens + others.tokens, decodes.cached + others.cached)
     limit = 2.7 * times.decode_seconds(*everyone) if target is None else target
     taken = fill(AdaptiveBudget(target, times).for_prompts(512, decodes, everyone), wanted)
     seconds = times.decode_seconds(*decodes) + sum(times.chunk_seconds(*chunk) for chunk in taken)
@@ -81,7 +81,7 @@ def test_a_step_with_decodes_keeps_within_its_target(
 @given(COSTS, DECODES, DECODES)
 def test_the_more_wait_the_more_prompts_get(cost: Cost, decodes: Decodes, others: Decodes) -> None:
     budget = AdaptiveBudget(None, learned(cost))
-    everyone = Decodes(decodes.tokens + others.requests, decodes.cached + others.cached)
+    everyone = Decodes(decodes.tokens + others.tokens, decodes.cached + others.cached)
     alone = budget.for_prompts(512, decodes, decodes).fits(0, 512)
     assert 64 <= alone <= budget.for_prompts(512, decodes, everyone).fits(0, 512)
 
