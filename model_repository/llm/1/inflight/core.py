@@ -351,5 +351,5 @@ class EngineCore:
 
 def _why_no_token(request: Request) -> str:
     if request.grammar is not None and request.grammar.error is not None:
-        return f"structured_outputs can no longer be enforced: {request.grammar.error}"
+        return f"structured_outputs is too complex: {request.grammar.error}"
     return NO_TOKEN

@@ -22,7 +22,7 @@ from inflight.logits_processors.factory import make_processors
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
-from inflight.request import ERROR, STOP, Request
+from inflight.request import ERROR, INVALID, STOP, Request
 from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
@@ -238,7 +238,7 @@ class Engine:
 
         Raises:
             InvalidRequest: a prompt or parameter cannot be served. In this case nothing is computed.
-            RuntimeError: a step failed.
+            RuntimeError: a step failed, or a grammar turned out to be too complex.
         """
         every = _as_list(prompts)
         each = list(params) if isinstance(params, Sequence) else [params or SamplingParams()] * len(every)
@@ -254,7 +254,7 @@ class Engine:
                 self._drain(requests, outputs, bar)
         finally:
             self._drop(requests)
-        failed = next((o for o in outputs.values() if o.finish_reason == ERROR), None)
+        failed = next((o for o in outputs.values() if o.finish_reason in (ERROR, INVALID)), None)
         if failed is not None:
             raise RuntimeError(f"{failed.request_id} failed: {failed.error}")
         return [outputs[request.request_id] for request in requests]

@@ -24,7 +24,7 @@ class TokenEvent:
     """One entry for each of `token_ids` if the request asked for them, else empty."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why the request ended, if the finish reason is `error`, `expired` or `shed`."""
+    """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Delta:
     """Number of output tokens so far, including these."""
     finish_reason: str | None = None
     error: str | None = None
-    """Why the request ended, if the finish reason is `error`, `expired` or `shed`."""
+    """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
 
 
 class OutputProcessor:

@@ -20,8 +20,10 @@ EXPIRED = "expired"
 SHED = "shed"
 """The queue gave the request up before its first step: after the queue's timeout, or because its target is lost."""
 CANCELLED = "cancelled"
+INVALID = "invalid"
+"""The request turned out to be one that cannot be served: its grammar is too complex."""
 ERROR = "error"
-FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, SHED, CANCELLED, ERROR)
+FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, SHED, CANCELLED, INVALID, ERROR)
 
 
 @dataclass(eq=False, slots=True)

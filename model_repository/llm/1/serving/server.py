@@ -22,7 +22,7 @@ from typing import Any
 from inflight import EngineDead, InvalidRequest, QueueFull
 from inflight.guided_decoding.grammar import Grammar
 from inflight.outputs import Delta, TokenEvent
-from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, SHED
+from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, INVALID, SHED
 from serving import shared_memory
 from serving.engine_thread import EngineThread
 from serving.guard import Guard
@@ -47,6 +47,7 @@ _SETTLE_SECONDS = 1.0
 # More than fit on a screen.
 _MAX_LISTED = 100
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
+_CODES_OF_FAILED = {ERROR: "INTERNAL", INVALID: "INVALID_ARG"}
 _CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
 _REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 
@@ -241,8 +242,8 @@ class Server:
         return list(dict.fromkeys(stream for stream in found if stream is not None))
 
     def _take(self, stream: ResponseStream, delta: Delta) -> None:
-        if delta.finish_reason == ERROR:
-            self._give_up(stream, delta.error or "", "INTERNAL")
+        if delta.finish_reason in _CODES_OF_FAILED:
+            self._give_up(stream, delta.error or "", _CODES_OF_FAILED[delta.finish_reason])
         elif delta.finish_reason == CANCELLED:
             self._give_up(stream, "the request was cancelled", "CANCELLED")
         elif delta.finish_reason in _CODES_OF_LATE and not stream.has_output:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, ERROR, EXPIRED, SHED, Request
+from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, SHED, Request
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
@@ -366,7 +366,7 @@ class Scheduler:
         """Account for a step that ran. `results[i]` belongs to `plan.sampling[i]`, and was known at `now`.
 
         If one of its new tokens ends a request, the tokens after it are dropped. Finished requests are removed. A
-        request without a new token is removed too, with the finish reason `error`.
+        request without a new token is removed too, with the finish reason `error`, or `invalid` if its grammar failed.
         """
         new = [result.token_ids for result in results]
         failed = set() if all(new) else {s.request for s, ids in zip(plan.sampling, new, strict=True) if not ids}
@@ -387,7 +387,8 @@ class Scheduler:
     def _append(self, request: Request, new: Sequence[int], now: float) -> Committed:
         if not new:
             self.remove(request.request_id)
-            return Committed(request, (), ERROR)
+            failed = request.grammar is not None and request.grammar.error is not None
+            return Committed(request, (), INVALID if failed else ERROR)
         request.last_token_at = now
         token_ids, reason = request.append(new)
         if reason is not None:
