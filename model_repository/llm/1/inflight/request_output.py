@@ -15,8 +15,8 @@ class RequestOutput:
     prompt_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step), `invalid` (the
-    grammar turned out to be too complex) or `error`."""
+    """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step), `invalid`
+    (the grammar turned out to be too complex) or `error`."""
     error: str | None = None
     """Why the request ended, if the finish reason is `error`, `invalid` or `expired`."""
     logprobs: list[TokenLogprobs] | None = None
