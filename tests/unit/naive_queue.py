@@ -42,7 +42,7 @@ class NaiveQueue:
         entry = self.entries.pop(request.request_id)
         if request.tenant not in self._tenants() and not entry.delayed:
             self._last_left = request.tenant
-        self._joined = request if joins else None
+        self._joined = request if joins and request.num_preemptions == 0 else None
 
     def order(self) -> list[Request]:
         self._charge_prompt()
@@ -113,7 +113,7 @@ class NaiveQueue:
     def _charge_prompt(self) -> None:
         """What the cache held is known only after a request has joined."""
         request, self._joined = self._joined, None
-        if request is not None and request.num_preemptions == 0:
+        if request is not None:
             self._charge(request, PROMPT_PRICE * (len(request.prompt_ids) - request.num_cached))
 
     def _charge(self, request: Request, price: float) -> None:
