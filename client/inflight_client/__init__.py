@@ -16,10 +16,11 @@ from inflight_client.errors import (
 )
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
+from inflight_client.questions import ModelDescription, Tokenization, UnfinishedRequest
 from inflight_client.request import Message, Prompt, Sampling
 from inflight_client.response import Choice, Chunk, Completion, Timings, Token, TokenLogprobs, Usage
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo, UnfinishedRequest
+from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 from inflight_client.stream import TextStream
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "InvalidRequest",
     "Message",
     "MetricsSnapshot",
+    "ModelDescription",
     "ModelInfo",
     "ModelNotReady",
     "Prompt",
@@ -52,6 +54,7 @@ __all__ = [
     "Timings",
     "Token",
     "TokenLogprobs",
+    "Tokenization",
     "TransportError",
     "UnfinishedRequest",
     "Usage",

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack, cast
 
 import httpx
 
+from inflight_client import questions
 from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
@@ -21,13 +22,16 @@ from inflight_client.options import (
     within,
 )
 from inflight_client.progress import progress_bar
-from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
+from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
+from inflight_client.request import Message, Prompt, Sampling, make_request
 from inflight_client.response import Completion
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo, UnfinishedRequest, read_unfinished_requests
+from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport.connection import AsyncConnection
 from inflight_client.transport.grpc_async import AsyncGrpcConnection
 from inflight_client.transport.http_async import AsyncHttpConnection
+
+_T = TypeVar("_T")
 
 _TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
     "grpc": AsyncGrpcConnection,
@@ -172,10 +176,35 @@ class AsyncClient:
 
     async def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        bound = self._timeouts.connect
-        call = self._connection.start(request_for_requests(self._model), TimeLimits(bound, bound, bound))
-        texts = [text async for reply in call.replies() for text in reply.texts]
-        return read_unfinished_requests("".join(texts))
+        return await self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
+
+    async def describe_model(self) -> ModelDescription:
+        """What the model says of itself: its context, chat template, special tokens and ends."""
+        return await self._ask(questions.description(self._model), self._timeouts.connect)
+
+    async def tokenize(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        add_special_tokens: bool = True,
+        return_token_strs: bool = False,
+    ) -> Tokenization:
+        """Return the tokens of a prompt or of a chat, as `generate` would send them to the model.
+        Works like `Client.tokenize`.
+        """
+        given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
+        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
+        return await self._ask(
+            questions.tokens(self._model, prompt, messages, sampling, **flags), self._timeouts.first_token
+        )
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of some tokens, special tokens included."""
+        return await self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
 
     async def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read."""
@@ -193,6 +222,10 @@ class AsyncClient:
         They end with RequestCancelled, and so do later requests.
         """
         await self._connection.close()
+
+    async def _ask(self, question: Question[_T], seconds: float) -> _T:
+        call = self._connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+        return question.answer([text async for reply in call.replies() for text in reply.texts])
 
     async def __aenter__(self) -> Self:
         return self

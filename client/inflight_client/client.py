@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack, cast
 
 import httpx
 
+from inflight_client import questions
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
 from inflight_client.options import (
@@ -21,14 +22,17 @@ from inflight_client.options import (
     within,
 )
 from inflight_client.progress import progress_bar
-from inflight_client.request import Message, Prompt, Sampling, make_request, request_for_requests
+from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
+from inflight_client.request import Message, Prompt, Sampling, make_request
 from inflight_client.response import Completion
 from inflight_client.retry import RetryPolicy
-from inflight_client.server_info import ModelInfo, ServerInfo, UnfinishedRequest, read_unfinished_requests
+from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.stream import TextStream
 from inflight_client.transport.connection import Connection
 from inflight_client.transport.grpc_sync import GrpcConnection
 from inflight_client.transport.http_sync import HttpConnection
+
+_T = TypeVar("_T")
 
 _TRANSPORTS: dict[str, Callable[[Options], Connection]] = {"grpc": GrpcConnection, "http": HttpConnection}
 
@@ -204,10 +208,35 @@ class Client:
 
     def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        bound = self._timeouts.connect
-        call = self._connection.start(request_for_requests(self._model), TimeLimits(bound, bound, bound))
-        texts = [text for reply in call.replies() for text in reply.texts]
-        return read_unfinished_requests("".join(texts))
+        return self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
+
+    def describe_model(self) -> ModelDescription:
+        """What the model says of itself: its context, chat template, special tokens and ends."""
+        return self._ask(questions.description(self._model), self._timeouts.connect)
+
+    def tokenize(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        add_special_tokens: bool = True,
+        return_token_strs: bool = False,
+    ) -> Tokenization:
+        """Return the tokens of a prompt or of a chat, as `generate` would send them to the model.
+
+        >>> client.tokenize("A, B, C,").token_ids
+        (49, 28, 389, 28, 340, 28)
+        """
+        given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+        sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
+        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
+        return self._ask(questions.tokens(self._model, prompt, messages, sampling, **flags), self._timeouts.first_token)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of some tokens, special tokens included."""
+        return self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
 
     def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read.
@@ -228,6 +257,10 @@ class Client:
         They end with RequestCancelled, and so do later requests. Every thread may call this, and more than once.
         """
         self._connection.close()
+
+    def _ask(self, question: Question[_T], seconds: float) -> _T:
+        call = self._connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+        return question.answer([text for reply in call.replies() for text in reply.texts])
 
     def __enter__(self) -> Self:
         return self

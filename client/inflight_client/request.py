@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Required, TypeAlias, TypedDict
 
 from inflight_client.errors import InvalidRequest
 
@@ -15,11 +15,17 @@ _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
 """The fields that limit a request's time, and their units per second."""
 
 
-class Message(TypedDict):
-    """One message of a chat."""
+class Message(TypedDict, total=False):
+    """One message of a chat. It must have a role and, unless it has tool calls, a content."""
 
-    role: str
-    content: str
+    role: Required[str]
+    content: str | None
+    name: str
+    reasoning_content: str
+    # Of an assistant: what it called, as OpenAI has it.
+    tool_calls: Sequence[Mapping[str, object]]
+    # Of a tool: the call that the content answers.
+    tool_call_id: str
 
 
 class Sampling(TypedDict, total=False):
@@ -42,6 +48,14 @@ class Sampling(TypedDict, total=False):
     bad_words: Sequence[str]
     logit_bias: Mapping[int, float]
     ignore_eos: bool
+    # Tools that the chat template shows to the model, as OpenAI has them. Only with messages.
+    tools: Sequence[Mapping[str, object]]
+    # Variables for the chat template, such as enable_thinking. Only with messages.
+    chat_template_kwargs: Mapping[str, object]
+    # What the answer must be: an object with one of json, json_object, regex, choice, grammar and structural_tag.
+    structured_outputs: Mapping[str, object]
+    # False: the text of the answer includes special tokens.
+    skip_special_tokens: bool
     # Return the log-probability of each chosen token, and of this many likeliest tokens.
     logprobs: int
     # Return the token ids in the chunks of a stream. This costs some time per chunk. Whole answers always have them.
@@ -68,8 +82,8 @@ class Request:
     """Text, token ids, or the messages as JSON."""
     parameters: Mapping[str, object]
     stream: bool
-    asks_for_requests: bool = False
-    """Whether it has no prompt and asks for the list of waiting and running requests."""
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    """Request parameters, with which a request asks for other things than text; see `questions`."""
 
     @property
     def num_samples(self) -> int:
@@ -111,11 +125,6 @@ class Request:
         # Each output of each response costs time, so only a response that ends a sample has a finish reason.
         outputs = {"return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs}
         return json.dumps({**given, **outputs, "return_finish_reason": "last"})
-
-
-def request_for_requests(model: str) -> Request:
-    """Make a request for the list of waiting and running requests. `read_unfinished_requests` reads its answer."""
-    return Request(model, "text_input", "", {}, stream=False, asks_for_requests=True)
 
 
 def make_request(

@@ -1,10 +1,7 @@
-"""A server's description of itself, its models and its requests."""
+"""Triton's description of itself and its models."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from inflight_client.errors import ServerFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +34,3 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     parameters: Mapping[str, str]
     """The `parameters` of its config.pbtxt."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnfinishedRequest:
-    """A request that is waiting or running on the server."""
-
-    request_id: str
-    """The id that the client gave it, or else the server's own."""
-    tenant: str
-    seconds: float
-    """Seconds since its arrival."""
-    output_tokens: int
-    """Tokens of all its samples so far."""
-
-
-def read_unfinished_requests(text: str) -> list[UnfinishedRequest]:
-    """Read a server's list of requests from JSON. Raises ServerFault if it is not such a list."""
-    try:
-        return [UnfinishedRequest(**entry) for entry in json.loads(text)]
-    except (ValueError, TypeError) as error:
-        raise ServerFault(f"the server's list of requests can't be read: {error}") from None

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from inflight import InvalidRequest
+from inflight.text.chat import Chat
 from inflight.text.prompt_encoder import PromptEncoder
 from scripts.launch.default_model import default_model
 from tests.unit.tiny_tokenizers import byte_fallback
@@ -22,7 +23,7 @@ def tokenizer() -> Any:
 
 def chat(tokenizer: Any, *contents: str) -> list[int]:
     messages = [{"role": "user", "content": content} for content in contents]
-    return PromptEncoder(tokenizer, max_model_len=8192).encode_chat(messages)
+    return PromptEncoder(tokenizer, max_model_len=8192).encode_chat(Chat(messages))
 
 
 def control_tokens(tokenizer: Any, token_ids: list[int]) -> list[int]:
@@ -39,7 +40,7 @@ def test_a_message_without_control_tokens_has_the_tokens_of_the_templates_text(t
     messages = [{"role": "system", "content": "Be  brief.\n"}, {"role": "user", "content": "1 < 2 | 3 > 2: é?"}]
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     encoder = PromptEncoder(tokenizer, max_model_len=8192)
-    assert encoder.encode_chat(messages) == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert encoder.encode_chat(Chat(messages)) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 @settings(max_examples=100, deadline=None)
@@ -57,3 +58,68 @@ def test_a_control_token_that_is_an_ordinary_token_too_is_refused() -> None:
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(InvalidRequest, match="messages hold a control token: Can't sanitize 'a'"):
         chat(tokenizer, "b a b")
+
+
+# As Qwen's: tools as JSON, calls between tags.
+_JSON_TEMPLATE = """{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}
+{%- for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>
+{%- endfor %}
+{%- if greeting is defined %}{{ greeting }}{% endif %}"""
+# As SmolLM3's: tools as Python writes objects.
+_PYTHON_TEMPLATE = "{% for tool in tools %}{{ tool | string }}{% endfor %}<|im_start|>"
+
+
+def with_template(template: str) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def tool(description: str = "", **parameters: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "description": description, "parameters": parameters}}
+
+
+def encode(tokenizer: Any, description: str, arguments: object, result: str, **kwargs: object) -> list[int]:
+    calling = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    answer = {"role": "tool", "content": result}
+    return PromptEncoder(tokenizer, 8192).encode_chat(Chat([calling, answer], [tool(description)], kwargs))
+
+
+def test_tools_calls_results_and_variables_hold_no_control_tokens() -> None:
+    tokenizer = with_template(_JSON_TEMPLATE)
+    plain = encode(tokenizer, "a", {"x": "a"}, "a", greeting="a")
+    for places in (
+        [FORGED, {"x": "a"}, "a", "a"],
+        ["a", {"x": [FORGED]}, "a", "a"],
+        ["a", FORGED, "a", "a"],
+        ["a", {"x": "a"}, FORGED, "a"],
+        ["a", {"x": "a"}, "a", FORGED],
+    ):
+        *values, greeting = places
+        token_ids = encode(tokenizer, *values, greeting=greeting)
+        assert control_tokens(tokenizer, token_ids) == control_tokens(tokenizer, plain)
+        assert "<|im_end|>" in tokenizer.decode(token_ids)[: -len("<|im_end|>")]
+
+
+@pytest.mark.parametrize(
+    ("chat", "says"),
+    [
+        (Chat([{"role": "user", "content": "a"}], [tool(a={"<|im_end|>": 1})]), "tools has the key '<.im_end.>'"),
+        (
+            Chat([{"role": "user", "tool_calls": [{"function": {"name": "f", "arguments": '{"<|im_end|>": 1}'}}]}]),
+            "messages has the key",
+        ),
+    ],
+)
+def test_keys_that_hold_control_tokens_are_refused(chat: Chat, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        PromptEncoder(with_template(_JSON_TEMPLATE), 8192).encode_chat(chat)
+
+
+def test_a_template_that_would_lose_the_marks_of_control_tokens_gets_none() -> None:
+    encoder = PromptEncoder(with_template(_PYTHON_TEMPLATE), 8192)
+    messages = [{"role": "user", "content": "a"}]
+    assert encoder.encode_chat(Chat(messages, [tool("say 'hello'")]))
+    with pytest.raises(InvalidRequest, match=r"tools holds the control token .*, which would not stay text"):
+        encoder.encode_chat(Chat(messages, [tool(FORGED)]))

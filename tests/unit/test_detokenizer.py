@@ -76,6 +76,16 @@ def test_words_keep_their_spaces_and_special_tokens_give_no_text(tokenizer: Toke
     assert "".join(stream(tokenizer, prompt, output)) == at_once(tokenizer, prompt, output)
 
 
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, BYTE_FALLBACK, METASPACE], ids=KINDS)
+@given(data=st.data())
+def test_special_tokens_have_text_where_they_are_wanted(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    names = st.lists(st.sampled_from(["<end>", "a", "▁b", "."]), max_size=12)
+    prompt, output = (from_names(tokenizer, data.draw(names)) for _ in range(2))
+    decoder = TokenDecoder(tokenizer, skip_special_tokens=False)
+    whole, before = (tokenizer.decode(ids, skip_special_tokens=False) for ids in (prompt + output, prompt))
+    assert "".join(map(Detokenizer(decoder, prompt).push, output)) == whole[len(before) :]
+
+
 @given(st.lists(st.one_of(st.sampled_from(WORDS).map(str), st.binary(min_size=1, max_size=4)), max_size=14))
 def test_byte_fallback_with_invalid_bytes_loses_no_word(parts: list[str | bytes]) -> None:
     """The decoder breaks every byte of a run that is not valid as a whole, even those shown as characters."""

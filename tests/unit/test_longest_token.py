@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from inflight import InvalidRequest
+from inflight.text.chat import Chat
 from inflight.text.longest_token import LongestToken
 from inflight.text.prompt_encoder import PromptEncoder
 
@@ -154,12 +155,12 @@ def test_a_chat_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch: p
     tokenizer.chat_template = "{{ messages[0].content }}<end>"
     encoder = PromptEncoder(tokenizer, max_model_len=4)
     end = tokenizer.convert_tokens_to_ids("<end>")
-    assert encoder.encode_chat([{"role": "user", "content": "a" * 16}])[-1] == end
+    assert encoder.encode_chat(Chat([{"role": "user", "content": "a" * 16}]))[-1] == end
     monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", never)
     with pytest.raises(
         InvalidRequest, match=r"^messages is 25 bytes long, chat template included; it must be at most 24"
     ):
-        encoder.encode_chat([{"role": "user", "content": "a" * 20}])
+        encoder.encode_chat(Chat([{"role": "user", "content": "a" * 20}]))
 
 
 def test_a_prompt_whose_tokens_have_no_bound_is_tokenized_up_to_a_megabyte(monkeypatch: pytest.MonkeyPatch) -> None:

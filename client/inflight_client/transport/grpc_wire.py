@@ -74,8 +74,8 @@ def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
     # A failed stream ends with the text of the error, but without its code. Triton has a header that turns on status
     # codes, `triton_grpc_error`. But release 24.10 crashed within minutes when many streams with that header failed.
     message.parameters["code_in_error"].bool_param = True
-    if request.asks_for_requests:
-        message.parameters["list_requests"].bool_param = True
+    for name, value in request.flags.items():
+        message.parameters[name].bool_param = value
     if isinstance(request.prompt, str):
         _add_string(message, request.prompt_field, request.prompt)
     else:

@@ -64,7 +64,7 @@ def encode(request: Request, seconds: float) -> dict[str, object]:
     """Make the body for a request with `seconds` of time left."""
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     return {
-        **({"list_requests": True} if request.asks_for_requests else {}),
+        **request.flags,
         request.prompt_field: prompt,
         "sampling_parameters": request.sampling_json(seconds),
         "stream": request.stream,

@@ -29,6 +29,7 @@ from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
+from inflight.text.chat import Chat
 from inflight.text.prompt_encoder import Prompt, PromptEncoder
 from inflight.trace import Trace
 
@@ -153,9 +154,41 @@ class Engine:
             self._scheduler.policies.apply(request)
         self.core.submit(*requests)
 
-    def chat_prompt_ids(self, messages: object) -> list[int]:
-        """Return the prompt tokens of a list of chat messages. See `PromptEncoder.encode_chat`."""
-        return self._encoder.encode_chat(messages)
+    def chat_prompt_ids(
+        self, messages: object, *, tools: object | None = None, template_kwargs: object | None = None
+    ) -> list[int]:
+        """Return the prompt tokens of a chat, built with the model's chat template.
+
+        Args:
+            messages: a list of chat messages.
+            tools: a list of OpenAI's tool objects, which the template shows to the model.
+            template_kwargs: variables for the template, such as {"enable_thinking": False}.
+
+        Raises:
+            InvalidRequest: the chat is malformed or too long, or the model has no chat template or tokenizer.
+        """
+        return self._encoder.encode_chat(Chat(messages, tools, {} if template_kwargs is None else template_kwargs))
+
+    def text_prompt_ids(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the prompt tokens of a text.
+
+        `add_special_tokens`: with those that the model expects around every text, as `submit` adds them.
+
+        Raises:
+            InvalidRequest: the text is too long, or the model has no tokenizer.
+        """
+        return self._encoder.encode(text, add_special_tokens=add_special_tokens)
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return the text of some tokens, special tokens included.
+
+        Raises:
+            InvalidRequest: a token is outside of the vocabulary, or the model has no tokenizer.
+        """
+        tokenizer = self._encoder.tokenizer("input_ids").backend_tokenizer
+        for token in token_ids:
+            self._check_token("input_ids", token)
+        return str(tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def token_text(self, token_id: int) -> str:
         """Return the text of a single token, special tokens included. Empty if the model has no tokenizer."""

@@ -47,7 +47,10 @@ class OutputProcessor:
     """Turns token events into deltas for all requests of an engine. Only one thread at a time may use it."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._decoder = None if tokenizer is None else TokenDecoder(tokenizer)
+        self._decoders: dict[bool, TokenDecoder] = {}
+        """By `skip_special_tokens`."""
+        if tokenizer is not None:
+            self._decoders = {skip: TokenDecoder(tokenizer, skip_special_tokens=skip) for skip in (True, False)}
         self._open: dict[str, _OpenOutput] = {}
 
     def process(self, events: Iterable[TokenEvent]) -> tuple[list[Delta], list[str]]:
@@ -62,7 +65,8 @@ class OutputProcessor:
             request_id = event.request.request_id
             output = self._open.get(request_id)
             if output is None:
-                output = self._open[request_id] = _OpenOutput(self._decoder, event.request)
+                decoder = self._decoders.get(event.request.params.skip_special_tokens)
+                output = self._open[request_id] = _OpenOutput(decoder, event.request)
             if not output.finished:
                 delta = deltas.setdefault(request_id, Delta(event.request))
                 try:

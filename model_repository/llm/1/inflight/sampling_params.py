@@ -77,6 +77,9 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on after an end-of-sequence token."""
 
+    skip_special_tokens: bool = True
+    """Leave special tokens out of the text. Some models begin tool calls and thoughts with special tokens."""
+
     logprobs: int | None = None
     """Report the log-probabilities of each output token and of this many most likely tokens, at most 20, before
     penalties and temperature."""
@@ -108,8 +111,9 @@ class SamplingParams:
         for token in self.stop_token_ids:
             _within("stop_token_ids", token, 0, None, whole=True, optional=False)
         _check_bias(self.logit_bias)
-        if not isinstance(self.ignore_eos, bool):
-            raise InvalidRequest(f"ignore_eos is {self.ignore_eos!r}; it must be true or false")
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be true or false")
         if self.max_tokens not in (None, ROOM_FOR_ALL) and self.min_tokens > self.max_tokens:
             raise InvalidRequest(f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}")
 

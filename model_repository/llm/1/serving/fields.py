@@ -30,6 +30,8 @@ SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
 NUMBER = Kind("number", "TYPE_FP32")
 TRUTH = Kind("true or false", "TYPE_BOOL")
 WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
+JSON_LIST = Kind("JSON list, or text that holds one", "TYPE_STRING")
+JSON_OBJECT = Kind("JSON object, or text that holds one", "TYPE_STRING")
 TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
 MICROSECONDS = Kind("whole number", None)
 DOCUMENT = Kind("JSON, also as text", "TYPE_STRING")
@@ -66,9 +68,23 @@ SAMPLING_PARAMETERS = Field("sampling_parameters", TEXT, "A JSON object of any o
 
 GROUPS: dict[str, tuple[Field, ...]] = {
     "Prompt": (
-        Field("text_input", TEXT, "The prompt as text. Exactly one of the three fields of this table is required."),
+        Field(
+            "text_input",
+            TEXT,
+            "The prompt as text. Exactly one of `text_input`, `messages` and `input_ids` is required.",
+        ),
         Field("messages", TEXT, "The prompt as a JSON list of chat messages, for the model's chat template."),
         Field("input_ids", INTEGERS, "The prompt as token ids."),
+        Field(
+            "tools",
+            JSON_LIST,
+            "The tools that the chat template shows to the model, as OpenAI has them. Only with `messages`.",
+        ),
+        Field(
+            "chat_template_kwargs",
+            JSON_OBJECT,
+            "Variables for the chat template, such as `enable_thinking`. Only with `messages`.",
+        ),
     ),
     "Length and end": (
         Field("max_tokens", INTEGER, also=("max_completion_tokens",), not_inputs=("max_completion_tokens",)),
@@ -136,6 +152,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             'Add the output `finish_reason`: true in every response, "last" only in responses that end a sample. An '
             "input tensor takes true and false alone.",
         ),
+        Field("skip_special_tokens", TRUTH),
         Field("logprobs", INTEGER, not_inputs=("logprobs",)),
         Field(
             "return_logprobs", TRUTH, "Add the output `logprobs`, which is `null` unless the field `logprobs` is given."

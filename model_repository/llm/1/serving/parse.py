@@ -10,6 +10,7 @@ from typing import Any
 from inflight import InvalidRequest, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
 from inflight.sampling_params import MAX_STOP_TOKENS
+from inflight.text.chat import Chat
 from serving import values
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
@@ -37,8 +38,8 @@ class ParsedRequest:
 
     prompt: str | tuple[int, ...] | None
     """Text, or token ids."""
-    messages: object | None
-    """The chat messages as decoded JSON. Exactly one of `prompt` and `messages` is set."""
+    chat: Chat | None
+    """Exactly one of `prompt` and `chat` is set."""
     params: SamplingParams
     options: RequestOptions
     num_samples: int
@@ -50,8 +51,8 @@ class ParsedRequest:
     """See `_cancel_key`."""
 
 
-def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
-    """Read a `pb_utils.InferenceRequest` for a model with a vocabulary of `vocab_size` tokens.
+def read_request(request: Any, max_model_len: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of a `pb_utils.InferenceRequest` under their own names, and its request parameters as they are.
 
     A field can come as a tensor, in the JSON of `sampling_parameters`, or as a request parameter. If several of them
     hold the field, the first in this order is used.
@@ -64,8 +65,17 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     parameters = values.decoded("the JSON of all request parameters", request.parameters() or "{}")
     _check_keys("request parameters", parameters)
     inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
-    fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
-    prompt, messages = _prompt_or_messages(fields)
+    return {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}, parameters
+
+
+def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
+    """Read a request to generate, for a model with a vocabulary of `vocab_size` tokens.
+
+    Raises:
+        InvalidRequest: the message names the field and what it must be.
+    """
+    fields, parameters = read_request(request, max_model_len)
+    prompt, chat = prompt_or_chat(fields)
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
@@ -76,7 +86,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     outputs = _output_options(fields)
     return ParsedRequest(
         prompt=prompt,
-        messages=messages,
+        chat=chat,
         params=_sampling_params(fields, outputs, vocab_size),
         options=_options(fields, request),
         num_samples=_num_samples(fields),
@@ -135,7 +145,12 @@ def _warn_of_unknown(name: str) -> None:
     logger.warning("sampling_parameters has the unknown key %a%s", name, last)
 
 
-def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None]:
+def prompt_or_chat(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, Chat | None]:
+    """Return the prompt (text or token ids) or the chat of a request: exactly one of them.
+
+    Raises:
+        InvalidRequest: there is not exactly one, or it is empty, or a field of chats is given without one.
+    """
     given = [name for name in ("text_input", "messages", "input_ids") if name in fields]
     if len(given) != 1:
         raise InvalidRequest(
@@ -144,9 +159,13 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
-    return (
-        (value, None) if given[0] != "messages" else (None, values.decoded("messages", value, MAX_MESSAGES_CHARACTERS))
-    )
+    if given[0] == "messages":
+        messages = values.decoded("messages", value, MAX_MESSAGES_CHARACTERS)
+        return None, Chat(messages, fields.get("tools"), fields.get("chat_template_kwargs", {}))
+    for name in ("tools", "chat_template_kwargs"):
+        if name in fields:
+            raise InvalidRequest(f"{name} is given with {given[0]}; it needs messages")
+    return value, None
 
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:

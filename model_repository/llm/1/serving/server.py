@@ -15,7 +15,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,6 +29,7 @@ from serving.guard import Guard
 from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
+from serving.questions import Questions
 from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.server_config import ServerConfig
@@ -65,6 +66,7 @@ class Server:
             logger.warning("%s", shortage)
         self._config = config
         self._form = ResponseFormat(engine.token_text, batched=batched)
+        self._questions = Questions(engine)
         self._metric_labels = metric_labels
         self._refusals = Refusals()
         self._streams: dict[str, ResponseStream] = {}
@@ -130,6 +132,8 @@ class Server:
                 self._cancel_by_key(key, sender)
             elif sender.parameters.get("list_requests"):
                 self._list_requests(sender)
+            elif (answer := self._questions.answer(request, sender.parameters)) is not None:
+                sender.send(self._form.text(answer), final=True)
             else:
                 parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
                 self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
@@ -152,11 +156,15 @@ class Server:
         self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
             grammar = None if compiled is None else compiled.result()
-            prompt = parsed.prompt if parsed.prompt is not None else self._engine.chat_prompt_ids(parsed.messages)
-            self._engine.submit_samples(prompt, stream.params, parsed.options, grammar)
+            self._engine.submit_samples(self._prompt(parsed), stream.params, parsed.options, grammar)
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
             self._refuse(stream.sender, error)
+
+    def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
+        if (chat := parsed.chat) is None:
+            return parsed.prompt or ()
+        return self._engine.chat_prompt_ids(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
 
     def _cancel_by_key(self, key: object, sender: Sender) -> None:
         """Cancel the unfinished requests that came with this key.

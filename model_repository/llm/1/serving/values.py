@@ -97,6 +97,22 @@ def document(name: str, value: Any) -> Any:
     return decoded(name, text(name, value)) if isinstance(value, str | bytes) else value
 
 
+def json_list(name: str, value: Any) -> list[Any]:
+    """Read a list, decoded already or as JSON."""
+    found = document(name, value)
+    if not isinstance(found, list):
+        raise InvalidRequest(f"{name} is {found!r}; it must be a list")
+    return found
+
+
+def json_object(name: str, value: Any) -> dict[str, Any]:
+    """Read an object, decoded already or as JSON."""
+    found = document(name, value)
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"{name} is {found!r}; it must be an object")
+    return found
+
+
 def token_weights(name: str, value: Any) -> dict[int, float]:
     """Read a decoded JSON object that maps token ids to numbers."""
     if not isinstance(value, dict):

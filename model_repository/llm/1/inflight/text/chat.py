@@ -1,83 +1,96 @@
-"""Converts chat messages to a prompt with the model's own chat template."""
+"""Converts a chat to a prompt with the model's own chat template."""
 
-import re
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
 
 from inflight.errors import InvalidRequest
-from inflight.text.unicode import check_unicode
+from inflight.text.chat_messages import checked_messages
+from inflight.text.chat_tools import checked_tools
+from inflight.text.control_tokens import check_control_tokens
+from inflight.text.json_tree import check_tree
 
-_REQUIRED = ("role", "content")
-_KEYS = (*_REQUIRED, "name", "reasoning_content")
-"""The keys of a message. Templates may ignore the optional ones."""
-
-MAX_MESSAGES = 4096
-
-# Templates write roles into control tokens, such as `<|user|>`, so a role must not bring markup of its own.
-_ROLE = re.compile(r"[\w-]{1,64}")
+MAX_TEMPLATE_KWARGS = 32
+_MAX_NAME_CHARACTERS = 64
 
 
-def chat_text(tokenizer: Any, messages: object) -> str:
-    """Return the text of a conversation, including the header of the assistant's next message.
+@dataclass(frozen=True)
+class Chat:
+    """A conversation as a client sends it: values that were decoded from JSON."""
 
-    It shows how long the conversation is. Only `chat_ids` may tokenize it, because messages can hold control tokens.
+    messages: object
+    """See `checked_messages`."""
+    tools: object | None = None
+    """See `checked_tools`."""
+    template_kwargs: object = field(default_factory=dict)
+    """Variables for the template, such as `enable_thinking`."""
+
+
+def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = len) -> list[int]:
+    """Return the tokens of a conversation, including the header of the assistant's next message.
+
+    All control tokens come from the template. Those that a message or a tool spells out are encoded as ordinary text,
+    so that nobody can end a turn from within it, or begin one in another role.
 
     Args:
         tokenizer: a transformers tokenizer.
-        messages: a list of objects with the texts `role` and `content`; `name` and `reasoning_content` are optional.
+        chat: the conversation.
+        check_size: called with the text of the conversation before it is tokenized; it may raise InvalidRequest.
 
     Raises:
-        InvalidRequest: the messages are malformed, or the model has no chat template or refuses them.
+        InvalidRequest: the chat is malformed, or the model has no chat template or refuses it, or a control token
+            cannot be kept as text.
     """
     if tokenizer.chat_template is None:
         raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
-    if not isinstance(messages, list) or not messages:
-        raise InvalidRequest("messages must be a list of at least 1 message")
-    if len(messages) > MAX_MESSAGES:
-        raise InvalidRequest(f"messages has {len(messages)} messages; it must have at most {MAX_MESSAGES}")
-    for index, message in enumerate(messages):
-        _check(index, message)
+    parts: dict[str, Any] = {
+        "messages": checked_messages(chat.messages),
+        "tools": None if chat.tools is None else checked_tools(chat.tools),
+        "chat_template_kwargs": _checked_kwargs(tokenizer, chat.template_kwargs),
+    }
+
+    def render(
+        messages: Any, tools: Any, chat_template_kwargs: dict[str, Any], *, tokenize: bool = False, **options: Any
+    ) -> Any:
+        return tokenizer.apply_chat_template(
+            messages, tools=tools, add_generation_prompt=True, tokenize=tokenize, **options, **chat_template_kwargs
+        )
+
     try:
-        return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        check_size(render(**parts))
+        check_control_tokens(tokenizer, tokenizer.get_chat_template(tools=parts["tools"]), parts, render)
+    except InvalidRequest:
+        raise
     except jinja2.TemplateError as error:
         raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
     except Exception as error:
         # Templates are code of the model's authors, and what it raises depends on the messages.
         reason = f"{type(error).__name__}: {error}"
         raise InvalidRequest(f"messages do not fit the model's chat template: {reason}") from error
-
-
-def chat_ids(tokenizer: Any, messages: object) -> list[int]:
-    """Return the tokens of a conversation that `chat_text` has accepted.
-
-    All control tokens come from the template. Those that a message spells out are encoded as ordinary text, so that
-    nobody can end a turn from within it, or begin one in another role.
-
-    Raises:
-        InvalidRequest: the tokenizer makes a control token of ordinary text.
-    """
     try:
-        token_ids: list[int] = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
-        )
+        token_ids: list[int] = render(**parts, tokenize=True, return_dict=False, sanitize_control_tokens=True)
     except ValueError as error:
         raise InvalidRequest(f"messages hold a control token: {error}") from error
     return token_ids
 
 
-def _check(index: int, message: object) -> None:
-    if not isinstance(message, dict):
-        raise InvalidRequest(f"messages[{index}] is {message!r}; it must be an object with role and content")
-    for name in message:
-        if name not in _KEYS:
-            raise InvalidRequest(f"messages[{index}] has the key {name!r}; it must have only {', '.join(_KEYS)}")
-    for name in _KEYS:
-        if name in message or name in _REQUIRED:
-            if not isinstance(message.get(name), str):
-                raise InvalidRequest(f"messages[{index}].{name} is {message.get(name)!r}; it must be a text")
-            check_unicode(f"messages[{index}].{name}", message[name])
-    if not _ROLE.fullmatch(message["role"]):
-        raise InvalidRequest(
-            f"messages[{index}].role is {message['role']!r}; it must be 1 to 64 letters, digits, '_' and '-'"
-        )
+def _checked_kwargs(tokenizer: Any, given: object) -> dict[str, Any]:
+    """Return variables for the template. None may replace what the engine itself gives to the template."""
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"chat_template_kwargs is {given!r}; it must be an object")
+    if len(given) > MAX_TEMPLATE_KWARGS:
+        raise InvalidRequest(f"chat_template_kwargs has {len(given)} keys; it must have at most {MAX_TEMPLATE_KWARGS}")
+    check_tree("chat_template_kwargs", given)
+    taken = {"messages", "conversations", *inspect.signature(tokenizer.apply_chat_template).parameters}
+    for name in given:
+        if not name.isidentifier() or len(name) > _MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"chat_template_kwargs has the key {name!r}; it must be a variable's name of at most "
+                f"{_MAX_NAME_CHARACTERS} characters"
+            )
+        if name in taken:
+            raise InvalidRequest(f"chat_template_kwargs has the key {name!r}, which only the server gives")
+    return given

@@ -13,24 +13,26 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class TokenDecoder:
-    """Decodes lists of tokens. All detokenizers of a model share one instance."""
+    """Decodes lists of tokens. The detokenizers of a model share it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
-        self._special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+        self._skip = skip_special_tokens
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._skipped = {token.content for token in added if token.special and skip_special_tokens}
 
     def has_text(self, token_id: int) -> bool:
-        """Whether `decode` heeds a token. It skips special tokens and ids that no token has."""
+        """Whether `decode` heeds a token. It skips ids that no token has, and special tokens unless they are wanted."""
         token = self._tokenizer.id_to_token(token_id)
-        return token is not None and token not in self._special
+        return token is not None and token not in self._skipped
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of some tokens. Bytes that form no character become U+FFFD."""
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=self._skip))
 
 
 class Detokenizer:
-    """Produces the text of one output as its tokens arrive. Special tokens have no text.
+    """Produces the text of one output as its tokens arrive.
 
     The time per token is bounded, also while tokens give no text: at most some tens of tokens are decoded for each.
 

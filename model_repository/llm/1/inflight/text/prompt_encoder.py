@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from inflight.errors import InvalidRequest
-from inflight.text.chat import chat_ids, chat_text
+from inflight.text.chat import Chat, chat_ids
 from inflight.text.longest_token import LongestToken
 from inflight.text.unicode import check_unicode
 
@@ -30,8 +30,10 @@ class PromptEncoder:
         self._max_model_len = max_model_len
         self._longest_token = None if tokenizer is None else LongestToken.of(tokenizer)
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text, or a list of tokens as it is.
+
+        `add_special_tokens`: with those that the model expects around every text, if there are any.
 
         Raises:
             InvalidRequest: the prompt is no text and no list of whole numbers, or it is too long a text.
@@ -41,17 +43,19 @@ class PromptEncoder:
         tokenizer = self.tokenizer("a text prompt")
         check_unicode("prompt", prompt)
         self._check_size("prompt", prompt)
-        return list(tokenizer(prompt)["input_ids"])
+        return list(tokenizer(prompt, add_special_tokens=add_special_tokens)["input_ids"])
 
-    def encode_chat(self, messages: object) -> list[int]:
-        """Return the tokens of a list of chat messages, built with the model's chat template.
+    def encode_chat(self, chat: Chat) -> list[int]:
+        """Return the tokens of a chat, built with the model's chat template.
 
         Raises:
-            InvalidRequest: the messages are malformed or too long, or the model has no chat template or tokenizer.
+            InvalidRequest: the chat is malformed or too long, or the model has no chat template or tokenizer.
         """
-        tokenizer = self.tokenizer("messages")
-        self._check_size("messages", chat_text(tokenizer, messages), ", chat template included")
-        return chat_ids(tokenizer, messages)
+
+        def check_size(text: str) -> None:
+            self._check_size("messages", text, ", chat template included")
+
+        return chat_ids(self.tokenizer("messages"), chat, check_size)
 
     def tokenizer(self, needed_for: str) -> Any:
         """Return the tokenizer, which a request needs for one of its fields.

@@ -1,0 +1,122 @@
+"""What a client can ask of a model besides text: each question as a request, and what its answer means."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from inflight_client.errors import ServerFault
+from inflight_client.request import Message, Prompt, Request, Sampling, make_request
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedRequest:
+    """A request that is waiting or running on the server."""
+
+    request_id: str
+    """The id that the client gave it, or else the server's own."""
+    tenant: str
+    seconds: float
+    """Seconds since its arrival."""
+    output_tokens: int
+    """Tokens of all its samples so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a model says of itself."""
+
+    model: str
+    """The folder or the hub id that it was loaded from."""
+    vocab_size: int
+    max_model_len: int
+    chat_template: str | None
+    """In Jinja. None if the model has none."""
+    special_tokens: Mapping[int, str]
+    """The texts of the special tokens by id."""
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenization:
+    """The tokens of a prompt."""
+
+    token_ids: tuple[int, ...]
+    max_model_len: int
+    """The number of tokens for which the context of the model has room."""
+    end: str
+    """The text of the last tokens, special tokens included."""
+    token_strs: tuple[str, ...] | None
+    """The tokens as the vocabulary spells them, if they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[_T]):
+    """A request for something else than text."""
+
+    request: Request
+    read: Callable[[Any], _T]
+    """Reads the answer, which was decoded from JSON. It may raise ValueError, TypeError, KeyError or AttributeError."""
+
+    def answer(self, texts: Sequence[str]) -> _T:
+        """Read the server's answer. Raises ServerFault if it is none to this question."""
+        try:
+            return self.read(json.loads("".join(texts)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            asked = next(iter(self.request.flags))
+            raise ServerFault(f"the server's answer to {asked} can't be read: {error!r}") from None
+
+
+def unfinished_requests(model: str) -> Question[list[UnfinishedRequest]]:
+    """Ask for the waiting and running requests."""
+    return Question(_request(model, "list_requests"), lambda entries: [UnfinishedRequest(**entry) for entry in entries])
+
+
+def description(model: str) -> Question[ModelDescription]:
+    """Ask what the model is."""
+
+    def read(answer: dict[str, Any]) -> ModelDescription:
+        known = {name: answer[name] for name in ("model", "vocab_size", "max_model_len", "chat_template")}
+        special_tokens = {int(token): text for token, text in answer["special_tokens"].items()}
+        return ModelDescription(**known, special_tokens=special_tokens, eos_token_ids=tuple(answer["eos_token_ids"]))
+
+    return Question(_request(model, "describe_model"), read)
+
+
+def tokens(
+    model: str,
+    prompt: str | None,
+    messages: Sequence[Message] | None,
+    sampling: Sampling,
+    *,
+    add_special_tokens: bool,
+    return_token_strs: bool,
+) -> Question[Tokenization]:
+    """Ask for the tokens of a prompt. Raises what `make_request` raises."""
+    flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
+    request = _request(model, "tokenize", prompt, messages, sampling, **flags)
+
+    def read(answer: dict[str, Any]) -> Tokenization:
+        strs = tuple(answer["token_strs"]) if return_token_strs else None
+        return Tokenization(tuple(answer["token_ids"]), answer["max_model_len"], answer["end"], strs)
+
+    return Question(request, read)
+
+
+def text_of(model: str, token_ids: Sequence[int]) -> Question[str]:
+    """Ask for the text of some tokens."""
+    return Question(_request(model, "detokenize", token_ids), lambda answer: str(answer["text"]))
+
+
+def _request(
+    model: str,
+    question: str,
+    prompt: Prompt | None = "",
+    messages: Sequence[Message] | None = None,
+    sampling: Sampling | None = None,
+    **flags: bool,
+) -> Request:
+    request = make_request(model, prompt, messages, sampling or {}, stream=False)
+    return replace(request, flags={question: True, **flags})
