@@ -34,6 +34,8 @@ class ModelDescription:
     max_model_len: int
     chat_template: str | None
     """In Jinja. None if the model has none."""
+    template_variables: tuple[str, ...]
+    """The variables that the template reads."""
     special_tokens: Mapping[int, str]
     """The texts of the special tokens by id."""
     eos_token_ids: tuple[int, ...]
@@ -80,7 +82,12 @@ def description(model: str) -> Question[ModelDescription]:
     def read(answer: dict[str, Any]) -> ModelDescription:
         known = {name: answer[name] for name in ("model", "vocab_size", "max_model_len", "chat_template")}
         special_tokens = {int(token): text for token, text in answer["special_tokens"].items()}
-        return ModelDescription(**known, special_tokens=special_tokens, eos_token_ids=tuple(answer["eos_token_ids"]))
+        return ModelDescription(
+            **known,
+            template_variables=tuple(answer["template_variables"]),
+            special_tokens=special_tokens,
+            eos_token_ids=tuple(answer["eos_token_ids"]),
+        )
 
     return Question(_request(model, "describe_model"), read)
 

@@ -11,8 +11,11 @@ import uvicorn
 
 from inflight_client.options import parse_url
 from inflight_gateway.app import create_app
+from inflight_gateway.formats import AUTO, NONE
 from inflight_gateway.keys import KeyRing
+from inflight_gateway.reasoning import REASONING_FORMATS
 from inflight_gateway.settings import Settings
+from inflight_gateway.tool_formats import FORMATS
 
 # How long running streams may continue after SIGTERM.
 _DRAIN_SECONDS = 30
@@ -86,6 +89,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time limit for a whole answer",
     )
+    parser.add_argument(
+        "--tool-format",
+        choices=[AUTO, *sorted(FORMATS)],
+        default=AUTO,
+        help="how the model writes tool calls; auto finds it from the model's chat template",
+    )
+    parser.add_argument(
+        "--reasoning-format",
+        choices=[AUTO, NONE, *sorted(REASONING_FORMATS)],
+        default=AUTO,
+        help="how the model writes thoughts, which the gateway splits from the answer; none leaves them in it",
+    )
     return parser
 
 
@@ -122,6 +137,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         max_body_bytes=options.max_body_bytes,
         max_total_body_bytes=options.max_total_body_bytes,
         request_timeout=options.request_timeout,
+        tool_format=options.tool_format,
+        reasoning_format=options.reasoning_format,
     )
 
 

@@ -18,6 +18,7 @@ from inflight_gateway.keys import RequireKey
 from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
 from inflight_gateway.metrics import Measure, Metrics
 from inflight_gateway.responses import Error
+from inflight_gateway.served_model import ServedModel
 from inflight_gateway.service import Service
 from inflight_gateway.settings import Settings
 
@@ -53,14 +54,17 @@ def create_app(settings: Settings) -> FastAPI:
             # No retries here: the gateway's clients decide whether and when to try again.
             retry=RetryPolicy(attempts=1),
         ) as client:
+            model = ServedModel(client, settings.tool_format, settings.reasoning_format)
             app.state.service = Service(
                 client=client,
                 model_name=settings.served_model_name,
                 created=int(time.time()),
                 metrics=metrics,
                 health=HealthCheck(client),
+                model=model,
             )
-            yield
+            async with model.watched():
+                yield
 
     app = FastAPI(
         title="Inflight gateway",

@@ -11,12 +11,17 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Message, Sampling
 from inflight_gateway import sse
+from inflight_gateway.asked_form import asked_form
+from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
+from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
+from inflight_gateway.chat_request import ChatMessage, ChatRequest
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
-from inflight_gateway.schemas import ALL_TOKENS, ChatMessage, ChatRequest
+from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, sampling, usage_count
 from inflight_gateway.streaming import Answers, begin
+from inflight_gateway.tool_use import tool_use
 
 router = APIRouter()
 
@@ -34,57 +39,83 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
+    ask = ChatAsk(_messages(body), asked_form(body), tool_use(body), body.chat_template_kwargs or {})
+    plan = await plan_chat(service.client, await service.model.formats(), ask)
     head = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
         "model": body.model,
     }
-    if body.stream:
-        asked["return_token_ids"] = body.wants_running_usage
-        return await begin(_events(body, service, asked, head), service.metrics)
-    answer = await service.client.chat(_messages(body), **asked)
+    with plan.naming_fields():
+        if body.stream:
+            asked["return_token_ids"] = body.wants_running_usage
+            return await begin(_events(body, service, plan, asked, head), service.metrics)
+        answer = await service.client.generate(**plan.arguments(asked))
     service.metrics.count_tokens(answer.usage)
-    choices = [_choice(index, choice, body) for index, choice in enumerate(answer.choices)]
+    choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
     return JSONResponse({**head, "choices": choices, "usage": usage_count(answer.usage)})
 
 
 async def _events(
-    body: ChatRequest, service: Service, asked: Sampling, head: dict[str, Any]
+    body: ChatRequest, service: Service, plan: ChatPlan, asked: Sampling, head: dict[str, Any]
 ) -> AsyncGenerator[bytes, None]:
-    answers = Answers([service.client.stream(messages=_messages(body), **asked)])
+    answers = Answers([service.client.stream(**plan.arguments(asked))])
     if body.wants_usage:
         head = {**head, "usage": None}
-    begun: set[int] = set()
+    streamed: dict[int, _StreamedChoice] = {}
     async with aclosing(answers.chunks()) as chunks:
         async for _, chunk in chunks:
             if body.wants_running_usage:
                 head["usage"] = usage_count(answers.usage)
-            if chunk.index not in begun:
-                begun.add(chunk.index)
+            if chunk.index not in streamed:
+                streamed[chunk.index] = _StreamedChoice(body, plan)
                 yield sse.event({**head, "choices": [_delta(chunk.index, {"role": "assistant", "content": ""})]})
-            if chunk.text or chunk.logprobs or chunk.finish_reason:
-                content = {"content": chunk.text} if chunk.text else {}
-                delta = _delta(chunk.index, content, _logprobs(chunk, body), chunk.finish_reason)
-                yield sse.event({**head, "choices": [delta]})
+            for choice in streamed[chunk.index].choices(chunk):
+                yield sse.event({**head, "choices": [choice]})
     service.metrics.count_tokens(answers.usage)
     if body.wants_usage:
         yield sse.event({**head, "choices": [], "usage": usage_count(answers.usage)})
     yield sse.DONE
 
 
-def _delta(
-    index: int, content: dict[str, str], logprobs: ChatLogprobs | None = None, finish_reason: str | None = None
-) -> dict[str, object]:
-    return {"index": index, "delta": content, "logprobs": logprobs, "finish_reason": finish_reason}
+class _StreamedChoice:
+    """One answer of a stream."""
+
+    def __init__(self, body: ChatRequest, plan: ChatPlan) -> None:
+        self._body = body
+        self._reader = plan.reader()
+        self._deltas = Deltas()
+
+    def choices(self, chunk: Chunk) -> list[dict[str, object]]:
+        """Return the entries of `choices` for a chunk, one for each piece of it."""
+        pieces = self._reader.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            pieces += self._reader.end()
+        deltas = list(self._deltas.of(pieces))
+        logprobs = _logprobs(chunk, self._body) if chunk.logprobs else None
+        if not deltas and (logprobs or chunk.finish_reason):
+            deltas = [{}]
+        choices = [_delta(chunk.index, delta) for delta in deltas]
+        if choices:
+            choices[0]["logprobs"] = logprobs
+            choices[-1]["finish_reason"] = self._deltas.finish_reason(chunk.finish_reason)
+        return choices
 
 
-def _choice(index: int, answer: Choice, body: ChatRequest) -> ChatChoice:
+def _delta(index: int, content: dict[str, Any]) -> dict[str, object]:
+    return {"index": index, "delta": content, "logprobs": None, "finish_reason": None}
+
+
+def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> ChatChoice:
+    reader = plan.reader()
+    message = message_of([*reader.feed(answer.text), *reader.end()])
+    has_calls = answer.finish_reason == "stop" and "tool_calls" in message
     return {
         "index": index,
-        "message": {"role": "assistant", "content": answer.text, "refusal": None},
+        "message": message,
         "logprobs": _logprobs(answer, body),
-        "finish_reason": answer.finish_reason,
+        "finish_reason": TOOL_CALLS if has_calls else answer.finish_reason,
     }
 
 
@@ -93,9 +124,16 @@ def _logprobs(answer: Choice | Chunk, body: ChatRequest) -> ChatLogprobs | None:
 
 
 def _messages(body: ChatRequest) -> list[Message]:
-    return [{"role": _role(message), "content": message.text} for message in body.messages]
+    return [_message(message) for message in body.messages]
 
 
-def _role(message: ChatMessage) -> str:
-    # OpenAI's newer name for the same role. The chat templates of models know only "system".
-    return "system" if message.role == "developer" else message.role
+def _message(message: ChatMessage) -> Message:
+    # "developer" is OpenAI's newer name for the same role. The chat templates of models know only "system".
+    role = "system" if message.role == "developer" else message.role
+    sent: Message = {"role": role, "content": message.text}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            sent[name] = value
+    if message.tool_calls:
+        sent["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    return sent

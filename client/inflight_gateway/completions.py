@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
+from inflight_gateway.asked_form import asked_form
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
@@ -33,6 +34,8 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     take_samples(request.scope, len(body.prompts) * (body.n or 1))
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+    if (form := asked_form(body)) is not None:
+        asked["structured_outputs"] = form.structured_outputs()
     if body.logprobs is not None:
         asked["logprobs"] = body.logprobs
     head = {

@@ -21,13 +21,16 @@ from inflight_client import (
     ServerOverloaded,
     TransportError,
 )
-from inflight_gateway.schemas import ChatRequest, CompletionRequest
+from inflight_gateway.chat_request import ChatRequest
+from inflight_gateway.schemas import CompletionRequest
 
 logger = logging.getLogger(__name__)
 
 # Value of Retry-After if the server gives none.
 _RETRY_AFTER_SECONDS = 1
 _LONGEST_VALUE = 100
+# Types of errors about a field that is not there: pydantic's, and that of fields that some messages need.
+_MISSING = ("missing", "absent")
 _FIELDS = CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys()
 
 
@@ -161,7 +164,7 @@ def _field_name(error: Mapping[str, Any], body: Any) -> str:
     """
     path, name, value = error["loc"][1:], "", body
     for number, step in enumerate(path, start=1):
-        is_missing = error["type"] == "missing" and number == len(path)
+        is_missing = error["type"] in _MISSING and number == len(path)
         if isinstance(value, list) and isinstance(step, int):
             name += f"[{step}]"
             value = value[step]

@@ -1,6 +1,6 @@
 """The gateway's responses, as OpenAI defines them."""
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 # pydantic supports the standard library's TypedDict only from Python 3.12 on.
 from typing_extensions import TypedDict
@@ -79,12 +79,29 @@ class ChatLogprobs(TypedDict):
     content: list[ChosenToken]
 
 
+class CalledFunction(TypedDict):
+    """The function of a call, and its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class CallOfAnswer(TypedDict):
+    """A tool call of the model."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AnswerMessage(TypedDict):
     """The model's message."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CallOfAnswer]]
 
 
 class ChatChoice(TypedDict):

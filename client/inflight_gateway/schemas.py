@@ -4,8 +4,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -15,10 +13,11 @@ from pydantic import (
 )
 
 from inflight_client import Prompt
+from inflight_gateway.guided_fields import GuidedFields
+from inflight_gateway.strict import Strict
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
-MAX_MESSAGES = 4096
 MAX_STOP_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default."""
@@ -41,7 +40,8 @@ def _prompt_form(value: Any) -> str:
     return "a list of tokens" if isinstance(first, int) and not isinstance(first, bool) else "a list"
 
 
-def _text_or_list(value: Any) -> str:
+def text_or_list(value: Any) -> str:
+    """Return which of two forms a value has, for a discriminator."""
     return "a list" if isinstance(value, list) else "a text"
 
 
@@ -57,7 +57,7 @@ _Text = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 _TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
-_Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
+Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 _Prompt = Annotated[
@@ -69,22 +69,18 @@ _Prompt = Annotated[
 ]
 _Stop = Annotated[
     Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=4), Tag("a list")],
-    Discriminator(_text_or_list),
+    Discriminator(text_or_list),
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     """What a stream contains in addition to the answer."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(None, description="As in vLLM: every chunk holds the usage so far.")
 
 
-class Generation(_Strict):
+class Generation(GuidedFields):
     """The common fields of completions and chats."""
 
     model: _Text
@@ -141,7 +137,7 @@ class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: _Prompt
-    max_tokens: _Count | None = Field(None, description=f"Default: {DEFAULT_COMPLETION_TOKENS}.")
+    max_tokens: Count | None = Field(None, description=f"Default: {DEFAULT_COMPLETION_TOKENS}.")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: _False | None = None
     suffix: None = None
@@ -160,72 +156,3 @@ class CompletionRequest(Generation):
         """The prompts as a list, even if there is only one."""
         several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
         return cast(list[Prompt], self.prompt if several else [self.prompt])
-
-
-class TextPart(_Strict):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-_Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(min_length=1), Tag("a list")],
-    Discriminator(_text_or_list),
-]
-
-
-class ChatMessage(_Strict):
-    """A message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: _Content
-
-    # Fields of the gateway's and of OpenAI's answers, which clients send back. They must be null.
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-    tool_calls: None = None
-
-    @property
-    def text(self) -> str:
-        """The content, with its parts joined."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-
-
-class ResponseFormat(_Strict):
-    """The format of the answer. Only plain text is supported."""
-
-    type: Literal["text"]
-
-
-class ChatRequest(Generation):
-    """The body of POST /v1/chat/completions."""
-
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_tokens: _Count | None = Field(None, description="Default: as many as the context has room for.")
-    max_completion_tokens: _Count | None = Field(None, description="Another name of max_tokens.")
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: ResponseFormat | None = None
-    tools: None = None
-    tool_choice: None = None
-    functions: None = None
-    function_call: None = None
-    parallel_tool_calls: bool | None = None
-
-    @field_validator("max_completion_tokens")
-    @classmethod
-    def _only_one_of_both(cls, value: int | None, info: ValidationInfo) -> int | None:
-        other = info.data.get("max_tokens")
-        if value is not None and other not in (None, value):
-            raise ValueError(f"it must be max_tokens, {other}, or absent: both are names of one field")
-        return value
-
-    @field_validator("top_logprobs")
-    @classmethod
-    def _only_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and not info.data.get("logprobs"):
-            raise ValueError("it must be absent unless logprobs is true")
-        return value

@@ -13,6 +13,7 @@ from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Generation
+from inflight_gateway.served_model import ServedModel
 
 # Fields with the same name and meaning in the gateway and in the server.
 _SAME = (
@@ -41,6 +42,7 @@ class Service:
     """Start time of the gateway as Unix time. The server does not know when the model was created."""
     metrics: Metrics
     health: HealthCheck
+    model: ServedModel
 
     def describe(self, name: str) -> Model:
         """Describe the model with this name. Raises ApiError (404) if the gateway does not serve it."""

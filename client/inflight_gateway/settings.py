@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from inflight_gateway.formats import AUTO
 from inflight_gateway.keys import KeyRing
 
 
@@ -25,3 +26,7 @@ class Settings:
     """For the bodies of all requests that run."""
     request_timeout: float
     """Time limit for a whole answer, in seconds."""
+    tool_format: str = AUTO
+    """The name of the format in which the model writes tool calls, or `auto`."""
+    reasoning_format: str = AUTO
+    """The name of the format in which the model writes thoughts, or `auto` or `none`."""

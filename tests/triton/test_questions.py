@@ -24,6 +24,7 @@ def test_the_model_describes_itself(client: Client, tokenizer: Any, default_mode
     assert described.model == str(default_model_folder)
     assert (described.vocab_size, described.max_model_len) == (49152, 8192)
     assert described.chat_template == tokenizer.chat_template
+    assert described.template_variables == ("add_generation_prompt", "messages")
     assert described.special_tokens[2] == "<|im_end|>"
     assert len(described.special_tokens) == 17
     assert described.eos_token_ids == (2,)

@@ -6,6 +6,7 @@ from typing import Any
 
 from inflight import InvalidRequest
 from inflight.engine import Engine
+from inflight.text.template_variables import template_variables
 from serving import values
 from serving.parse import prompt_or_chat, read_request
 
@@ -33,12 +34,14 @@ class Questions:
 
     def _describe(self, _: Any) -> dict[str, Any]:
         engine, tokenizer = self._engine, self._engine.model.tokenizer
+        template = _chat_template(tokenizer)
         added = {} if tokenizer is None else tokenizer.added_tokens_decoder
         return {
             "model": engine.config.model,
             "vocab_size": engine.model.vocab_size,
             "max_model_len": engine.max_model_len,
-            "chat_template": _chat_template(tokenizer),
+            "chat_template": template,
+            "template_variables": [] if template is None else template_variables(template),
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
             "eos_token_ids": sorted(engine.model.eos_token_ids),
         }

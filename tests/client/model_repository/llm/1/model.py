@@ -5,6 +5,9 @@ A token is a word of the answer, and its id is the length of the word. A word th
 `!error CODE` ends the request with that error code, which need not be one of Triton's.
 `!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
 `!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON.
+
+It also answers questions about itself. A token of `tokenize` is a character, and a prompt of such tokens is its text.
+With the template variable `open`, the prompt has begun a thought.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+CHARACTERS = 2**20
+"""The token of the character 0 in the answers to `tokenize`."""
+
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
@@ -29,9 +35,9 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             parameters = json.loads(request.parameters() or "{}")
-            if "list_requests" in parameters:
-                # From a health check. This model knows no requests by name.
-                sender.send(response(["[]"], 1, "None", {}), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            if (reply := answer_to_question(request, parameters)) is not None:
+                text = json.dumps(reply)
+                sender.send(response([text], 1, "None", {}), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
             if "cancel" in parameters:
                 # A cancellation from `completion`, whose client has disconnected. This model ignores it.
@@ -118,7 +124,34 @@ def arrived(request: Any) -> dict[str, Any]:
 def prompt(request: dict[str, Any]) -> str:
     if "messages" in request:
         return str(json.loads(request["messages"])[-1]["content"])
-    return str(request["text_input"] if "text_input" in request else request["input_ids"])
+    if "text_input" in request:
+        return str(request["text_input"])
+    ids = request["input_ids"]
+    return "".join(chr(token - CHARACTERS) for token in ids) if min(ids) >= CHARACTERS else str(ids)
+
+
+def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | None:
+    if "list_requests" in parameters:
+        return []  # From a health check. This model knows no requests by name.
+    if "describe_model" in parameters:
+        return {
+            "model": "echo",
+            "vocab_size": CHARACTERS,
+            "max_model_len": 8192,
+            "chat_template": "{{ messages }}{{ tools }}<tool_call>{{ messages[0].tool_calls }}",
+            "template_variables": ["messages", "tools"],
+            "special_tokens": {"0": "[TOOL_CALLS]"},
+            "eos_token_ids": [2],
+        }
+    if "tokenize" in parameters:
+        given = arrived(request)
+        variables = json.loads(given.get("sampling_parameters", "{}")).get("chat_template_kwargs", {})
+        ids = [CHARACTERS + ord(character) for character in prompt(given)]
+        end = "<think>\n" if variables.get("open") else "Answer:"
+        return {"token_ids": ids, "max_model_len": 8192, "end": end, "token_strs": list(prompt(given))}
+    if "detokenize" in parameters:
+        return {"text": prompt(arrived(request))}
+    return None
 
 
 def response(pieces: list[str], count: int, finish_reason: str, request: dict[str, Any]) -> Any:

@@ -1,0 +1,148 @@
+"""Prepares a chat: what the server is asked, and how its answer is read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight_client import AsyncClient, InvalidRequest, Message, Sampling
+from inflight_gateway import structural_tags
+from inflight_gateway.answer_form import AnswerForm
+from inflight_gateway.asked_form import invalid
+from inflight_gateway.formats import Formats
+from inflight_gateway.pieces import Text
+from inflight_gateway.reader import Emit, Reader
+from inflight_gateway.reasoning import ReasoningFormat
+from inflight_gateway.shown_chat import shown_chat
+from inflight_gateway.source import Reading, Source
+from inflight_gateway.structural_tags import Tag
+from inflight_gateway.tool_formats import Tool, ToolFormat, Unenforceable
+from inflight_gateway.tool_use import ToolUse
+
+_STRUCTURED = "structured_outputs"
+
+
+@dataclass(frozen=True)
+class ChatAsk:
+    """What a client asks of a chat, in whichever API."""
+
+    messages: Sequence[Message]
+    form: AnswerForm | None
+    """What an answer without calls must be."""
+    tools: ToolUse | None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChatPlan:
+    """What the server is asked, and how its answers are read."""
+
+    request: Mapping[str, Any]
+    """Keyword arguments of the client: the prompt, and what belongs to it."""
+    tools: Mapping[str, Tool]
+    tool_format: ToolFormat | None
+    """None: the answers have no calls."""
+    reasoning_format: ReasoningFormat | None
+    opened: bool
+    """Whether the prompt has begun a thought."""
+    form_field: str
+    """The field of the client that the server's `structured_outputs` comes from."""
+
+    def arguments(self, sampling: Sampling) -> dict[str, Any]:
+        """Return the keyword arguments of `AsyncClient.generate` and `stream` with these sampling parameters."""
+        return {**sampling, **self.request}
+
+    def reader(self) -> Reader:
+        """Return a reader for one answer."""
+        return Reader(self._read)
+
+    def _read(self, source: Source, emit: Emit) -> Reading[None]:
+        if self.reasoning_format is not None:
+            yield from self.reasoning_format.read(source, emit, opened=self.opened)
+        if self.tool_format is not None:
+            yield from self.tool_format.read(source, emit, self.tools)
+        yield from source.rest(lambda text: emit(Text(text)))
+
+    @contextmanager
+    def naming_fields(self) -> Iterator[None]:
+        """Let errors of the server name the client's field in place of the server's.
+
+        Raises:
+            ApiError: the server refused `structured_outputs`.
+        """
+        try:
+            yield
+        except InvalidRequest as error:
+            if not str(error).startswith(_STRUCTURED):
+                raise
+            raise invalid(self.form_field, f"{self.form_field} cannot be enforced: {error}") from error
+
+
+async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> ChatPlan:
+    """Prepare a chat.
+
+    Raises:
+        ApiError: the model cannot do what is asked.
+        InflightError: the server refuses the chat, or cannot be asked.
+    """
+    use, thinking = ask.tools, formats.reasoning_format
+    if use is not None and formats.tool_format is None:
+        text = "the gateway does not know how this model writes calls; its option --tool-format can say it"
+        raise invalid("tools", f"tools is not supported: {text}")
+    chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
+    request: dict[str, Any] = {
+        "messages": chat.messages,
+        "tools": chat.tools,
+        "chat_template_kwargs": chat.template_kwargs,
+    }
+    request = {name: value for name, value in request.items() if value}
+    opened = False
+    if thinking is not None:
+        # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
+        tokens = await client.tokenize(**request)
+        opened = thinking.is_open(tokens.end)
+        request = {"prompt": tokens.token_ids}
+    structured = _structured_outputs(ask, formats, opened=opened)
+    if structured is not None:
+        request[_STRUCTURED] = structured
+    tool_format = formats.tool_format if use is not None else None
+    read_for = [one for one in (tool_format, thinking) if one is not None]
+    if any(formats.are_special(one.markers) for one in read_for):
+        request["skip_special_tokens"] = False
+    return ChatPlan(
+        request=request,
+        tools={tool.name: tool for tool in use.tools} if use is not None else {},
+        tool_format=tool_format,
+        reasoning_format=thinking,
+        opened=opened,
+        form_field=ask.form.asked_by if ask.form is not None else "tools",
+    )
+
+
+def _structured_outputs(ask: ChatAsk, formats: Formats, *, opened: bool) -> dict[str, Any] | None:
+    """Return the server's field. None: the answer is free."""
+    form, use, thinking = ask.form, ask.tools, formats.reasoning_format
+    if use is None and thinking is None:
+        return None if form is None else form.structured_outputs()
+    answer = _tag_of_form(form)
+    if use is not None and formats.tool_format is not None:
+        try:
+            answer = use.tag(formats.tool_format, answer)
+        except Unenforceable as error:
+            raise invalid("tools", f"tools: {error}") from error
+    if answer is None:
+        return None
+    if thinking is not None:
+        answer = thinking.before(answer, opened=opened)
+    options = {} if form is None else form.options
+    return {"structural_tag": structural_tags.whole(answer), **options}
+
+
+def _tag_of_form(form: AnswerForm | None) -> Tag | None:
+    if form is None:
+        return None
+    tag = form.tag()
+    if tag is None:
+        text = "where the model thinks or may call tools, it must have the key format"
+        raise invalid(form.asked_by, f"{form.asked_by} is a structural tag of the older form; {text}")
+    return tag

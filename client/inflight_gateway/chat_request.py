@@ -1,0 +1,187 @@
+"""The body of POST /v1/chat/completions."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from inflight_gateway.schemas import Count, Generation, text_or_list
+from inflight_gateway.strict import Strict
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_TOOL_CALLS = 128
+"""In one message."""
+
+_FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class TextPart(Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(min_length=1), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
+class CalledFunction(Strict):
+    """The function of a call, and its arguments as JSON."""
+
+    name: _Text
+    arguments: str
+
+
+class ToolCall(Strict):
+    """A call in a message of the assistant."""
+
+    id: _Text
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatMessage(Strict):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = Field(
+        None, description="Of the assistant."
+    )
+    tool_call_id: _Text | None = Field(
+        None, description="Of a tool, which needs it: the call that it answers.", validate_default=True
+    )
+    content: Content | None = Field(None, description="Needed unless there are tool_calls.", validate_default=True)
+    reasoning_content: str | None = Field(None, description="What the assistant thought.")
+
+    # Fields of OpenAI's answers, which clients send back. They must be null.
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _only_of_the_assistant(cls, value: list[ToolCall] | None, info: ValidationInfo) -> list[ToolCall] | None:
+        if value and info.data.get("role") != "assistant":
+            raise ValueError("it must be absent unless role is assistant")
+        return value
+
+    @field_validator("tool_call_id")
+    @classmethod
+    def _only_of_a_tool(cls, value: str | None, info: ValidationInfo) -> str | None:
+        is_tool = info.data.get("role") == "tool"
+        if value is not None and not is_tool:
+            raise ValueError("it must be absent unless role is tool")
+        if value is None and is_tool:
+            raise PydanticCustomError("absent", "it is missing, but a message of a tool must have it")
+        return value
+
+    @field_validator("content")
+    @classmethod
+    def _needed_without_calls(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and not info.data.get("tool_calls"):
+            raise PydanticCustomError("absent", "it is missing, but a message without tool_calls must have it")
+        return value
+
+    @property
+    def text(self) -> str | None:
+        """The content, with its parts joined."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class FunctionDefinition(Strict):
+    """A function that the model may call."""
+
+    name: _FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments. Default: none.")
+    strict: bool | None = Field(None, description="Arguments match the schema also where tool_choice is auto.")
+
+
+class FunctionTool(Strict):
+    """A tool. All tools are functions."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionReference(Strict):
+    """The name of a function among the tools."""
+
+    name: _FunctionName
+
+
+class ToolReference(Strict):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    function: FunctionReference
+
+
+class AllowedTools(Strict):
+    """The tools of which the model may call any, or must call one."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolReference], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(Strict):
+    """A choice of some tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _choice_form(value: Any) -> str:
+    if isinstance(value, dict):
+        return "some tools" if value.get("type") == "allowed_tools" else "a tool"
+    return "a word"
+
+
+ToolChoiceField = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("a word")]
+    | Annotated[ToolReference, Tag("a tool")]
+    | Annotated[AllowedToolsChoice, Tag("some tools")],
+    Discriminator(_choice_form),
+]
+
+
+class ChatRequest(Generation):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
+    max_completion_tokens: Count | None = Field(None, description="Another name of max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoiceField | None = Field(None, description="Default: auto where there are tools.")
+    parallel_tool_calls: bool | None = Field(None, description="False: at most one call in an answer.")
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
+        None, description="Variables for the model's chat template, such as enable_thinking."
+    )
+    functions: None = None
+    function_call: None = None
+
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _only_one_of_both(cls, value: int | None, info: ValidationInfo) -> int | None:
+        other = info.data.get("max_tokens")
+        if value is not None and other not in (None, value):
+            raise ValueError(f"it must be max_tokens, {other}, or absent: both are names of one field")
+        return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _only_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and not info.data.get("logprobs"):
+            raise ValueError("it must be absent unless logprobs is true")
+        return value

@@ -1,0 +1,60 @@
+"""What the gateway knows of the model that it serves."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from inflight_client import AsyncClient, InflightError
+from inflight_gateway.formats import Formats
+
+logger = logging.getLogger(__name__)
+
+# The server may be started after the gateway, and may be started anew with another model.
+_RETRY_SECONDS = 1.0
+_REFRESH_SECONDS = 60.0
+
+
+class ServedModel:
+    """Asks the server what the model is: at the start until it answers, then once a minute."""
+
+    def __init__(self, client: AsyncClient, tool_format: str, reasoning_format: str) -> None:
+        """The names of the formats are those of the command line; see `Formats.of`."""
+        self._client = client
+        self._names = (tool_format, reasoning_format)
+        self._formats: Formats | None = None
+        self._lock = asyncio.Lock()
+
+    async def formats(self) -> Formats:
+        """Return the formats of the model. Raises InflightError if the server has not told them yet, and cannot now."""
+        if self._formats is None:
+            async with self._lock:  # Many requests may wait for one answer.
+                return self._formats or await self._ask()
+        return self._formats
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[None, None]:
+        """Ask again and again while the block runs."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            # Its call must have ended before the client is closed.
+            await asyncio.wait([watching])
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._ask()
+            except InflightError as error:
+                logger.debug("the model does not describe itself: %s", error)
+            await asyncio.sleep(_RETRY_SECONDS if self._formats is None else _REFRESH_SECONDS)
+
+    async def _ask(self) -> Formats:
+        found = Formats.of(await self._client.describe_model(), *self._names)
+        if found != self._formats:
+            tools, reasoning = found.tool_format, found.reasoning_format
+            logger.info("tool format %s, reasoning format %s", tools and tools.name, reasoning and reasoning.name)
+        self._formats = found
+        return found

@@ -1,0 +1,72 @@
+"""What a model may write, as a tree: the structural tags of xgrammar and vLLM, which the server enforces."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+Tag: TypeAlias = dict[str, Any]
+"""A node of the tree."""
+
+ANY_TEXT: Tag = {"type": "any_text"}
+"""Free text. Inside of a tag, it ends where the tag's end begins."""
+
+
+def text(value: str) -> Tag:
+    """Exactly this text."""
+    return {"type": "const_string", "value": value}
+
+
+def json_value(schema: Mapping[str, Any]) -> Tag:
+    """JSON that matches a schema."""
+    return {"type": "json_schema", "json_schema": dict(schema)}
+
+
+def regex(pattern: str) -> Tag:
+    """Text that a regular expression matches."""
+    return {"type": "regex", "pattern": pattern}
+
+
+def grammar(written: str) -> Tag:
+    """Text of a grammar."""
+    return {"type": "grammar", "grammar": written}
+
+
+def sequence(*elements: Tag) -> Tag:
+    """One after the other."""
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def either(*elements: Tag) -> Tag:
+    """One of several."""
+    return {"type": "or", "elements": list(elements)}
+
+
+def tag(begin: str, content: Tag, end: str) -> Tag:
+    """Content between two texts."""
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def list_of(tags: Sequence[Tag], separator: str, *, several: bool) -> Tag:
+    """At least one of these tags and, if there may be several, more of them."""
+    return {
+        "type": "tags_with_separator",
+        "tags": list(tags),
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": not several,
+    }
+
+
+def text_with(triggers: Sequence[str], tags: Sequence[Tag], *, several: bool) -> Tag:
+    """Free text in which one of these tags must follow wherever a trigger appears. Without `several`, it ends there."""
+    return {
+        "type": "triggered_tags",
+        "triggers": list(triggers),
+        "tags": list(tags),
+        "at_least_one": False,
+        "stop_after_first": not several,
+    }
+
+
+def whole(answer: Tag) -> Tag:
+    """Return what the server takes for an answer that must match a node."""
+    return {"type": "structural_tag", "format": answer}

@@ -1,0 +1,88 @@
+"""Reads calls that are written as JSON objects: {"name": ..., "arguments": {...}}."""
+
+from collections.abc import Callable, Container
+
+from inflight_gateway.pieces import Arguments, Call, Piece
+from inflight_gateway.source import Reading, Source, drop
+from inflight_gateway.tool_formats import json_reader
+
+_NAME = ("name", "function")
+_ARGUMENTS = ("arguments", "parameters")
+_OTHERS = ("type", "id")
+
+
+def read_call(
+    source: Source, emit: Callable[[Piece], object], names: Container[str] | None = None
+) -> Reading[str | None]:
+    """Read an object that is a call and return None. If it is none, emit nothing and return what has been read.
+
+    The arguments are passed on as they arrive. Only where they come before the name do they wait for it.
+
+    `names`: an object with another name is no call. None: each name is that of a tool.
+    """
+    source.keep()
+    if not (yield from source.accept("{")):
+        return source.kept()
+    name: str | None = None
+    early: list[str] = []
+    has_arguments = False
+
+    def take(text: str) -> None:
+        if name is None:
+            early.append(text)
+        else:
+            emit(Arguments(text))
+
+    while (yield from source.skip_space()) == '"':
+        key = yield from json_reader.string(source)
+        yield from source.skip_space()
+        if not (yield from source.accept(":")):
+            break
+        yield from source.skip_space()
+        if key in _NAME and name is None:
+            name = yield from json_reader.string(source)
+            if name is None or (names is not None and name not in names):
+                return source.kept()
+            source.kept()
+            emit(Call(name))
+            emit(Arguments("".join(early)))
+        elif key in _ARGUMENTS and not has_arguments:
+            has_arguments = True
+            if not (yield from _arguments(source, take)):
+                break
+        elif key in _OTHERS or name is not None:
+            if not (yield from json_reader.value(source, drop)):
+                break
+        else:
+            return source.kept()  # An object of another kind. The text need not wait until it ends.
+        yield from source.skip_space()
+        if not (yield from source.accept(",")):
+            break
+    complete = yield from source.accept("}")
+    if name is not None and complete and not has_arguments:
+        emit(Arguments("{}"))
+    return source.kept() if name is None else None
+
+
+def _arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
+    """Read arguments: an object, or text that holds one, as OpenAI writes them."""
+    if (yield from source.peek()) != '"':
+        return (yield from json_reader.value(source, take))
+    text = yield from json_reader.string(source)
+    take(text or "")
+    return text is not None
+
+
+def read_calls(source: Source, emit: Callable[[Piece], object]) -> Reading[str | None]:
+    """Read a call or a list of calls and return None. If there is none, return what has been read instead."""
+    if (yield from source.skip_space()) != "[":
+        return (yield from read_call(source, emit))
+    before = source.take(1)
+    while (yield from source.skip_space()) == "{":
+        if (text := (yield from read_call(source, emit))) is not None:
+            return before + text
+        before = ""
+        yield from source.skip_space()
+        if not (yield from source.accept(",")):
+            break
+    return None if (yield from source.accept("]")) else before

@@ -1,0 +1,89 @@
+"""Which tools an answer may call, and whether it must."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inflight_gateway.asked_form import invalid
+from inflight_gateway.chat_request import AllowedToolsChoice, ChatRequest, FunctionTool, ToolReference
+from inflight_gateway.structural_tags import Tag, either
+from inflight_gateway.tool_formats import Tool, ToolFormat
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """The tools of a request, and what its answer may do with them."""
+
+    tools: tuple[Tool, ...]
+    """All of them; the model is shown them."""
+    callable: tuple[Tool, ...]
+    """Those that the answer may call."""
+    required: bool
+    """Whether the answer must consist of calls."""
+    several: bool
+    """Whether it may have more than one call."""
+
+    def tag(self, form: ToolFormat, answer: Tag | None) -> Tag | None:
+        """Return the structural tag of the answer. None: it is free.
+
+        Args:
+            form: how the model writes calls.
+            answer: the structural tag of an answer without calls, where it must have a form.
+
+        Raises:
+            Unenforceable: the schema of a tool cannot be enforced.
+        """
+        if self.required:
+            return form.calls(self.callable, several=self.several)
+        if answer is not None:
+            return either(answer, form.calls(self.callable, several=self.several, enforced=False))
+        is_free = self.several and self.callable == self.tools and not any(tool.strict for tool in self.tools)
+        return None if is_free else form.text_and_calls(self.callable, several=self.several)
+
+
+def tool_use(body: ChatRequest) -> ToolUse | None:
+    """Return what a chat says of tools; None if its answer may call none.
+
+    Raises:
+        ApiError: two tools share a name, or a choice is no tool, or there are no tools to choose from.
+    """
+    tools = _by_name([_tool(tool) for tool in body.tools or ()])
+    choice = body.tool_choice
+    if not tools:
+        if choice in (None, "none", "auto"):
+            return None
+        raise invalid("tool_choice", "tool_choice asks for a call, but there are no tools")
+    if choice == "none":
+        return None
+    names, required = list(tools), choice == "required"
+    if isinstance(choice, ToolReference):
+        names, required = [choice.function.name], True
+    elif isinstance(choice, AllowedToolsChoice):
+        allowed = choice.allowed_tools
+        names, required = [tool.function.name for tool in allowed.tools], allowed.mode == "required"
+    return make_tool_use(tools, names, required=required, several=body.parallel_tool_calls is not False)
+
+
+def make_tool_use(tools: Mapping[str, Tool], names: Sequence[str], *, required: bool, several: bool) -> ToolUse:
+    """Return the use of tools by name. Raises ApiError if a name is not that of a tool."""
+    for name in names:
+        if name not in tools:
+            raise invalid("tool_choice", f"tool_choice names {name}; it must be one of {', '.join(tools)}")
+    chosen = tuple(tools[name] for name in dict.fromkeys(names))
+    return ToolUse(tuple(tools.values()), chosen, required, several)
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    by_name: dict[str, Tool] = {}
+    for index, tool in enumerate(tools):
+        if tool.name in by_name:
+            field = f"tools[{index}].function.name"
+            raise invalid(field, f"{field} is {tool.name}, which another tool has too; each must have its own")
+        by_name[tool.name] = tool
+    return by_name
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    function = tool.function
+    parameters: dict[str, Any] = {} if function.parameters is None else {"parameters": function.parameters}
+    return Tool(function.name, **parameters, description=function.description, strict=bool(function.strict))

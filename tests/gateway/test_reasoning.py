@@ -1,0 +1,77 @@
+"""Thoughts are split from answers. The echo model writes what the last message says."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from scripts.launch.triton_server import TritonServer
+from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.test_tools import CALL, TOOLS, user
+
+OPEN = {"chat_template_kwargs": {"open": True}}
+
+
+@pytest.fixture(scope="module")
+def client(server: TritonServer) -> Iterator[OpenAI]:
+    with GatewayProcess(server.grpc_url, "--reasoning-format", "think") as gateway, gateway.openai() as client:
+        gateway.wait_for(["/health"], 30)
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "expected"),
+    [
+        ("<think> So. </think> Ulm.", {}, ("So.", "Ulm. ")),
+        ("So. </think> Ulm.", OPEN, ("So.", "Ulm. ")),
+        ("Ulm <think> Ulm", {}, (None, "Ulm <think> Ulm ")),
+        ("So it goes on", OPEN, ("So it goes on ", "")),
+        ("<think> </think> Ulm.", {}, (None, "Ulm. ")),
+    ],
+)
+def test_thoughts_and_answers(client: OpenAI, text: str, fields: Any, expected: tuple[str | None, str]) -> None:
+    answer = client.chat.completions.create(model="llm", messages=user(text), extra_body=fields)
+    message = answer.choices[0].message
+    assert (getattr(message, "reasoning_content", None), message.content) == expected
+    stream = client.chat.completions.create(model="llm", messages=user(text), extra_body=fields, stream=True)
+    deltas: list[Any] = [chunk.choices[0].delta for chunk in stream]
+    thought = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert (thought, "".join(delta.content or "" for delta in deltas)) == (expected[0] or "", expected[1])
+
+
+def test_calls_follow_a_thought(client: OpenAI) -> None:
+    text = f"<think> Perhaps {CALL} or not. </think> {CALL}"
+    (choice,) = client.chat.completions.create(model="llm", messages=user(text), tools=TOOLS).choices
+    assert choice.message.model_dump()["reasoning_content"] == f"Perhaps {CALL} or not."
+    assert len(choice.message.tool_calls or []) == 1
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+
+
+def form(client: OpenAI, **fields: Any) -> Any:
+    """The structural tag that the server got."""
+    answer = client.chat.completions.create(model="llm", messages=user("!request"), **fields)
+    message = answer.choices[0].message.model_dump()
+    # The request names the end of a thought, which ends the thought here too.
+    thought = message.get("reasoning_content")
+    request = json.loads(f"{thought}</think>{message['content']}" if thought else message["content"])
+    return json.loads(request["sampling_parameters"])["structured_outputs"]["structural_tag"]["format"]
+
+
+def test_the_form_of_an_answer_begins_after_the_thought(client: OpenAI) -> None:
+    whole = {"type": "json_schema", "json_schema": {"type": "object"}}
+    found = form(client, response_format={"type": "json_object"})
+    assert found["type"] == "or"
+    assert found["elements"][1] == whole
+    thought, _, answer = found["elements"][0]["elements"]
+    assert (thought["begin"], thought["end"], answer) == ("<think>", "</think>", whole)
+    found = form(client, response_format={"type": "json_object"}, extra_body=OPEN)
+    thought, _, answer = found["elements"]
+    assert (thought["begin"], thought["end"], answer) == ("", "</think>", whole)
+
+
+def test_thoughts_of_earlier_turns_reach_the_template(client: OpenAI) -> None:
+    earlier: Any = {"role": "assistant", "content": "Ulm.", "reasoning_content": "So."}
+    answer = client.chat.completions.create(model="llm", messages=[*user("a"), earlier, *user("b")])
+    assert answer.choices[0].message.content == "b "
