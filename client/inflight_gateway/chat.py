@@ -9,14 +9,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import Choice, Chunk, Message, Sampling
+from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
-from inflight_gateway.chat_request import ChatMessage, ChatRequest
+from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
+from inflight_gateway.messages import sent_messages
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, sampling, usage_count
@@ -39,7 +40,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
-    ask = ChatAsk(_messages(body), asked_form(body), tool_use(body), body.chat_template_kwargs or {})
+    ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), body.chat_template_kwargs or {})
     plan = await plan_chat(service.client, await service.model.formats(), ask)
     head = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -121,19 +122,3 @@ def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> Ch
 
 def _logprobs(answer: Choice | Chunk, body: ChatRequest) -> ChatLogprobs | None:
     return chat_logprobs(answer.logprobs, body.top_logprobs or 0) if body.logprobs else None
-
-
-def _messages(body: ChatRequest) -> list[Message]:
-    return [_message(message) for message in body.messages]
-
-
-def _message(message: ChatMessage) -> Message:
-    # "developer" is OpenAI's newer name for the same role. The chat templates of models know only "system".
-    role = "system" if message.role == "developer" else message.role
-    sent: Message = {"role": role, "content": message.text}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            sent[name] = value
-    if message.tool_calls:
-        sent["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-    return sent

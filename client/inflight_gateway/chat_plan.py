@@ -90,12 +90,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         text = "the gateway does not know how this model writes calls; its option --tool-format can say it"
         raise invalid("tools", f"tools is not supported: {text}")
     chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
-    request: dict[str, Any] = {
-        "messages": chat.messages,
-        "tools": chat.tools,
-        "chat_template_kwargs": chat.template_kwargs,
-    }
-    request = {name: value for name, value in request.items() if value}
+    request = chat.arguments()
     opened = False
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.

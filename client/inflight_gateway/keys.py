@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inflight_gateway.errors import ApiError
+from inflight_gateway.limits import is_generation
 
 KEY = "inflight_key"
 """The entry of a request's scope that holds its `ApiKey`."""
@@ -71,7 +72,7 @@ class KeyRing:
 
 
 class RequireKey:
-    """Answers 401 to requests to `/v1/` without a key of the ring."""
+    """Answers 401 to requests without a key of the ring: to those to `/v1/`, and to all that reach the model."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
         self._app = app
@@ -79,7 +80,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+        if is_generation(scope) or (scope["type"] == "http" and scope["path"].startswith("/v1/")):
             scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
             key = self._ring.find(secret.strip()) if scheme.lower() == "bearer" else None
             if key is None:

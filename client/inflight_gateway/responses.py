@@ -124,6 +124,21 @@ class ChatCompletion(TypedDict):
     usage: UsageCount
 
 
+class Tokenization(TypedDict):
+    """The tokens of a prompt, as vLLM has it."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenization(TypedDict):
+    """The text of tokens, as vLLM has it."""
+
+    prompt: str
+
+
 class ErrorDetail(TypedDict):
     """The details of an error."""
 

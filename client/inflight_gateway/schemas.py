@@ -56,15 +56,15 @@ _False = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "
 _Text = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
-_TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
+TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 _Prompt = Annotated[
     Annotated[_Text, Tag("a text")]
     | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list")]
-    | Annotated[_TokenIds, Tag("a list of tokens")]
-    | Annotated[list[_TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list of lists")],
+    | Annotated[TokenIds, Tag("a list of tokens")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list of lists")],
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[

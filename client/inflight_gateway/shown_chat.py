@@ -21,6 +21,11 @@ class ShownChat:
     tools: Sequence[Mapping[str, Any]] | None
     template_kwargs: Mapping[str, Any]
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of the client that stand for the chat."""
+        given = {"messages": self.messages, "tools": self.tools, "chat_template_kwargs": self.template_kwargs}
+        return {name: value for name, value in given.items() if value}
+
 
 def shown_chat(
     messages: Sequence[Message], tools: Sequence[Tool], template_kwargs: Mapping[str, Any], formats: Formats

@@ -47,7 +47,7 @@ def tool_use(body: ChatRequest) -> ToolUse | None:
     Raises:
         ApiError: two tools share a name, or a choice is no tool, or there are no tools to choose from.
     """
-    tools = _by_name([_tool(tool) for tool in body.tools or ()])
+    tools = tools_by_name(body.tools or ())
     choice = body.tool_choice
     if not tools:
         if choice in (None, "none", "auto"):
@@ -73,9 +73,10 @@ def make_tool_use(tools: Mapping[str, Tool], names: Sequence[str], *, required: 
     return ToolUse(tuple(tools.values()), chosen, required, several)
 
 
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+def tools_by_name(tools: Sequence[FunctionTool]) -> dict[str, Tool]:
+    """Return tools by name. Raises ApiError if two have the same."""
     by_name: dict[str, Tool] = {}
-    for index, tool in enumerate(tools):
+    for index, tool in enumerate(map(_tool, tools)):
         if tool.name in by_name:
             field = f"tools[{index}].function.name"
             raise invalid(field, f"{field} is {tool.name}, which another tool has too; each must have its own")

@@ -71,6 +71,7 @@ def test_wrong_key(guarded: GatewayProcess, key: str) -> None:
     response = httpx.post(f"{guarded.url}/v1/completions", headers=headers, json={"model": "llm", "prompt": "one"})
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
+    assert httpx.post(f"{guarded.url}/tokenize", headers=headers, json={"prompt": "one"}).status_code == 401
     with guarded.openai("wrong") as client, pytest.raises(openai.AuthenticationError) as caught:
         client.models.list()
     assert caught.value.code == "invalid_api_key"

@@ -1,0 +1,41 @@
+"""POST /tokenize and POST /detokenize."""
+
+from fastapi import APIRouter
+
+from inflight_gateway.messages import sent_messages
+from inflight_gateway.responses import Detokenization, Tokenization
+from inflight_gateway.service import TheService
+from inflight_gateway.shown_chat import shown_chat
+from inflight_gateway.tokenize_request import DetokenizeRequest, TokenizeRequest, TokenizeText
+from inflight_gateway.tool_use import tools_by_name
+
+router = APIRouter()
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
+    """Return the tokens of a prompt, or of a chat as the model would get them."""
+    service.describe(body.model or service.model_name)
+    wants_strs = bool(body.return_token_strs)
+    if isinstance(body, TokenizeText):
+        found = await service.client.tokenize(
+            body.prompt, add_special_tokens=body.add_special_tokens, return_token_strs=wants_strs
+        )
+    else:
+        tools = list(tools_by_name(body.tools or ()).values())
+        kwargs = body.chat_template_kwargs or {}
+        chat = shown_chat(sent_messages(body.messages), tools, kwargs, await service.model.formats())
+        found = await service.client.tokenize(**chat.arguments(), return_token_strs=wants_strs)
+    return {
+        "count": len(found.token_ids),
+        "max_model_len": found.max_model_len,
+        "tokens": list(found.token_ids),
+        "token_strs": None if found.token_strs is None else list(found.token_strs),
+    }
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, service: TheService) -> Detokenization:
+    """Return the text of tokens."""
+    service.describe(body.model or service.model_name)
+    return {"prompt": await service.client.detokenize(body.tokens)}
