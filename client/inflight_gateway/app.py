@@ -18,6 +18,7 @@ from inflight_gateway.keys import RequireKey
 from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
 from inflight_gateway.metrics import Measure, Metrics
 from inflight_gateway.responses import Error
+from inflight_gateway.responses_api import endpoint as responses_api
 from inflight_gateway.served_model import ServedModel
 from inflight_gateway.service import Service
 from inflight_gateway.settings import Settings
@@ -77,6 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
     key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]
     app.include_router(completions.router, dependencies=key)
     app.include_router(chat.router, dependencies=key)
+    app.include_router(responses_api.router, dependencies=key)
     app.include_router(tokenize.router, dependencies=key)
     app.include_router(models.router, dependencies=key)
     app.include_router(health.router)

@@ -13,8 +13,9 @@ from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
-from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
+from inflight_gateway.chat_plan import STRUCTURED, ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.chat_request import ChatRequest
+from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.messages import sent_messages
@@ -48,7 +49,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         "created": int(time.time()),
         "model": body.model,
     }
-    with plan.naming_fields():
+    with naming_fields({STRUCTURED: plan.form_field}):
         if body.stream:
             asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, plan, asked, head), service.metrics)

@@ -1,11 +1,10 @@
 """Prepares a chat: what the server is asked, and how its answer is read."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight_client import AsyncClient, InvalidRequest, Message, Sampling
+from inflight_client import AsyncClient, Message, Sampling
 from inflight_gateway import structural_tags
 from inflight_gateway.answer_form import AnswerForm
 from inflight_gateway.asked_form import invalid
@@ -19,7 +18,8 @@ from inflight_gateway.structural_tags import Tag
 from inflight_gateway.tool_formats import Tool, ToolFormat, Unenforceable
 from inflight_gateway.tool_use import ToolUse
 
-_STRUCTURED = "structured_outputs"
+STRUCTURED = "structured_outputs"
+"""The server's field for the form of an answer."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,6 @@ class ChatPlan:
             yield from self.tool_format.read(source, emit, self.tools)
         yield from source.rest(lambda text: emit(Text(text)))
 
-    @contextmanager
-    def naming_fields(self) -> Iterator[None]:
-        """Let errors of the server name the client's field in place of the server's.
-
-        Raises:
-            ApiError: the server refused `structured_outputs`.
-        """
-        try:
-            yield
-        except InvalidRequest as error:
-            if not str(error).startswith(_STRUCTURED):
-                raise
-            raise invalid(self.form_field, f"{self.form_field} cannot be enforced: {error}") from error
-
 
 async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> ChatPlan:
     """Prepare a chat.
@@ -99,7 +85,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         request = {"prompt": tokens.token_ids}
     structured = _structured_outputs(ask, formats, opened=opened)
     if structured is not None:
-        request[_STRUCTURED] = structured
+        request[STRUCTURED] = structured
     tool_format = formats.tool_format if use is not None else None
     read_for = [one for one in (tool_format, thinking) if one is not None]
     if any(formats.are_special(one.markers) for one in read_for):

@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
 from inflight_gateway.asked_form import asked_form
+from inflight_gateway.chat_plan import STRUCTURED
+from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
@@ -34,7 +36,8 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     take_samples(request.scope, len(body.prompts) * (body.n or 1))
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
-    if (form := asked_form(body)) is not None:
+    form = asked_form(body)
+    if form is not None:
         asked["structured_outputs"] = form.structured_outputs()
     if body.logprobs is not None:
         asked["logprobs"] = body.logprobs
@@ -44,11 +47,12 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         "created": int(time.time()),
         "model": body.model,
     }
-    if body.stream:
-        asked["return_token_ids"] = body.wants_running_usage
-        return await begin(_events(body, service, asked, head), service.metrics)
-    prompts = body.prompts
-    answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
+    with naming_fields({} if form is None else {STRUCTURED: form.asked_by}):
+        if body.stream:
+            asked["return_token_ids"] = body.wants_running_usage
+            return await begin(_events(body, service, asked, head), service.metrics)
+        prompts = body.prompts
+        answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
     choices = [choice for answer in answers for choice in answer.choices]
     usage = total([answer.usage for answer in answers])
     service.metrics.count_tokens(usage)

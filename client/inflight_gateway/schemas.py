@@ -52,7 +52,9 @@ def _refuse_true(value: bool) -> bool:
 
 
 # Not `Literal[False]`, which also accepts 0.
-_False = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
+Never = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
+"""False: something that is not there, and must not be asked for."""
+
 _Text = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
@@ -111,7 +113,7 @@ class Generation(GuidedFields):
     priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
 
     # Clients send these fields. With the accepted values they change nothing.
-    store: _False | None = None
+    store: Never | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None
 
@@ -139,7 +141,7 @@ class CompletionRequest(Generation):
     prompt: _Prompt
     max_tokens: Count | None = Field(None, description=f"Default: {DEFAULT_COMPLETION_TOKENS}.")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: _False | None = None
+    echo: Never | None = None
     suffix: None = None
     best_of: int | None = Field(None, description="Must be equal to n.")
 

@@ -70,17 +70,18 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
         fields["seed"] = body.seed % 2**64
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return cast(Sampling, fields | _queue_parameters(body, scope.get(KEY)))
+    return cast(Sampling, fields | queue_parameters(body.user, body.priority, scope))
 
 
-def _queue_parameters(body: Generation, key: ApiKey | None) -> dict[str, Any]:
+def queue_parameters(user: str | None, priority: int | None, scope: Scope) -> Sampling:
     """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority."""
-    tenant = body.user if key is None else key.tenant or key.name
+    key: ApiKey | None = scope.get(KEY)
+    tenant = user if key is None else key.tenant or key.name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
-    priority = max((level for level in (highest, body.priority) if level is not None), default=None)
-    parameters = {"tenant": tenant, "priority": priority}
-    return {name: value for name, value in parameters.items() if value is not None}
+    level = max((level for level in (highest, priority) if level is not None), default=None)
+    parameters = {"tenant": tenant, "priority": level}
+    return cast(Sampling, {name: value for name, value in parameters.items() if value is not None})
 
 
 def usage_count(usage: Usage) -> UsageCount:

@@ -1,15 +1,19 @@
 """Server-sent events."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from typing import TypeAlias
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from inflight_client import InflightError
-from inflight_gateway.errors import api_error
+from inflight_gateway.errors import ApiError, api_error
 from inflight_gateway.metrics import OUTCOME
+
+ErrorEvent: TypeAlias = Callable[[ApiError], bytes]
+"""Encodes an error as the last event of a stream."""
 
 DONE = b"data: [DONE]\n\n"
 """The last event of OpenAI's streams. A stream that fails does not have it."""
@@ -31,6 +35,16 @@ def event(document: Mapping[str, object]) -> bytes:
     return b"data: %b\n\n" % json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def named_event(name: str, document: Mapping[str, object]) -> bytes:
+    """Encode a JSON document as an event of a type."""
+    return b"event: %b\n%b" % (name.encode(), event(document))
+
+
+def error_as_event(error: ApiError) -> bytes:
+    """Encode an error as chats and completions have it."""
+    return event(error.document())
+
+
 class EventStream(StreamingResponse):
     """A response that sends events as they arrive. An error of the server becomes the last event.
 
@@ -38,9 +52,9 @@ class EventStream(StreamingResponse):
     because `CancelOnDisconnect` does.
     """
 
-    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, first: bytes, rest: AsyncGenerator[bytes, None], error_event: ErrorEvent) -> None:
         super().__init__((), headers=_HEADERS, media_type="text/event-stream")
-        self._first, self._rest = first, rest
+        self._first, self._rest, self._error_event = first, rest, error_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -56,4 +70,4 @@ class EventStream(StreamingResponse):
         except InflightError as failure:
             error = api_error(failure)
             scope[OUTCOME] = error.status_code
-            yield event(error.document())
+            yield self._error_event(error)

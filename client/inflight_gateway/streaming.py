@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from inflight_client import AsyncTextStream, Chunk, Usage
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.service import total
-from inflight_gateway.sse import EventStream
+from inflight_gateway.sse import ErrorEvent, EventStream, error_as_event
 
 
 class Answers:
@@ -60,8 +60,10 @@ async def _cancel(tasks: Iterable[asyncio.Task[Chunk | None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def begin(events: AsyncGenerator[bytes, None], metrics: Metrics) -> EventStream:
-    """Wait for the first event, and return the response.
+async def begin(
+    events: AsyncGenerator[bytes, None], metrics: Metrics, error_event: ErrorEvent = error_as_event
+) -> EventStream:
+    """Wait for the first event, and return the response. `error_event` encodes an error that comes later.
 
     An error before the first event can still become a response with its own status.
 
@@ -71,4 +73,4 @@ async def begin(events: AsyncGenerator[bytes, None], metrics: Metrics) -> EventS
     begun = time.perf_counter()
     first = await anext(events)
     metrics.first_token.observe(time.perf_counter() - begun)
-    return EventStream(first, events)
+    return EventStream(first, events, error_event)

@@ -1,6 +1,6 @@
 """Which tools an answer may call, and whether it must."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,44 +42,53 @@ class ToolUse:
 
 
 def tool_use(body: ChatRequest) -> ToolUse | None:
-    """Return what a chat says of tools; None if its answer may call none.
+    """Return what a chat says of tools; None if its answer may call none. Raises what `use_of` raises."""
+    tools = tools_by_name(body.tools or ())
+    choice, several = body.tool_choice, body.parallel_tool_calls is not False
+    match choice:
+        case ToolReference():
+            return use_of(tools, "required", [choice.function.name], several=several)
+        case AllowedToolsChoice():
+            allowed = choice.allowed_tools
+            return use_of(tools, allowed.mode, [tool.function.name for tool in allowed.tools], several=several)
+    return use_of(tools, choice or "auto", None, several=several)
+
+
+def use_of(tools: Mapping[str, Tool], mode: str, names: Sequence[str] | None, *, several: bool) -> ToolUse | None:
+    """Return the use of tools by name; None if the answer may call none.
+
+    Args:
+        tools: all tools by name.
+        mode: `none`, `auto` or `required`.
+        names: those that the answer may call. None: all.
+        several: whether it may have more than one call.
 
     Raises:
-        ApiError: two tools share a name, or a choice is no tool, or there are no tools to choose from.
+        ApiError: a name is not that of a tool, or there are no tools to choose from.
     """
-    tools = tools_by_name(body.tools or ())
-    choice = body.tool_choice
-    if not tools:
-        if choice in (None, "none", "auto"):
-            return None
+    if not tools and (mode == "required" or names):
         raise invalid("tool_choice", "tool_choice asks for a call, but there are no tools")
-    if choice == "none":
-        return None
-    names, required = list(tools), choice == "required"
-    if isinstance(choice, ToolReference):
-        names, required = [choice.function.name], True
-    elif isinstance(choice, AllowedToolsChoice):
-        allowed = choice.allowed_tools
-        names, required = [tool.function.name for tool in allowed.tools], allowed.mode == "required"
-    return make_tool_use(tools, names, required=required, several=body.parallel_tool_calls is not False)
-
-
-def make_tool_use(tools: Mapping[str, Tool], names: Sequence[str], *, required: bool, several: bool) -> ToolUse:
-    """Return the use of tools by name. Raises ApiError if a name is not that of a tool."""
-    for name in names:
+    for name in names or ():
         if name not in tools:
             raise invalid("tool_choice", f"tool_choice names {name}; it must be one of {', '.join(tools)}")
-    chosen = tuple(tools[name] for name in dict.fromkeys(names))
-    return ToolUse(tuple(tools.values()), chosen, required, several)
+    if not tools or mode == "none":
+        return None
+    chosen = tuple(tools[name] for name in dict.fromkeys(tools if names is None else names))
+    return ToolUse(tuple(tools.values()), chosen, mode == "required", several)
 
 
 def tools_by_name(tools: Sequence[FunctionTool]) -> dict[str, Tool]:
-    """Return tools by name. Raises ApiError if two have the same."""
+    """Return the tools of a chat by name. Raises ApiError if two have the same."""
+    return named_tools(map(_tool, tools), "tools[{index}].function.name")
+
+
+def named_tools(tools: Iterable[Tool], field: str) -> dict[str, Tool]:
+    """Return tools by name. `field`: the field with a name, for the error. Raises ApiError if two have the same."""
     by_name: dict[str, Tool] = {}
-    for index, tool in enumerate(map(_tool, tools)):
+    for index, tool in enumerate(tools):
         if tool.name in by_name:
-            field = f"tools[{index}].function.name"
-            raise invalid(field, f"{field} is {tool.name}, which another tool has too; each must have its own")
+            name = field.format(index=index)
+            raise invalid(name, f"{name} is {tool.name}, which another tool has too; each must have its own")
         by_name[tool.name] = tool
     return by_name
 

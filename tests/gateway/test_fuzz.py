@@ -24,7 +24,8 @@ for request in ("CompletionRequest", "ChatRequest"):
     fields["properties"]["n"] = {"enum": [None, 1, 2]}
     fields["properties"]["max_tokens"] = {"enum": [1, 5, 2**31 - 1]}
     fields["required"] = [*fields["required"], "max_tokens"]
-schema = schemathesis.openapi.from_dict(PAGE)
+# Responses are chats under other names, and take a minute here; test_openapi.py sends them to the echo model.
+schema = schemathesis.openapi.from_dict(PAGE).exclude(path="/v1/responses")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,52 @@
+"""Turns the input of a request into the messages of a chat."""
+
+from collections.abc import Sequence
+
+from inflight_client import Message
+from inflight_gateway.responses_api.input_items import CallItem, InputItem, MessageItem, ReasoningItem, ResultItem
+from inflight_gateway.responses_api.request import ResponsesRequest
+
+
+def messages_of(body: ResponsesRequest) -> list[Message]:
+    """Return the messages. The instructions begin the system message."""
+    items = [MessageItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    messages = _messages(items)
+    if body.instructions:
+        if messages[0]["role"] == "system":
+            messages[0] = {**messages[0], "content": f"{body.instructions}\n\n{messages[0]['content']}"}
+        else:
+            messages.insert(0, {"role": "system", "content": body.instructions})
+    return messages
+
+
+def _messages(items: Sequence[InputItem]) -> list[Message]:
+    """What an assistant thinks, says and calls are items of their own; together they are one message."""
+    messages: list[Message] = []
+    turn: Message | None = None
+    """The assistant's message that is not complete."""
+    for item in items:
+        if isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
+            if turn is None or turn.get("tool_calls") or turn["content"]:
+                turn = {"role": "assistant", "content": ""}
+                messages.append(turn)
+            if isinstance(item, MessageItem):
+                turn["content"] = item.text
+            else:
+                turn["reasoning_content"] = item.text
+        elif isinstance(item, CallItem):
+            if turn is None:
+                turn = {"role": "assistant", "content": ""}
+                messages.append(turn)
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
+            turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
+        else:
+            turn = None
+            messages.append(_message(item))
+    return messages
+
+
+def _message(item: MessageItem | ResultItem) -> Message:
+    if isinstance(item, ResultItem):
+        return {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
+    return {"role": "system" if item.role == "developer" else item.role, "content": item.text}

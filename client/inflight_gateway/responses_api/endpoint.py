@@ -1,0 +1,133 @@
+"""POST /v1/responses."""
+
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from inflight_client import Sampling
+from inflight_gateway import sse
+from inflight_gateway.answer_form import AnswerForm
+from inflight_gateway.asked_form import invalid
+from inflight_gateway.chat_plan import STRUCTURED, ChatAsk, ChatPlan, plan_chat
+from inflight_gateway.errors import ApiError
+from inflight_gateway.field_names import naming_fields
+from inflight_gateway.limits import take_samples
+from inflight_gateway.responses_api.conversation import messages_of
+from inflight_gateway.responses_api.document import Document, ResponseDocument
+from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
+from inflight_gateway.responses_api.request import AllowedToolsChoiceItem, FunctionChoice, ResponsesRequest
+from inflight_gateway.schemas import ALL_TOKENS
+from inflight_gateway.service import Service, TheService, queue_parameters
+from inflight_gateway.streaming import Answers, begin
+from inflight_gateway.tool_formats import Tool
+from inflight_gateway.tool_use import ToolUse, named_tools, use_of
+
+router = APIRouter()
+
+# Fields of the server, with those that they come from.
+_FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
+
+
+@router.post(
+    "/v1/responses",
+    response_model=None,
+    responses={200: {"model": ResponseDocument, "description": "The answer", "content": sse.DOCUMENTATION}},
+)
+async def create_response(body: ResponsesRequest, service: TheService, request: Request) -> Response:
+    """Answer a conversation."""
+    service.describe(body.model)
+    take_samples(request.scope, 1)
+    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), body.chat_template_kwargs or {})
+    formats = await service.model.formats()
+    asked = _sampling(body, request)
+    document = Document(body)
+    with naming_fields(_FIELDS):
+        plan = await plan_chat(service.client, formats, ask)
+    with naming_fields({**_FIELDS, STRUCTURED: plan.form_field}):
+        if body.stream:
+            return await begin(_events(service, plan, asked, document), service.metrics, _error_event)
+        answer = await service.client.generate(**plan.arguments(asked))
+    service.metrics.count_tokens(answer.usage)
+    reader, output = plan.reader(), Output()
+    status = _status(answer.finish_reason)
+    for _ in itertools.chain(output.add([*reader.feed(answer.text), *reader.end()]), output.close(status)):
+        pass  # The events are for streams.
+    return JSONResponse(document.of(status, output.items, answer.usage))
+
+
+async def _events(service: Service, plan: ChatPlan, asked: Sampling, document: Document) -> AsyncGenerator[bytes, None]:
+    answers = Answers([service.client.stream(**plan.arguments(asked))])
+    reader, output = plan.reader(), Output()
+    numbers = itertools.count()
+
+    def encoded(event: Event) -> bytes:
+        return sse.named_event(event["type"], {**event, "sequence_number": next(numbers)})
+
+    begun, status = False, COMPLETED
+    async with aclosing(answers.chunks()) as chunks:
+        async for _, chunk in chunks:
+            if not begun:  # Not before the server has accepted the request.
+                begun = True
+                for kind in ("response.created", "response.in_progress"):
+                    yield encoded({"type": kind, "response": document.of(IN_PROGRESS, [])})
+            for event in output.add(reader.feed(chunk.text)):
+                yield encoded(event)
+            if chunk.finish_reason is not None:
+                status = _status(chunk.finish_reason)
+    for event in itertools.chain(output.add(reader.end()), output.close(status)):
+        yield encoded(event)
+    service.metrics.count_tokens(answers.usage)
+    yield encoded({"type": f"response.{status}", "response": document.of(status, output.items, answers.usage)})
+
+
+def _error_event(error: ApiError) -> bytes:
+    detail = {"code": error.code, "message": error.detail, "param": error.param}
+    # OpenAI's client raises an exception for an event that has the key error, and for no other.
+    return sse.named_event("error", {"type": "error", **detail, **error.document()})
+
+
+def _status(finish_reason: str) -> str:
+    return INCOMPLETE if finish_reason == "length" else COMPLETED
+
+
+def _sampling(body: ResponsesRequest, request: Request) -> Sampling:
+    asked: Sampling = {
+        "max_tokens": body.max_output_tokens or ALL_TOKENS,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        **queue_parameters(body.user, body.priority, request.scope),
+    }
+    if body.top_p is not None:
+        asked["top_p"] = body.top_p
+    return asked
+
+
+def _form(body: ResponsesRequest) -> AnswerForm | None:
+    """Return the form of the answer; None for free text. Raises ApiError if its schema is missing."""
+    form = body.text.format if body.text is not None else None
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return AnswerForm("text.format", "json_object", True)
+    for name, value in (("name", form.name), ("schema", form.schema_)):
+        if value is None:
+            raise invalid(f"text.format.{name}", f"text.format.{name} is missing; the type json_schema needs it")
+    return AnswerForm("text.format", "json", form.schema_)
+
+
+def _tool_use(body: ResponsesRequest) -> ToolUse | None:
+    given = []
+    for tool in body.tools or ():
+        parameters: dict[str, Any] = {} if tool.parameters is None else {"parameters": tool.parameters}
+        given.append(Tool(tool.name, **parameters, description=tool.description, strict=tool.strict is not False))
+    tools = named_tools(given, "tools[{index}].name")
+    choice, several = body.tool_choice, body.parallel_tool_calls is not False
+    match choice:
+        case FunctionChoice():
+            return use_of(tools, "required", [choice.name], several=several)
+        case AllowedToolsChoiceItem():
+            return use_of(tools, choice.mode, [tool.name for tool in choice.tools], several=several)
+    return use_of(tools, choice or "auto", None, several=several)

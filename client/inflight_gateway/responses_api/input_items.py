@@ -1,0 +1,125 @@
+"""The items of a conversation, as a client sends them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from inflight_gateway.schemas import text_or_list
+from inflight_gateway.strict import Strict
+
+_Text = Annotated[str, Field(min_length=1)]
+_Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class InputText(Strict):
+    """A part of a message, or of what a tool has answered."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(Strict):
+    """A part of a message of the assistant. The gateway sends it, and clients send it back."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+_Part = Annotated[InputText | OutputText, Field(discriminator="type")]
+_Content = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[_Part], Field(min_length=1, max_length=4096), Tag("a list")],
+    Discriminator(text_or_list),
+]
+_Result = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[InputText], Field(min_length=1, max_length=4096), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
+class MessageItem(Strict):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Content
+    id: str | None = None
+    status: _Status | None = None
+    phase: None = None
+
+    @property
+    def text(self) -> str:
+        """The content, with its parts joined."""
+        return joined(self.content)
+
+
+class CallItem(Strict):
+    """A call of the assistant."""
+
+    type: Literal["function_call"]
+    call_id: _Text
+    name: _Text
+    arguments: str
+    id: str | None = None
+    status: _Status | None = None
+    caller: None = None
+    namespace: None = None
+
+
+class ResultItem(Strict):
+    """What a tool has answered."""
+
+    type: Literal["function_call_output"]
+    call_id: _Text
+    output: _Result
+    id: str | None = None
+    status: _Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The output, with its parts joined."""
+        return joined(self.output)
+
+
+class ReasoningText(Strict):
+    """A part of a thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(Strict):
+    """What the assistant thought."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: Annotated[list[Any], Field(max_length=0)] | None = None
+    content: Annotated[list[ReasoningText], Field(max_length=4096)] | None = None
+    encrypted_content: None = None
+    status: _Status | None = None
+
+    @property
+    def text(self) -> str:
+        """The thought, with its parts joined."""
+        return "".join(part.text for part in self.content or ())
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("type", "message") if isinstance(value, dict) else "message"
+    return kind if kind in _KINDS else "message"
+
+
+_KINDS = ("function_call", "function_call_output", "reasoning")
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[ResultItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_kind),
+]
+
+
+def joined(content: str | list[InputText | OutputText] | list[InputText]) -> str:
+    """Return a content with its parts joined."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)

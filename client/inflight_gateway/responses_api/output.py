@@ -1,0 +1,147 @@
+"""Builds the items of an answer, and the events that tell of them as they grow."""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from inflight_gateway.chat_answer import new_call_id
+from inflight_gateway.pieces import Arguments, Call, Piece, Text, Thought
+
+Event = dict[str, Any]
+"""An event of a stream, without its sequence number."""
+
+IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
+
+
+class Output:
+    """The items of one answer: thoughts, messages and calls, in the order in which the model writes them."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._open: _Item | None = None
+
+    def add(self, pieces: Iterable[Piece]) -> Iterator[Event]:
+        """Add pieces, and yield the events that tell of them."""
+        for piece in pieces:
+            if self._open is None or isinstance(piece, Call) or not isinstance(piece, self._open.kind):
+                yield from self.close(COMPLETED)
+                self._open = _item_for(piece, len(self.items))
+                self.items.append(self._open.document)
+                yield from self._open.begin()
+            if not isinstance(piece, Call):
+                yield self._open.add(piece.text)
+
+    def close(self, status: str) -> Iterator[Event]:
+        """End the last item with a status, and yield the events that tell of it."""
+        if self._open is not None:
+            yield from self._open.end(status)
+            self._open = None
+
+
+class _Item:
+    """An item that grows."""
+
+    kind: type[Piece]
+    """The pieces that belong to it."""
+    delta = ""
+    """The type of the events that tell of more text."""
+
+    def __init__(self, index: int, prefix: str, fields: dict[str, Any]) -> None:
+        self.document = {"id": f"{prefix}_{uuid.uuid4().hex}", "status": IN_PROGRESS, **fields}
+        self._place = {"item_id": self.document["id"], "output_index": index}
+        self._pieces: list[str] = []
+
+    def begin(self) -> Iterator[Event]:
+        """Yield the events of its beginning."""
+        yield self._whole("response.output_item.added")
+
+    def add(self, text: str) -> Event:
+        """Add text, and return the event that tells of it."""
+        self._pieces.append(text)
+        return {"type": f"{self.delta}.delta", **self._place, "delta": text}
+
+    def end(self, status: str) -> Iterator[Event]:
+        """Yield the events of its end."""
+        self.document["status"] = status
+        yield self._whole("response.output_item.done")
+
+    def _whole(self, kind: str) -> Event:
+        # A copy: the document grows until the event has been sent, and longer.
+        return {"type": kind, "output_index": self._place["output_index"], "item": dict(self.document)}
+
+
+class _Parted(_Item):
+    """An item whose text is its only part."""
+
+    part: dict[str, Any]
+
+    def __init__(self, index: int, prefix: str, fields: dict[str, Any]) -> None:
+        super().__init__(index, prefix, {**fields, "content": []})
+        self._place["content_index"] = 0
+
+    def begin(self) -> Iterator[Event]:
+        """See `_Item`."""
+        yield from super().begin()
+        yield {"type": "response.content_part.added", **self._place, "part": self._part("")}
+
+    def add(self, text: str) -> Event:
+        """See `_Item`."""
+        return {**super().add(text), **self._extras()}
+
+    def end(self, status: str) -> Iterator[Event]:
+        """See `_Item`."""
+        text = "".join(self._pieces)
+        self.document["content"] = [self._part(text)]
+        yield {"type": f"{self.delta}.done", **self._place, "text": text, **self._extras()}
+        yield {"type": "response.content_part.done", **self._place, "part": self._part(text)}
+        yield from super().end(status)
+
+    def _part(self, text: str) -> dict[str, Any]:
+        return {**self.part, "text": text}
+
+    def _extras(self) -> dict[str, Any]:
+        """Further fields of the events of text."""
+        return {}
+
+
+class _Message(_Parted):
+    kind, delta = Text, "response.output_text"
+    part = {"type": "output_text", "annotations": [], "logprobs": []}  # noqa: RUF012 - it is copied, never changed
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, "msg", {"type": "message", "role": "assistant"})
+
+    def _extras(self) -> dict[str, Any]:
+        return {"logprobs": []}
+
+
+class _Reasoning(_Parted):
+    kind, delta = Thought, "response.reasoning_text"
+    part = {"type": "reasoning_text"}  # noqa: RUF012
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, "rs", {"type": "reasoning", "summary": []})
+
+
+class _FunctionCall(_Item):
+    kind, delta = Arguments, "response.function_call_arguments"
+
+    def __init__(self, index: int, name: str) -> None:
+        fields = {"type": "function_call", "call_id": new_call_id(), "name": name, "arguments": ""}
+        super().__init__(index, "fc", fields)
+
+    def end(self, status: str) -> Iterator[Event]:
+        """See `_Item`."""
+        self.document["arguments"] = arguments = "".join(self._pieces)
+        name = self.document["name"]
+        yield {"type": f"{self.delta}.done", **self._place, "name": name, "arguments": arguments}
+        yield from super().end(status)
+
+
+def _item_for(piece: Piece, index: int) -> _Item:
+    match piece:
+        case Call(name):
+            return _FunctionCall(index, name)
+        case Thought():
+            return _Reasoning(index)
+    return _Message(index)

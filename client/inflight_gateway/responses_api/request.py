@@ -1,0 +1,129 @@
+"""The body of POST /v1/responses. Fields of what is not there take only values that ask for nothing."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
+from inflight_gateway.responses_api.input_items import InputItem
+from inflight_gateway.schemas import Count, Never, text_or_list
+from inflight_gateway.strict import Strict
+
+_Text = Annotated[str, Field(min_length=1)]
+_FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+_Input = Annotated[
+    Annotated[_Text, Tag("a text")]
+    | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
+class TextFormat(Strict):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema", description="Only with the type json_schema.")
+    strict: bool | None = Field(None, description="The schema is enforced in any case.")
+
+
+class TextOptions(Strict):
+    """How the answer is written."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Strict):
+    """Nothing about thoughts can be chosen here; see chat_template_kwargs."""
+
+    effort: None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+class FunctionToolItem(Strict):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: _FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(None, description="Default: true. Arguments match the schema in any case then.")
+
+
+class FunctionChoice(Strict):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    name: _FunctionName
+
+
+class AllowedToolsChoiceItem(Strict):
+    """The tools of which the model may call any, or must call one."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+def _choice_form(value: Any) -> str:
+    if isinstance(value, dict):
+        return "some tools" if value.get("type") == "allowed_tools" else "a tool"
+    return "a word"
+
+
+_ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("a word")]
+    | Annotated[FunctionChoice, Tag("a tool")]
+    | Annotated[AllowedToolsChoiceItem, Tag("some tools")],
+    Discriminator(_choice_form),
+]
+
+
+class ResponseStreamOptions(Strict):
+    """What a stream contains in addition to the answer."""
+
+    include_obfuscation: Never | None = None
+
+
+class ResponsesRequest(Strict):
+    """The body of POST /v1/responses."""
+
+    model: _Text
+    input: _Input
+    instructions: str | None = None
+    max_output_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[FunctionToolItem], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: _ToolChoice | None = Field(None, description="Default: auto where there are tools.")
+    parallel_tool_calls: bool | None = Field(None, description="False: at most one call in an answer.")
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
+    )
+
+    # Fields of this server that OpenAI does not have.
+    priority: Count | None = Field(None, description="1 is the highest.")
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
+        None, description="Variables for the model's chat template, such as enable_thinking."
+    )
+
+    # Clients send these fields. With the accepted values they change nothing.
+    metadata: dict[str, str] | None = None
+    store: Never | None = Field(None, description="Answers are never stored.")
+    background: Never | None = None
+    truncation: Literal["disabled"] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    include: Annotated[list[str], Field(max_length=0)] | None = None
+    reasoning: Reasoning | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    previous_response_id: None = None
+    conversation: None = None
+    prompt: None = None
+    max_tool_calls: None = None
