@@ -6,6 +6,14 @@ from typing import Any
 from inflight_gateway import structural_tags
 from inflight_gateway.structural_tags import Tag, either
 
+KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
+
+
+def server_names(asked_by: str) -> dict[str, str]:
+    """Return the names that the server's errors have for a form, with the field of the request that asks for it."""
+    return dict.fromkeys(("structured_outputs", *KINDS, *OPTIONS), asked_by)
+
 
 @dataclass(frozen=True)
 class AnswerForm:
@@ -14,7 +22,7 @@ class AnswerForm:
     asked_by: str
     """The field of the request that asks for it."""
     kind: str
-    """`json`, `json_object`, `regex`, `choice`, `grammar` or `structural_tag`."""
+    """One of `KINDS`."""
     value: Any
     options: dict[str, Any] = field(default_factory=dict)
     """Further entries of `structured_outputs`."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from inflight_gateway.answer_form import AnswerForm
+from inflight_gateway.answer_form import KINDS, OPTIONS, AnswerForm
 from inflight_gateway.errors import ApiError
 from inflight_gateway.guided_fields import Grammar, GuidedFields, ResponseFormat, StructuredOutputs
 
 # The fields that each stand for one kind of form.
-_KINDS = {
+_FIELDS = {
     "guided_json": "json",
     "guided_regex": "regex",
     "guided_choice": "choice",
@@ -16,7 +16,6 @@ _KINDS = {
     "regex": "regex",
     "ebnf": "grammar",
 }
-_OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
 
 
 def asked_form(body: GuidedFields) -> AnswerForm | None:
@@ -37,7 +36,7 @@ def _forms(body: GuidedFields) -> Iterator[AnswerForm]:
         yield form
     if body.structured_outputs is not None:
         yield _of_structured_outputs(body.structured_outputs)
-    for field, kind in _KINDS.items():
+    for field, kind in _FIELDS.items():
         if (value := getattr(body, field)) is not None:
             yield AnswerForm(field, kind, value)
     if body.grammar is not None:
@@ -61,11 +60,11 @@ def of_response_format(given: ResponseFormat | None, field: str) -> AnswerForm |
 
 def _of_structured_outputs(given: StructuredOutputs) -> AnswerForm:
     entries = given.model_dump(by_alias=True, exclude_none=True)
-    options = {name: entries.pop(name) for name in _OPTIONS if name in entries}
+    options = {name: entries.pop(name) for name in OPTIONS if name in entries}
     if len(entries) != 1:
-        kinds = ", ".join(name for name in entries) or "none"
-        text = f"structured_outputs has {kinds}; it must have exactly one of json, json_object, regex, choice, grammar"
-        raise invalid("structured_outputs", f"{text} and structural_tag")
+        kinds = ", ".join(entries) or "none"
+        text = f"structured_outputs has {kinds}; it must have exactly one of {', '.join(KINDS)}"
+        raise invalid("structured_outputs", text)
     ((kind, value),) = entries.items()
     return AnswerForm("structured_outputs", kind, value, options)
 

@@ -11,9 +11,10 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
+from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
-from inflight_gateway.chat_plan import STRUCTURED, ChatAsk, ChatPlan, plan_chat
+from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
@@ -49,7 +50,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         "created": int(time.time()),
         "model": body.model,
     }
-    with naming_fields({STRUCTURED: plan.form_field}):
+    with naming_fields(server_names(plan.form_field)):
         if body.stream:
             asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, plan, asked, head), service.metrics)

@@ -18,9 +18,6 @@ from inflight_gateway.structural_tags import Tag
 from inflight_gateway.tool_formats import Tool, ToolFormat, Unenforceable
 from inflight_gateway.tool_use import ToolUse
 
-STRUCTURED = "structured_outputs"
-"""The server's field for the form of an answer."""
-
 
 @dataclass(frozen=True)
 class ChatAsk:
@@ -85,7 +82,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         request = {"prompt": tokens.token_ids}
     structured = _structured_outputs(ask, formats, opened=opened)
     if structured is not None:
-        request[STRUCTURED] = structured
+        request["structured_outputs"] = structured
     tool_format = formats.tool_format if use is not None else None
     read_for = [one for one in (tool_format, thinking) if one is not None]
     if any(formats.are_special(one.markers) for one in read_for):

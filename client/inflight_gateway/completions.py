@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
+from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
-from inflight_gateway.chat_plan import STRUCTURED
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, length_of
@@ -47,7 +47,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         "created": int(time.time()),
         "model": body.model,
     }
-    with naming_fields({} if form is None else {STRUCTURED: form.asked_by}):
+    with naming_fields({} if form is None else server_names(form.asked_by)):
         if body.stream:
             asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, asked, head), service.metrics)

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from inflight_gateway.strict import Strict
 
-MAX_CHOICES = 1024
+MAX_CHOICES = 4096
 
 
 def _decoded(value: Any) -> Any:

@@ -65,6 +65,11 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         calls(("weather", ULM), ("now", "{}")),
     ),
     ("smollm2", "<tool_call>[]</tool_call>", []),
+    (
+        "smollm2",
+        '<tool_call>[{"name": "now", "arguments": {}}, {"name": "no',
+        [*calls(("now", "{}")), Text('{"name": "no')],
+    ),
     ("smollm2", "<tool_call>[nothing]</tool_call>", [Text("<tool_call>[nothing]")]),
     ("llama3", f'{{"name": "weather", "parameters": {ULM}}}', calls(("weather", ULM))),
     (
@@ -168,7 +173,7 @@ def instance(tag: dict[str, Any], values: dict[str, Any]) -> str:
         case "const_string":
             return str(tag["value"])
         case "json_schema":
-            return json.dumps(values)
+            return json.dumps(values) if tag["json_schema"]["type"] == "object" else "3"
         case "any_text":
             return "Ulm"
         case "sequence":

@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Sampling
 from inflight_gateway import sse
-from inflight_gateway.answer_form import AnswerForm
+from inflight_gateway.answer_form import AnswerForm, server_names
 from inflight_gateway.asked_form import invalid
-from inflight_gateway.chat_plan import STRUCTURED, ChatAsk, ChatPlan, plan_chat
+from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
@@ -47,7 +47,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     document = Document(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
-    with naming_fields({**_FIELDS, STRUCTURED: plan.form_field}):
+    with naming_fields({**_FIELDS, **server_names(plan.form_field)}):
         if body.stream:
             return await begin(_events(service, plan, asked, document), service.metrics, _error_event)
         answer = await service.client.generate(**plan.arguments(asked))

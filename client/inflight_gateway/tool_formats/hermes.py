@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from inflight_gateway.pieces import Text
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source
 from inflight_gateway.structural_tags import Tag, tag
@@ -44,8 +43,8 @@ class Hermes(ToolFormat):
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`. One pair of tags may also hold a list of calls."""
         while (marker := (yield from text_until(source, (OPEN, CLOSE), emit))) is not None:
-            if marker == OPEN and (text := (yield from read_calls(source, emit))) is not None:
-                emit(Text(OPEN + text))
+            if marker == OPEN:
+                yield from read_calls(source, emit, OPEN)
             yield from source.skip_space()
 
     def instructions(self, tools: Sequence[Tool]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container
 
-from inflight_gateway.pieces import Arguments, Call, Piece
+from inflight_gateway.pieces import Arguments, Call, Piece, Text
 from inflight_gateway.source import Reading, Source, drop
 from inflight_gateway.tool_formats import json_reader
 
@@ -73,16 +73,20 @@ def _arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
     return text is not None
 
 
-def read_calls(source: Source, emit: Callable[[Piece], object]) -> Reading[str | None]:
-    """Read a call or a list of calls and return None. If there is none, return what has been read instead."""
+def read_calls(source: Source, emit: Callable[[Piece], object], opening: str) -> Reading[None]:
+    """Read a call or a list of calls. What is none is text, with `opening` before it where no call has been read."""
     if (yield from source.skip_space()) != "[":
-        return (yield from read_call(source, emit))
-    before = source.take(1)
+        if (text := (yield from read_call(source, emit))) is not None:
+            emit(Text(opening + text))
+        return
+    unread = opening + source.take(1)
     while (yield from source.skip_space()) == "{":
         if (text := (yield from read_call(source, emit))) is not None:
-            return before + text
-        before = ""
+            emit(Text(unread + text))
+            return
+        unread = ""
         yield from source.skip_space()
         if not (yield from source.accept(",")):
             break
-    return None if (yield from source.accept("]")) else before
+    if not (yield from source.accept("]")):
+        emit(Text(unread))

@@ -46,9 +46,10 @@ class Mistral(ListFormat):
         """See `ToolFormat`."""
         while (yield from text_until(source, (OPEN,), emit)) is not None:
             next_one = yield from source.skip_space()
-            text = yield from (read_calls(source, emit) if next_one in ("[", "{") else _read_named(source, emit))
-            if text is not None:
-                emit(Text(OPEN + text))
+            if next_one in ("[", "{"):
+                yield from read_calls(source, emit, OPEN)
+            else:
+                yield from _read_named(source, emit)
             yield from source.skip_space()
 
     def instructions(self, tools: Sequence[Tool]) -> str:
@@ -86,19 +87,19 @@ class NewerMistral(ToolFormat):
         return "".join(f"{OPEN}{call.name}{ARGUMENTS}{json_text.text_of(call.arguments)}" for call in calls)
 
 
-def _read_named(source: Source, emit: Emit) -> Reading[str | None]:
-    """Read a name and its arguments, between which an id may stand. If there is no name, return what has been read."""
+def _read_named(source: Source, emit: Emit) -> Reading[None]:
+    """Read a name and its arguments, between which an id may stand. If there is no name, all of it is text."""
     source.keep()
     name: list[str] = []
     marker = yield from source.until((ARGUMENTS, _ID, "{"), name.append)
     if marker == _ID:
         marker = yield from source.until((ARGUMENTS, "{"), drop)
     if marker is None or not "".join(name).strip():
-        return source.kept()
+        emit(Text(OPEN + source.kept()))
+        return
     source.kept()
     if marker == "{":
         source.put_back(marker)
     emit(Call("".join(name).strip()))
     yield from source.skip_space()
     yield from json_reader.value(source, lambda text: emit(Arguments(text)))
-    return None
