@@ -5,9 +5,10 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from inflight_cli.errors import CommandError
-from inflight_cli.options import add_sampling_options, sampling_parameters
+from inflight_cli.options import add_sampling_options, readable_file, sampling_parameters
 from inflight_client import AsyncClient, AsyncTextStream, Completion, Usage
 
 HELP = "answer one prompt"
@@ -22,6 +23,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the whole answer as one JSON object, with token ids and timings"
     )
     add_sampling_options(parser)
+    group = parser.add_argument_group("what the answer must be").add_mutually_exclusive_group()
+    group.add_argument(
+        "--schema", type=_schema, metavar="FILE", help="JSON that matches this JSON schema: a file, or JSON"
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="text that matches this regular expression")
+    group.add_argument("--choice", action="append", metavar="TEXT", help="this text; can be repeated: one of them")
+
+
+def _schema(text: str) -> dict[str, Any]:
+    """Read a JSON schema, or a file that holds one; for argparse."""
+    written = text if text.lstrip().startswith("{") else readable_file(text).read_text()
+    try:
+        schema = json.loads(written)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return schema
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,6 +54,9 @@ def run(options: argparse.Namespace) -> int:
 
 async def _generate(options: argparse.Namespace, prompt: str) -> None:
     sampling = sampling_parameters(options)
+    given = {"json": options.schema, "regex": options.regex, "choice": options.choice}
+    if form := {name: value for name, value in given.items() if value is not None}:
+        sampling["structured_outputs"] = form
     async with AsyncClient(**options.connection) as client:
         if options.json:
             print(json.dumps(_as_json(await client.generate(prompt, **sampling))))

@@ -100,6 +100,12 @@ class Client:
         >>> answer = client.generate("A, B, C,", max_tokens=4, temperature=0)
         >>> answer.text, answer.finish_reason, answer.usage
         (' D, E,', 'length', Usage(prompt_tokens=6, completion_tokens=4))
+
+        With a `schema` (a JSON schema, a pydantic model or a dataclass), the answer is JSON that matches it:
+
+        >>> schema = {"type": "object", "properties": {"city": {"enum": ["Ulm", "Rome"]}}, "required": ["city"]}
+        >>> client.generate("Name a city in Italy.", schema=schema, max_tokens=32, temperature=0).parsed["city"]
+        'Rome'
         """
         with self._start(prompt, messages, timeout, sampling, stream=False) as stream:
             return stream.completion()

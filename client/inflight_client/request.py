@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Required, TypeAlias, TypedDict
 
 from inflight_client.errors import InvalidRequest
+from inflight_client.schema import AnswerSchema, Schema
 
 Prompt: TypeAlias = str | Sequence[int]
 """Text, or token ids."""
@@ -54,6 +55,8 @@ class Sampling(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, object]
     # What the answer must be: an object with one of json, json_object, regex, choice, grammar and structural_tag.
     structured_outputs: Mapping[str, object]
+    # The same as a JSON schema, a pydantic model or a dataclass. The answer has it as `parsed`.
+    schema: Schema
     # False: the text of the answer includes special tokens.
     skip_special_tokens: bool
     # Return the log-probability of each chosen token, and of this many likeliest tokens.
@@ -82,6 +85,8 @@ class Request:
     """Text, token ids, or the messages as JSON."""
     parameters: Mapping[str, object]
     stream: bool
+    schema: AnswerSchema | None = None
+    """How answers are parsed."""
     flags: Mapping[str, bool] = field(default_factory=dict)
     """Request parameters, with which a request asks for other things than text; see `questions`."""
 
@@ -133,15 +138,23 @@ def make_request(
     """Check the caller's arguments and make a request.
 
     Raises:
-        TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given.
+        TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given, or the
+            schema is none.
+        ImportError: the schema is a dataclass, and pydantic is not installed.
         InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
     """
     if (prompt is None) == (messages is None):
         raise TypeError("give either a prompt or messages")
     if unknown := sampling.keys() - Sampling.__optional_keys__:
         raise TypeError(f"no such sampling parameter: {', '.join(sorted(unknown))}")
-    named = {key: value for key, value in sampling.items() if key != "sampling_parameters"}
+    named = {key: value for key, value in sampling.items() if key not in ("sampling_parameters", "schema")}
     parameters = {**sampling.get("sampling_parameters", {}), **named}
+    schema = None
+    if "schema" in sampling:
+        if "structured_outputs" in sampling:
+            raise TypeError("give either a schema or structured_outputs")
+        schema = AnswerSchema.of(sampling["schema"])
+        parameters["structured_outputs"] = {"json": schema.json_schema}
     try:
         json.dumps(parameters, allow_nan=False)
         written = None if messages is None else json.dumps(messages, allow_nan=False)
@@ -152,6 +165,6 @@ def make_request(
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
     if written is not None:
-        return Request(model, "messages", written, parameters, stream)
+        return Request(model, "messages", written, parameters, stream, schema)
     assert prompt is not None
-    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream)
+    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream, schema)

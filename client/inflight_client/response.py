@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight_client.schema import AnswerSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,21 @@ class Choice:
     token_ids: tuple[int, ...]
     """As in `Chunk`; `generate` and `chat` always return them."""
     logprobs: tuple[TokenLogprobs, ...]
+    schema: AnswerSchema | None = field(default=None, repr=False, compare=False)
+    """That of the request."""
+
+    @property
+    def parsed(self) -> Any:
+        """The text as an object of the request's `schema`; None if it had none.
+
+        Raises:
+            ValueError: the answer was cut off, or a class has conditions that its JSON schema does not express.
+        """
+        if self.schema is None:
+            return None
+        if self.finish_reason != "stop":
+            raise ValueError(f"the answer is not complete: its finish reason is {self.finish_reason}")
+        return self.schema.parse(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,11 @@ class Completion:
     def text(self) -> str:
         """The text of the first answer."""
         return self.choices[0].text
+
+    @property
+    def parsed(self) -> Any:
+        """The first answer as an object of the request's `schema`. Raises what `Choice.parsed` raises."""
+        return self.choices[0].parsed
 
     @property
     def finish_reason(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from inflight_client.errors import DeadlineExceeded, ServerFault
 from inflight_client.request import Request
 from inflight_client.response import Choice, Chunk, Completion, Reply, Timings, Usage, parse_logprobs
+from inflight_client.schema import AnswerSchema
 
 
 class Transcript:
@@ -81,10 +82,11 @@ class Transcript:
     def completion(self) -> Completion:
         """Return the whole answer. Raises ServerFault unless it is finished."""
         self.check_finished()
-        return Completion(tuple(map(_choice, self._chunks)), self.usage(), self.timings())
+        choices = tuple(_choice(chunks, self._request.schema) for chunks in self._chunks)
+        return Completion(choices, self.usage(), self.timings())
 
 
-def _choice(chunks: list[Chunk]) -> Choice:
+def _choice(chunks: list[Chunk], schema: AnswerSchema | None) -> Choice:
     reason = chunks[-1].finish_reason
     assert reason is not None  # The transcript is finished.
     return Choice(
@@ -92,4 +94,5 @@ def _choice(chunks: list[Chunk]) -> Choice:
         finish_reason=reason,
         token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
         logprobs=tuple(entry for chunk in chunks for entry in chunk.logprobs),
+        schema=schema,
     )

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,21 @@ def test_whole_answer_as_json(program: Program) -> None:
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
         "timings": {},
     }
+
+
+def test_the_form_of_an_answer_reaches_the_model(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object"}')
+    for arguments, expected in (
+        (["--schema", str(path)], {"json": {"type": "object"}}),
+        (["--schema", '{"type": "object"}'], {"json": {"type": "object"}}),
+        (["--regex", "a+"], {"regex": "a+"}),
+        (["--choice", "yes", "--choice", "no"], {"choice": ["yes", "no"]}),
+    ):
+        request = json.loads(program.run("generate", "!request", *arguments).stdout)
+        assert json.loads(request["sampling_parameters"])["structured_outputs"] == expected
+    done = program.run("generate", "a", "--schema", "{no}")
+    assert (done.returncode, "is not valid JSON" in done.stderr) == (2, True)
 
 
 def test_sampling_options_reach_the_model(program: Program) -> None:
