@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided peers gpu-check \
-	precision experiments chaos docs lock test test-engine check clean
+	precision experiments chaos docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two minutes"
+	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
 	@echo "make check    run the linter, the type checker and the unit tests; takes seconds"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
@@ -134,6 +135,9 @@ test: $(gpu_tests)
 
 test-engine: $(gpu_tests)
 	$(pytest) -m "not slow" tests/engine tests/parity
+
+test-clients: $(installed)
+	INFLIGHT_TEST_CLIENTS=1 $(bin)/python -m pytest tests/gateway/test_other_clients.py
 
 check: $(installed)
 	$(bin)/ruff check .

@@ -64,6 +64,9 @@ class ChatMessage(Strict):
     annotations: None = None
     audio: None = None
     function_call: None = None
+    provider_specific_fields: dict[str, Any] | None = Field(
+        None, description="litellm adds it to messages that it sends back. Ignored."
+    )
 
     @field_validator("tool_calls")
     @classmethod
