@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight import InvalidRequest, RequestOptions, SamplingParams
+from inflight import InvalidRequest, PoolingParams, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
 from inflight.sampling_params import MAX_STOP_TOKENS
 from serving import values
+from serving.embedding_request import read_embedding_request
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
 from serving.structured_output_fields import structured_outputs
@@ -40,6 +41,8 @@ class ParsedRequest:
     messages: object | None
     """The chat messages as decoded JSON. Exactly one of `prompt` and `messages` is set."""
     params: SamplingParams
+    pooling: PoolingParams | None
+    """How to make an embedding, if that is what is asked for."""
     options: RequestOptions
     num_samples: int
     stream: bool
@@ -65,7 +68,11 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     _check_keys("request parameters", parameters)
     inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
     fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
-    prompt, messages = _prompt_or_messages(fields)
+    pooling, prompt, messages = None, None, None
+    if "embedding_request" in fields:
+        prompt, pooling = read_embedding_request(fields)
+    else:
+        prompt, messages = _prompt_or_messages(fields)
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
@@ -74,15 +81,19 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
             "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."
         )
     outputs = _output_options(fields)
+    params, num_samples = _sampling_params(fields, outputs, vocab_size), _num_samples(fields)
+    if params.max_tokens == 0 and num_samples > 1:
+        raise InvalidRequest(f"n is {num_samples}; it must be 1 where max_tokens is 0")
     return ParsedRequest(
         prompt=prompt,
         messages=messages,
-        params=_sampling_params(fields, outputs, vocab_size),
+        params=params,
+        pooling=pooling,
         options=_options(fields, request),
-        num_samples=_num_samples(fields),
+        num_samples=num_samples,
         stream=stream,
         # vllm_backend prepends the prompt by default, and clients rely on it.
-        prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
+        prepend_prompt=not stream and isinstance(prompt, str) and not excluded and pooling is None,
         outputs=outputs,
         cancel_key=_cancel_key(parameters.get("cancel_key")),
     )
@@ -139,7 +150,8 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
     given = [name for name in ("text_input", "messages", "input_ids") if name in fields]
     if len(given) != 1:
         raise InvalidRequest(
-            f"exactly one of text_input, messages and input_ids must be given, not {' and '.join(given) or 'none'}"
+            "exactly one of text_input, messages, input_ids and embedding_request must be given, "
+            f"not {' and '.join(given) or 'none'}"
         )
     value = fields[given[0]]
     if not value:
@@ -151,7 +163,7 @@ def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     wanted = {option: fields[f"return_{option}"] for option in _OUTPUTS if f"return_{option}" in fields}
-    return OutputOptions(**wanted, has_logprobs="logprobs" in fields)
+    return OutputOptions(**wanted, has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()))
 
 
 def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:
