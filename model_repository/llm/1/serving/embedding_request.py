@@ -12,8 +12,6 @@ from serving import values
 from serving.fields import GROUPS
 
 MAX_CHARACTERS = 2**24
-# A text need not be absent beside an embedding request: clients of vllm_backend, where it is required, leave it empty.
-_OTHER_PROMPTS = ("text_input", "messages", "input_ids")
 _FOR_ALL = ("Prompt", "Answer", "Queue and limits")
 _FOR_GENERATION = {field.name for heading, group in GROUPS.items() if heading not in _FOR_ALL for field in group}
 _FOR_GENERATION |= {field.name for field in dataclasses.fields(SamplingParams)}
@@ -26,9 +24,6 @@ def read_embedding_request(fields: Mapping[str, Any]) -> tuple[str | tuple[int, 
     Raises:
         InvalidRequest: the JSON is malformed, or the request also has a field of another kind of request.
     """
-    for name in _OTHER_PROMPTS:
-        if fields.get(name):
-            raise InvalidRequest(f"{name} and embedding_request are given; exactly one of them must be")
     if other := sorted(_FOR_GENERATION & fields.keys()):
         raise InvalidRequest(f"{other[0]} is given beside embedding_request; an embedding has no such field")
     decoded = values.decoded("embedding_request", fields["embedding_request"], MAX_CHARACTERS)

@@ -27,6 +27,7 @@ _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
+_PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
@@ -68,11 +69,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     _check_keys("request parameters", parameters)
     inline = _sampling_json(tensors.get("sampling_parameters", parameters.get("sampling_parameters")))
     fields = {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}
-    pooling, prompt, messages = None, None, None
-    if "embedding_request" in fields:
-        prompt, pooling = read_embedding_request(fields)
-    else:
-        prompt, messages = _prompt_or_messages(fields)
+    prompt, messages, pooling = _prompt(fields)
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
@@ -146,19 +143,26 @@ def _warn_of_unknown(name: str) -> None:
     logger.warning("sampling_parameters has the unknown key %a%s", name, last)
 
 
-def _prompt_or_messages(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None]:
-    given = [name for name in ("text_input", "messages", "input_ids") if name in fields]
+def _prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, object | None, PoolingParams | None]:
+    """Return the prompt or the messages, and how to make an embedding of the prompt if that is asked for."""
+    given = [name for name in _PROMPTS if name in fields]
+    if given == ["text_input", "embedding_request"] and not fields["text_input"]:
+        given = ["embedding_request"]  # Clients of vllm_backend, which requires both, leave the text empty.
     if len(given) != 1:
         raise InvalidRequest(
-            "exactly one of text_input, messages, input_ids and embedding_request must be given, "
+            f"exactly one of {', '.join(_PROMPTS[:-1])} and {_PROMPTS[-1]} must be given, "
             f"not {' and '.join(given) or 'none'}"
         )
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
-    return (
-        (value, None) if given[0] != "messages" else (None, values.decoded("messages", value, MAX_MESSAGES_CHARACTERS))
-    )
+    match given[0]:
+        case "embedding_request":
+            prompt, pooling = read_embedding_request(fields)
+            return prompt, None, pooling
+        case "messages":
+            return None, values.decoded("messages", value, MAX_MESSAGES_CHARACTERS), None
+    return value, None, None
 
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
