@@ -21,14 +21,14 @@ from inflight_client import (
     ServerOverloaded,
     TransportError,
 )
-from inflight_gateway.schemas import ChatRequest, CompletionRequest
+from inflight_gateway.schemas import ChatRequest, CompletionRequest, EmbeddingRequest
 
 logger = logging.getLogger(__name__)
 
 # Value of Retry-After if the server gives none.
 _RETRY_AFTER_SECONDS = 1
 _LONGEST_VALUE = 100
-_FIELDS = CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys()
+_FIELDS = {name for body in (CompletionRequest, ChatRequest, EmbeddingRequest) for name in body.model_fields}
 
 
 class ApiError(HTTPException):

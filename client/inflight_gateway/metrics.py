@@ -12,7 +12,7 @@ OUTCOME = "inflight_outcome"
 
 _FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _DURATION_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
-_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics"})
+_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/models", "/health", "/metrics"})
 _ONE_MODEL = "/v1/models/"
 
 
@@ -51,6 +51,10 @@ class Metrics:
         """Add the tokens of a finished answer."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
+
+    def count_prompt_tokens(self, count: int) -> None:
+        """Add the tokens of prompts that were embedded."""
+        self.tokens.labels("prompt").inc(count)
 
 
 def endpoint_of(path: str) -> str:
