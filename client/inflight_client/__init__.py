@@ -17,8 +17,18 @@ from inflight_client.errors import (
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
 from inflight_client.questions import ModelDescription, Tokenization, UnfinishedRequest
-from inflight_client.request import Message, Prompt, Sampling
-from inflight_client.response import Choice, Chunk, Completion, Timings, Token, TokenLogprobs, Usage
+from inflight_client.request import Message, Prompt, Queueing, Sampling
+from inflight_client.response import (
+    Choice,
+    Chunk,
+    Completion,
+    Embedding,
+    PromptTokens,
+    Timings,
+    Token,
+    TokenLogprobs,
+    Usage,
+)
 from inflight_client.retry import RetryPolicy
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 from inflight_client.stream import TextStream
@@ -33,6 +43,7 @@ __all__ = [
     "Client",
     "Completion",
     "DeadlineExceeded",
+    "Embedding",
     "InflightError",
     "InvalidRequest",
     "Message",
@@ -41,6 +52,8 @@ __all__ = [
     "ModelInfo",
     "ModelNotReady",
     "Prompt",
+    "PromptTokens",
+    "Queueing",
     "RequestCancelled",
     "RetryPolicy",
     "Sample",

@@ -1,7 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, cast
 
@@ -23,8 +23,16 @@ from inflight_client.options import (
 )
 from inflight_client.progress import progress_bar
 from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
-from inflight_client.request import Message, Prompt, Sampling, make_request
-from inflight_client.response import Completion
+from inflight_client.request import (
+    Message,
+    Prompt,
+    Queueing,
+    Request,
+    Sampling,
+    make_embedding_request,
+    make_request,
+)
+from inflight_client.response import Completion, Embedding
 from inflight_client.retry import RetryPolicy
 from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport.connection import AsyncConnection
@@ -130,16 +138,67 @@ class AsyncClient:
         >>> [answer.text for answer in asyncio.run(ask(["Monday, Tuesday,", "A, B, C,"]))]
         [' Wednesday,', ' D,']
         """
+        return await self._all(
+            prompts,
+            lambda prompt: self._start(prompt, None, timeout, sampling, stream=False),
+            AsyncTextStream.completion,
+            concurrency,
+            progress,
+        )
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> Embedding:
+        """Return the embedding of a prompt, like `Client.embed`."""
+        async with self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing) as stream:
+            return await stream.embedding()
+
+    async def embed_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> list[Embedding]:
+        """Return the embeddings of many prompts in their order, like `Client.embed_many`."""
+        return await self._all(
+            prompts,
+            lambda prompt: self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing),
+            AsyncTextStream.embedding,
+            concurrency,
+            progress,
+        )
+
+    async def _all(
+        self,
+        prompts: Sequence[Prompt],
+        start: Callable[[Prompt], AsyncTextStream],
+        result_of: Callable[[AsyncTextStream], Awaitable[_T]],
+        concurrency: int,
+        progress: bool,
+    ) -> list[_T]:
         check_concurrency(concurrency)
-        answers: dict[int, Completion] = {}
+        answers: dict[int, _T] = {}
         waiting = iter(enumerate(prompts))
 
         with progress_bar(len(prompts), progress) as advance:
 
             async def worker() -> None:
                 for index, prompt in waiting:
-                    async with self._start(prompt, None, timeout, sampling, stream=False) as stream:
-                        answers[index] = await stream.completion()
+                    async with start(prompt) as stream:
+                        answers[index] = await result_of(stream)
                     advance()
 
             workers = [asyncio.create_task(worker()) for _ in range(min(concurrency, len(prompts)))]
@@ -247,5 +306,19 @@ class AsyncClient:
         *,
         stream: bool,
     ) -> AsyncTextStream:
-        request = make_request(self._model, prompt, messages, sampling, stream=stream)
+        return self._send(make_request(self._model, prompt, messages, sampling, stream=stream), timeout)
+
+    def _embedding(
+        self,
+        prompt: Prompt,
+        pooling: str,
+        normalize: bool,
+        dimensions: int | None,
+        timeout: float | None,
+        queueing: Queueing,
+    ) -> AsyncTextStream:
+        request = make_embedding_request(self._model, prompt, pooling, normalize, dimensions, queueing)
+        return self._send(request, timeout)
+
+    def _send(self, request: Request, timeout: float | None) -> AsyncTextStream:
         return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

@@ -9,7 +9,7 @@ from typing import Self
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import Timeouts
 from inflight_client.request import Request
-from inflight_client.response import Chunk, Completion, Reply, Timings, Usage
+from inflight_client.response import Chunk, Completion, Embedding, Reply, Timings, Usage
 from inflight_client.retry import Attempts, RetryPolicy
 from inflight_client.transcript import Transcript
 from inflight_client.transport.connection import AsyncConnection
@@ -86,6 +86,12 @@ class AsyncTextStream:
         async for _ in self:
             pass
         return self._transcript.completion()
+
+    async def embedding(self) -> Embedding:
+        """Wait for the end of a request for an embedding, and return it."""
+        async for _ in self:
+            pass
+        return self._transcript.embedding()
 
     async def __aenter__(self) -> Self:
         return self

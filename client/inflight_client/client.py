@@ -23,8 +23,16 @@ from inflight_client.options import (
 )
 from inflight_client.progress import progress_bar
 from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
-from inflight_client.request import Message, Prompt, Sampling, make_request
-from inflight_client.response import Completion
+from inflight_client.request import (
+    Message,
+    Prompt,
+    Queueing,
+    Request,
+    Sampling,
+    make_embedding_request,
+    make_request,
+)
+from inflight_client.response import Completion, Embedding
 from inflight_client.retry import RetryPolicy
 from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.stream import TextStream
@@ -157,18 +165,84 @@ class Client:
         >>> [answer.text for answer in answers]
         [' Wednesday,', ' D,']
         """
+        return self._all(
+            prompts,
+            lambda prompt: self._start(prompt, None, timeout, sampling, stream=False),
+            TextStream.completion,
+            concurrency,
+            progress,
+        )
+
+    def embed(
+        self,
+        prompt: Prompt,
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> Embedding:
+        """Return the embedding of a prompt, which is text or token ids.
+
+        Args:
+            prompt: text or token ids.
+            pooling: `last` takes the model's hidden state at the last token, `mean` the mean of those of all tokens.
+            normalize: divide the embedding by its length.
+            dimensions: keep so many of the first numbers. Default: all.
+            timeout: in seconds; replaces `Timeouts.total`.
+            queueing: priority, tenant and deadline.
+
+        Raises an `InflightError` if the request fails, and TypeError for an unknown argument.
+
+        >>> embedding = client.embed("The capital of France is Paris.", dimensions=8)
+        >>> len(embedding.values), embedding.usage.prompt_tokens
+        (8, 7)
+        """
+        with self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing) as stream:
+            return stream.embedding()
+
+    def embed_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        pooling: str = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> list[Embedding]:
+        """Return the embeddings of many prompts in their order: `embed` for each, as `generate_many` does it."""
+        return self._all(
+            prompts,
+            lambda prompt: self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing),
+            TextStream.embedding,
+            concurrency,
+            progress,
+        )
+
+    def _all(
+        self,
+        prompts: Sequence[Prompt],
+        start: Callable[[Prompt], TextStream],
+        result_of: Callable[[TextStream], _T],
+        concurrency: int,
+        progress: bool,
+    ) -> list[_T]:
         check_concurrency(concurrency)
         streams: set[TextStream] = set()
         stopping = threading.Event()
 
-        def answer(prompt: Prompt) -> Completion:
-            with self._start(prompt, None, timeout, sampling, stream=False) as stream:
+        def answer(prompt: Prompt) -> _T:
+            with start(prompt) as stream:
                 streams.add(stream)
                 # Check after `add`: the thread that sets `stopping` only cancels the streams that it finds in the set.
                 if stopping.is_set():
                     stream.cancel()
                 try:
-                    return stream.completion()
+                    return result_of(stream)
                 finally:
                     streams.discard(stream)
 
@@ -288,5 +362,19 @@ class Client:
         *,
         stream: bool,
     ) -> TextStream:
-        request = make_request(self._model, prompt, messages, sampling, stream=stream)
+        return self._send(make_request(self._model, prompt, messages, sampling, stream=stream), timeout)
+
+    def _embedding(
+        self,
+        prompt: Prompt,
+        pooling: str,
+        normalize: bool,
+        dimensions: int | None,
+        timeout: float | None,
+        queueing: Queueing,
+    ) -> TextStream:
+        request = make_embedding_request(self._model, prompt, pooling, normalize, dimensions, queueing)
+        return self._send(request, timeout)
+
+    def _send(self, request: Request, timeout: float | None) -> TextStream:
         return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

@@ -29,10 +29,21 @@ class Message(TypedDict, total=False):
     tool_call_id: str
 
 
-class Sampling(TypedDict, total=False):
+class Queueing(TypedDict, total=False):
+    """The place of a request on the server, and its time."""
+
+    # Priority in the waiting queue; 1 is the highest.
+    priority: int
+    # The name of the user or group on whose behalf the request runs. Fair scheduling divides the server among tenants.
+    tenant: str
+    # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
+    deadline_ms: int
+
+
+class Sampling(Queueing, total=False):
     """The sampling parameters of a request. The model's own default applies to each parameter that is not given."""
 
-    # -1: as many as the context has room for.
+    # -1: as many as the context has room for. 0: none, where `prompt_logprobs` asks for scores of the prompt.
     max_tokens: int
     min_tokens: int
     temperature: float
@@ -61,15 +72,15 @@ class Sampling(TypedDict, total=False):
     skip_special_tokens: bool
     # Return the log-probability of each chosen token, and of this many likeliest tokens.
     logprobs: int
+    # Return the log-probabilities of these tokens at each position of the answer, in place of the likeliest.
+    logprob_token_ids: Sequence[int]
+    # Return the log-probability of each token of the prompt but the first, and of this many likeliest tokens.
+    prompt_logprobs: int
+    # Return the prompt as the model read it, with its tokens.
+    return_prompt: bool
     # Return the token ids in the chunks of a stream. This costs some time per chunk. Whole answers always have them.
     return_token_ids: bool
-    # Priority in the waiting queue; 1 is the highest.
-    priority: int
-    # The name of the user or group on whose behalf the request runs. Fair scheduling divides the server among tenants.
-    tenant: str
     target_ttft_ms: int
-    # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
-    deadline_ms: int
     # Further parameters, sent unchanged. The keys above take precedence.
     sampling_parameters: Mapping[str, object]
 
@@ -80,9 +91,9 @@ class Request:
 
     model: str
     prompt_field: str
-    """Name of the input that holds the prompt: `text_input`, `input_ids` or `messages`."""
+    """Name of the input that holds the prompt: `text_input`, `input_ids`, `messages` or `embedding_request`."""
     prompt: Prompt
-    """Text, token ids, or the messages as JSON."""
+    """Text, token ids, or the messages or the embedding request as JSON."""
     parameters: Mapping[str, object]
     stream: bool
     schema: AnswerSchema | None = None
@@ -125,10 +136,12 @@ class Request:
         `seconds` is the time that is left for the answer. It becomes the deadline unless the caller set one.
         """
         given = {"deadline_ms": max(1, round(1000 * seconds)), **self.parameters}
-        logprobs = "logprobs" in given
+        logprobs = "logprobs" in given or "logprob_token_ids" in given
         token_ids = bool(given.get("return_token_ids")) or logprobs or not self.stream
         # Each output of each response costs time, so only a response that ends a sample has a finish reason.
         outputs = {"return_token_ids": token_ids, "return_usage": True, "return_logprobs": logprobs}
+        if "prompt_logprobs" in given:
+            outputs |= {"return_prompt_logprobs": True, "return_prompt": True}
         return json.dumps({**given, **outputs, "return_finish_reason": "last"})
 
 
@@ -155,16 +168,43 @@ def make_request(
             raise TypeError("give either a schema or structured_outputs")
         schema = AnswerSchema.of(sampling["schema"])
         parameters["structured_outputs"] = {"json": schema.json_schema}
+    _written(parameters)
+    if messages is not None:
+        return Request(model, "messages", _written(messages), parameters, stream, schema)
+    assert prompt is not None
+    _check_text(prompt)
+    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream, schema)
+
+
+def make_embedding_request(
+    model: str, prompt: Prompt, pooling: str, normalize: bool, dimensions: int | None, queueing: Queueing
+) -> Request:
+    """Check the caller's arguments and make a request for an embedding.
+
+    Raises:
+        TypeError: an argument is unknown.
+        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
+    """
+    if unknown := queueing.keys() - Queueing.__optional_keys__:
+        raise TypeError(f"no such argument: {', '.join(sorted(unknown))}")
+    _check_text(prompt)
+    pooling_params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
+    asked = {"input": prompt if isinstance(prompt, str) else list(prompt), "pooling_params": pooling_params}
+    parameters = {**queueing, "return_embedding": True}
+    _written(parameters)
+    return Request(model, "embedding_request", _written(asked), parameters, stream=False)
+
+
+def _written(value: object) -> str:
     try:
-        json.dumps(parameters, allow_nan=False)
-        written = None if messages is None else json.dumps(messages, allow_nan=False)
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
+
+
+def _check_text(prompt: Prompt) -> None:
+    try:
         if isinstance(prompt, str):
             prompt.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"the prompt is no text of whole characters: {error}") from None
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
-    if written is not None:
-        return Request(model, "messages", written, parameters, stream, schema)
-    assert prompt is not None
-    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream, schema)

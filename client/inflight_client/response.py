@@ -96,12 +96,26 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """A prompt as the model read it, with its special tokens and, for a chat, its template."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    """The text of each token."""
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A finished request with its `n` answers. The properties below read the first answer."""
 
     choices: tuple[Choice, ...]
     usage: Usage
     timings: Timings
+    prompt: PromptTokens | None = None
+    """Present if `return_prompt` or `prompt_logprobs` asked for it."""
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    """One element per token of the prompt, if `prompt_logprobs` asked for them; None for the first token."""
 
     @property
     def text(self) -> str:
@@ -130,6 +144,15 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedding:
+    """The embedding of one prompt."""
+
+    values: tuple[float, ...]
+    usage: Usage
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """One response of the model, independent of the transport. Its lists have one element per sample."""
 
@@ -142,12 +165,30 @@ class Reply:
     """JSON in vllm_backend's format; empty unless the request asked for them."""
     usage: Usage | None
     """The tokens so far; only in the first and the last response."""
+    prompt: str = ""
+    """JSON; in one response of a request that asked for it, and so are the next two."""
+    prompt_logprobs: str = ""
+    embedding: Sequence[float] = ()
 
 
 def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:
     """Read the `logprobs` of a sample: a JSON list with one object per token, {id: {logprob, rank, ...}}."""
     return tuple(
         _token_logprobs(ranked, chosen) for ranked, chosen in zip(json.loads(written) or (), token_ids, strict=False)
+    )
+
+
+def parse_prompt(written: str) -> PromptTokens:
+    """Read a prompt from a JSON object with its `text`, `token_ids` and `tokens`."""
+    prompt = json.loads(written)
+    return PromptTokens(prompt["text"], tuple(prompt["token_ids"]), tuple(prompt["tokens"]))
+
+
+def parse_prompt_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs | None, ...]:
+    """Read the log-probabilities of the prompt `token_ids`: like those of a sample, but null for the first token."""
+    return tuple(
+        None if ranked is None else _token_logprobs(ranked, token)
+        for ranked, token in zip(json.loads(written), token_ids, strict=False)
     )
 
 

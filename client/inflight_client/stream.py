@@ -8,7 +8,7 @@ from typing import Self
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import Timeouts
 from inflight_client.request import Request
-from inflight_client.response import Chunk, Completion, Reply, Timings, Usage
+from inflight_client.response import Chunk, Completion, Embedding, Reply, Timings, Usage
 from inflight_client.retry import Attempts, RetryPolicy
 from inflight_client.transcript import Transcript
 from inflight_client.transport.connection import Connection
@@ -83,6 +83,12 @@ class TextStream:
         for _ in self:
             pass
         return self._transcript.completion()
+
+    def embedding(self) -> Embedding:
+        """Wait for the end of a request for an embedding, and return it."""
+        for _ in self:
+            pass
+        return self._transcript.embedding()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,20 @@ from collections.abc import Iterator
 
 from inflight_client.errors import DeadlineExceeded, ServerFault
 from inflight_client.request import Request
-from inflight_client.response import Choice, Chunk, Completion, Reply, Timings, Usage, parse_logprobs
+from inflight_client.response import (
+    Choice,
+    Chunk,
+    Completion,
+    Embedding,
+    PromptTokens,
+    Reply,
+    Timings,
+    TokenLogprobs,
+    Usage,
+    parse_logprobs,
+    parse_prompt,
+    parse_prompt_logprobs,
+)
 from inflight_client.schema import AnswerSchema
 
 
@@ -20,6 +33,9 @@ class Transcript:
         self._num_token_ids = 0
         self._finished: set[int] = set()
         self._usage = Usage(0, 0)
+        self._prompt: PromptTokens | None = None
+        self._prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+        self._embedding: tuple[float, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -45,6 +61,12 @@ class Transcript:
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._usage = reply.usage or self._usage
+        if reply.prompt:
+            self._prompt = parse_prompt(reply.prompt)
+            if reply.prompt_logprobs:
+                self._prompt_logprobs = parse_prompt_logprobs(reply.prompt_logprobs, self._prompt.token_ids)
+        if reply.embedding:
+            self._embedding = tuple(reply.embedding)
         chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
         for chunk in chunks:
             self._chunks[chunk.index].append(chunk)
@@ -83,7 +105,14 @@ class Transcript:
         """Return the whole answer. Raises ServerFault unless it is finished."""
         self.check_finished()
         choices = tuple(_choice(chunks, self._request.schema) for chunks in self._chunks)
-        return Completion(choices, self.usage(), self.timings())
+        return Completion(choices, self.usage(), self.timings(), self._prompt, self._prompt_logprobs)
+
+    def embedding(self) -> Embedding:
+        """Return the embedding. Raises ServerFault unless there is one."""
+        self.check_finished()
+        if not self._embedding:
+            raise ServerFault("the model's response lacks 'embedding'; it is no model of Inflight")
+        return Embedding(self._embedding, self.usage(), self.timings())
 
 
 def _choice(chunks: list[Chunk], schema: AnswerSchema | None) -> Choice:

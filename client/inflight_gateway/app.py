@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
-from inflight_gateway import chat, completions, errors, health, models, tokenize
+from inflight_gateway import chat, completions, embeddings, errors, health, models, tokenize
 from inflight_gateway.disconnect import CancelOnDisconnect
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import RequireKey
@@ -78,6 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
     key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]
     app.include_router(completions.router, dependencies=key)
     app.include_router(chat.router, dependencies=key)
+    app.include_router(embeddings.router, dependencies=key)
     app.include_router(responses_api.router, dependencies=key)
     app.include_router(tokenize.router, dependencies=key)
     app.include_router(models.router, dependencies=key)

@@ -123,4 +123,4 @@ def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> Ch
 
 
 def _logprobs(answer: Choice | Chunk, body: ChatRequest) -> ChatLogprobs | None:
-    return chat_logprobs(answer.logprobs, body.top_logprobs or 0) if body.logprobs else None
+    return chat_logprobs(answer.logprobs, body.num_likeliest) if body.logprobs else None

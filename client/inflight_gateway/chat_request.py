@@ -188,3 +188,13 @@ class ChatRequest(Generation):
         if value is not None and not info.data.get("logprobs"):
             raise ValueError("it must be absent unless logprobs is true")
         return value
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """See `Generation`."""
+        return bool(self.logprobs)
+
+    @property
+    def num_likeliest(self) -> int:
+        """How many of the tokens at each position the answer lists: all those that were named, and the chosen one."""
+        return 1 + len(self.logprob_token_ids) if self.logprob_token_ids else self.top_logprobs or 0

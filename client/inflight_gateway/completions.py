@@ -10,13 +10,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import Choice, Chunk, Sampling
+from inflight_client import Choice, Chunk, Prompt, Sampling
+from inflight_client import Completion as Whole
 from inflight_gateway import sse
 from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
-from inflight_gateway.logprobs import completion_logprobs, length_of
+from inflight_gateway.logprobs import completion_logprobs, echoed_logprobs, joined_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 from inflight_gateway.service import Service, TheService, sampling, total, usage_count
@@ -35,12 +36,14 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     service.describe(body.model)
     take_samples(request.scope, len(body.prompts) * (body.n or 1))
     asked = sampling(body, request.scope)
-    asked["max_tokens"] = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+    asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     form = asked_form(body)
     if form is not None:
         asked["structured_outputs"] = form.structured_outputs()
     if body.logprobs is not None:
         asked["logprobs"] = body.logprobs
+    if body.echo:
+        asked |= _for_echo(body)
     head = {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
@@ -53,10 +56,13 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
             return await begin(_events(body, service, asked, head), service.metrics)
         prompts = body.prompts
         answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
-    choices = [choice for answer in answers for choice in answer.choices]
+    choices = [(prompt, answer, c) for prompt, answer in zip(prompts, answers, strict=True) for c in answer.choices]
     usage = total([answer.usage for answer in answers])
     service.metrics.count_tokens(usage)
-    whole = [_choice(index, choice, body, 0) for index, choice in enumerate(choices)]
+    whole = [
+        _echo(index, prompt, answer, choice, body) if body.echo else _choice(index, choice, body, 0)
+        for index, (prompt, answer, choice) in enumerate(choices)
+    ]
     return JSONResponse({**head, "choices": whole, "usage": usage_count(usage)})
 
 
@@ -79,6 +85,31 @@ async def _events(
     if body.wants_usage:
         yield sse.event({**head, "choices": [], "usage": usage_count(answers.usage)})
     yield sse.DONE
+
+
+def _for_echo(body: CompletionRequest) -> Sampling:
+    """Return what else the server is asked for: the prompt, and its scores if they are wanted or if all else ends."""
+    asked = Sampling(return_prompt=True)
+    if body.logprobs is not None or body.max_tokens == 0:
+        asked["prompt_logprobs"] = body.logprobs or 0
+    return asked
+
+
+def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: CompletionRequest) -> CompletionChoice:
+    """Return an answer that begins with its prompt."""
+    read = whole.prompt
+    assert read is not None  # `_for_echo` asks for it.
+    text = prompt if isinstance(prompt, str) else read.text
+    logprobs = None
+    if body.logprobs is not None:
+        echoed = echoed_logprobs(read, whole.prompt_logprobs)
+        logprobs = joined_logprobs(echoed, completion_logprobs(answer.logprobs, sum(map(len, read.tokens))))
+    return {
+        "index": index,
+        "text": text + answer.text,
+        "logprobs": logprobs,
+        "finish_reason": answer.finish_reason,
+    }
 
 
 def _choice(index: int, answer: Choice | Chunk, body: CompletionRequest, offset: int) -> CompletionChoice:

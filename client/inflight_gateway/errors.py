@@ -22,7 +22,7 @@ from inflight_client import (
     TransportError,
 )
 from inflight_gateway.chat_request import ChatRequest
-from inflight_gateway.schemas import CompletionRequest
+from inflight_gateway.schemas import CompletionRequest, EmbeddingRequest
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _RETRY_AFTER_SECONDS = 1
 _LONGEST_VALUE = 100
 # Types of errors about a field that is not there: pydantic's, and that of fields that some messages need.
 _MISSING = ("missing", "absent")
-_FIELDS = CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys()
+_FIELDS = {name for body in (CompletionRequest, ChatRequest, EmbeddingRequest) for name in body.model_fields}
 
 
 class ApiError(HTTPException):

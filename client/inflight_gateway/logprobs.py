@@ -2,13 +2,35 @@
 
 from collections.abc import Sequence
 
-from inflight_client import Token, TokenLogprobs
+from inflight_client import PromptTokens, Token, TokenLogprobs
 from inflight_gateway.responses import ChatLogprobs, ChosenToken, CompletionLogprobs, LikelyToken
 
 # The text of a token that is not a whole character.
 _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 # OpenAI's value for an impossible token; JSON has no infinity.
 _LOWEST = -9999.0
+
+
+def echoed_logprobs(prompt: PromptTokens, scores: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
+    """Return the log-probabilities of a prompt in the format of completions. The first token has none."""
+    entries = [entry for entry in scores if entry is not None]
+    rest = completion_logprobs(entries, len(prompt.tokens[0]))
+    return {
+        "tokens": [prompt.tokens[0], *rest["tokens"]],
+        "token_logprobs": [None, *rest["token_logprobs"]],
+        "top_logprobs": [None, *rest["top_logprobs"]],
+        "text_offset": [0, *rest["text_offset"]],
+    }
+
+
+def joined_logprobs(first: CompletionLogprobs, then: CompletionLogprobs) -> CompletionLogprobs:
+    """Return the log-probabilities of two texts, of which the second follows the first."""
+    return {
+        "tokens": first["tokens"] + then["tokens"],
+        "token_logprobs": first["token_logprobs"] + then["token_logprobs"],
+        "top_logprobs": first["top_logprobs"] + then["top_logprobs"],
+        "text_offset": first["text_offset"] + then["text_offset"],
+    }
 
 
 def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> CompletionLogprobs:

@@ -17,6 +17,7 @@ _PATHS = frozenset(
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/responses",
+        "/v1/embeddings",
         "/v1/models",
         "/tokenize",
         "/detokenize",
@@ -62,6 +63,10 @@ class Metrics:
         """Add the tokens of a finished answer."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
         self.tokens.labels("completion").inc(usage.completion_tokens)
+
+    def count_prompt_tokens(self, count: int) -> None:
+        """Add the tokens of prompts that were embedded."""
+        self.tokens.labels("prompt").inc(count)
 
 
 def endpoint_of(path: str) -> str:

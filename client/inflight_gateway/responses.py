@@ -34,8 +34,9 @@ class CompletionLogprobs(TypedDict):
     """Log-probabilities of an answer, one list element per token."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    """null for the first token of an echoed prompt, and so below."""
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -57,6 +58,31 @@ class Completion(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: UsageCount
+
+
+class EmbeddingItem(TypedDict):
+    """The embedding of one input."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+    """Numbers, or the bytes of little-endian float32 numbers in base64."""
+
+
+class PromptCount(TypedDict):
+    """The number of tokens of a request that generates nothing."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(TypedDict):
+    """The answer to POST /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: PromptCount
 
 
 class LikelyToken(TypedDict):

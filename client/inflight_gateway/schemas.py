@@ -18,6 +18,8 @@ from inflight_gateway.strict import Strict
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
+MAX_INPUTS = 2048
+"""OpenAI's bound on the inputs of one request for embeddings."""
 MAX_STOP_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default."""
@@ -69,10 +71,22 @@ _Prompt = Annotated[
     | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list of lists")],
     Discriminator(_prompt_form),
 ]
+_Input = Annotated[
+    Annotated[_Text, Tag("a text")]
+    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("a list")]
+    | Annotated[TokenIds, Tag("a list of tokens")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS), Tag("a list of lists")],
+    Discriminator(_prompt_form),
+]
 _Stop = Annotated[
     Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=4), Tag("a list")],
     Discriminator(text_or_list),
 ]
+
+
+def _several(prompts: Any) -> list[Prompt]:
+    several = isinstance(prompts, list) and not isinstance(prompts[0], int)
+    return cast(list[Prompt], prompts if several else [prompts])
 
 
 class StreamOptions(Strict):
@@ -82,7 +96,16 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool | None = Field(None, description="As in vLLM: every chunk holds the usage so far.")
 
 
-class Generation(GuidedFields):
+class Authored(Strict):
+    """The fields that say on whose behalf a request runs, and how urgent it is."""
+
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
+    )
+    priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
+
+
+class Generation(Authored, GuidedFields):
     """The common fields of completions and chats."""
 
     model: _Text
@@ -99,9 +122,6 @@ class Generation(GuidedFields):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
-    )
 
     # Fields of this server that OpenAI does not have.
     top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
@@ -110,7 +130,9 @@ class Generation(GuidedFields):
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
-    priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
+    logprob_token_ids: Annotated[list[_TokenId], Field(max_length=128)] | None = Field(
+        None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."
+    )
 
     # Clients send these fields. With the accepted values they change nothing.
     store: Never | None = None
@@ -123,6 +145,11 @@ class Generation(GuidedFields):
         if value is not None and not info.data.get("stream"):
             raise ValueError("it must be absent unless stream is true")
         return value
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the answer has log-probabilities."""
+        return False
 
     @property
     def wants_running_usage(self) -> bool:
@@ -139,11 +166,27 @@ class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: _Prompt
-    max_tokens: Count | None = Field(None, description=f"Default: {DEFAULT_COMPLETION_TOKENS}.")
+    echo: bool | None = Field(None, description="Begin each answer with its prompt. Not with stream.")
+    max_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = Field(
+        None, description=f"0 only with echo. Default: {DEFAULT_COMPLETION_TOKENS}."
+    )
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: Never | None = None
     suffix: None = None
     best_of: int | None = Field(None, description="Must be equal to n.")
+
+    @field_validator("echo")
+    @classmethod
+    def _not_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("stream"):
+            raise ValueError("it must be false or absent if stream is true")
+        return value
+
+    @field_validator("max_tokens")
+    @classmethod
+    def _none_only_with_echo(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value == 0 and not info.data.get("echo"):
+            raise ValueError("it must be at least 1 unless echo is true")
+        return value
 
     @field_validator("best_of")
     @classmethod
@@ -154,7 +197,29 @@ class CompletionRequest(Generation):
         return value
 
     @property
+    def wants_logprobs(self) -> bool:
+        """See `Generation`."""
+        return self.logprobs is not None
+
+    @property
     def prompts(self) -> list[Prompt]:
         """The prompts as a list, even if there is only one."""
-        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
-        return cast(list[Prompt], self.prompt if several else [self.prompt])
+        return _several(self.prompt)
+
+
+class EmbeddingRequest(Authored):
+    """The body of POST /v1/embeddings."""
+
+    model: _Text
+    input: _Input
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")
+
+    # Fields of this server that OpenAI does not have.
+    pooling: Literal["last", "mean"] | None = Field(None, description="Default: last.")
+    normalize: bool | None = Field(None, description="Default: true.")
+
+    @property
+    def inputs(self) -> list[Prompt]:
+        """The inputs as a list, even if there is only one."""
+        return _several(self.input)

@@ -6,13 +6,13 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from inflight_client import AsyncClient, Sampling, Usage
+from inflight_client import AsyncClient, Queueing, Sampling, Usage
 from inflight_gateway.errors import ApiError
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.responses import Model, UsageCount
-from inflight_gateway.schemas import Generation
+from inflight_gateway.schemas import Authored, Generation
 from inflight_gateway.served_model import ServedModel
 
 # Fields with the same name and meaning in the gateway and in the server.
@@ -27,6 +27,7 @@ _SAME = (
     "min_tokens",
     "ignore_eos",
     "stop_token_ids",
+    "logprob_token_ids",
 )
 _DEFAULT_TEMPERATURE = 1.0
 
@@ -61,7 +62,14 @@ TheService = Annotated[Service, Depends(_service)]
 
 
 def sampling(body: Generation, scope: Scope) -> Sampling:
-    """Return the sampling parameters for the server, except those from fields of only one endpoint."""
+    """Return the sampling parameters for the server, except those from fields of only one endpoint.
+
+    Raises:
+        ApiError: 400 if two fields do not fit together.
+    """
+    if body.logprob_token_ids is not None and not body.wants_logprobs:
+        message = "logprob_token_ids is given; logprobs must be given, too"
+        raise ApiError(400, "invalid_value", message, param="logprob_token_ids")
     fields: dict[str, Any] = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
     fields["temperature"] = _DEFAULT_TEMPERATURE if body.temperature is None else body.temperature
     if body.stop is not None:
@@ -70,18 +78,18 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
         fields["seed"] = body.seed % 2**64
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return cast(Sampling, fields | queue_parameters(body.user, body.priority, scope))
+    return cast(Sampling, fields | queueing(body, scope))
 
 
-def queue_parameters(user: str | None, priority: int | None, scope: Scope) -> Sampling:
+def queueing(body: Authored, scope: Scope) -> Queueing:
     """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority."""
     key: ApiKey | None = scope.get(KEY)
-    tenant = user if key is None else key.tenant or key.name
+    tenant = body.user if key is None else key.tenant or key.name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
-    level = max((level for level in (highest, priority) if level is not None), default=None)
-    parameters = {"tenant": tenant, "priority": level}
-    return cast(Sampling, {name: value for name, value in parameters.items() if value is not None})
+    priority = max((level for level in (highest, body.priority) if level is not None), default=None)
+    parameters = {"tenant": tenant, "priority": priority}
+    return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 
 def usage_count(usage: Usage) -> UsageCount:

@@ -101,7 +101,7 @@ def step_of(model: LoadedModel, forward: ForwardPass, work: Work) -> Step:
     def step() -> None:
         with torch.inference_mode():
             batch = RaggedBatch.on(model.device, BatchArrays.of(plan, BLOCK_SIZE))
-            sample(forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
+            sample(forward(batch, caches, batch.logit_rows).logits, SamplingBatch.of(plan.sampling))
 
     return step
 

@@ -89,7 +89,7 @@ def engine_logits(model: LoadedModel) -> Logits:
         caches = model.backend.allocate(shapes, num_blocks, BLOCK_SIZE, model.dtype, model.device)
         with torch.inference_mode():
             batch = RaggedBatch.on(model.device, BatchArrays.of(plan, BLOCK_SIZE))
-            return model.forward(batch, caches, torch.arange(len(tokens))).float()
+            return model.forward(batch, caches, torch.arange(len(tokens))).logits.float()
 
     return logits
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight_client import Client, InvalidRequest
+from inflight_client import Client, InvalidRequest, PromptTokens
 from scripts.launch.triton_server import TritonServer
 
 
@@ -107,6 +107,30 @@ def test_request_carries_what_was_asked_for(client: Client) -> None:
     assert asked.items() <= json.loads(request["sampling_parameters"]).items()
     assert request["stream"] is False
     assert request["exclude_input_in_output"] is True
+
+
+def test_a_prompt_comes_back_with_its_tokens_and_scores(client: Client) -> None:
+    answer = client.generate("one three", max_tokens=0, prompt_logprobs=1)
+    assert (answer.text, answer.finish_reason) == ("", "length")
+    assert answer.prompt == PromptTokens("one three", (4, 6), ("one ", "three "))
+    first, second = answer.prompt_logprobs
+    assert first is None
+    assert second is not None
+    assert (second.chosen.text, second.chosen.logprob, second.chosen.rank) == ("three ", -0.5, 1)
+    plain = client.generate("one three", return_prompt=True)
+    assert (plain.prompt, plain.prompt_logprobs) == (answer.prompt, ())
+    assert client.generate("one three").prompt is None
+
+
+def test_embeddings(client: Client) -> None:
+    embedding = client.embed("one two three")
+    assert (embedding.values, embedding.usage.prompt_tokens) == ((3, 0, 0, 1), 3)
+    many = client.embed_many(["one", [5, 6]], pooling="mean", normalize=False, dimensions=2, priority=1, concurrency=2)
+    assert [embedding.values for embedding in many] == [(1, 2, 1, 0), (2, 2, 1, 0)]
+    with pytest.raises(TypeError, match="no such argument: max_tokens"):
+        client.embed("one", max_tokens=3)
+    with pytest.raises(InvalidRequest, match="failed with INVALID_ARG"):
+        client.embed("!error INVALID_ARG")
 
 
 def test_sampling_key_that_does_not_exist_is_refused(client: Client) -> None:

@@ -97,8 +97,8 @@ def test_the_cache_leaves_room_for_the_graphs(tiny: Tiny, monkeypatch: pytest.Mo
     unlimited: dict[str, Any] = {"kv_cache_tokens": None, "kv_cache_memory_fraction": 0.25}
     blocks = tiny.engine(**{**SETTINGS, **unlimited}).stats().blocks_total
     engine = as_on_a_gpu(tiny, Rerun(), **unlimited)
-    # Six rows have a token id, a position, a slot, the ids of 4 blocks, and 160 logits.
-    for_graphs = 6 * ((3 + 4) * 8 + 160 * 4) + Rerun.peak
+    # Six rows have a token id, a position, a slot, the ids of 4 blocks, 160 logits and 64 numbers of a hidden state.
+    for_graphs = 6 * ((3 + 4) * 8 + (160 + 64) * 4) + Rerun.peak
     bytes_per_block = 16 * 3 * 2 * 2 * 16 * 4
     assert blocks == (1 << 20) // 4 // bytes_per_block
     assert engine.stats().blocks_total == ((1 << 20) - for_graphs) // 4 // bytes_per_block < blocks

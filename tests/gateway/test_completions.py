@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.gateway.gateway_process import GatewayProcess
 
@@ -117,6 +117,7 @@ def test_fields_reach_the_server(client: OpenAI) -> None:
         "min_tokens": 1,
         "ignore_eos": True,
         "stop_token_ids": [9],
+        "logprob_token_ids": [5, 6],
         "priority": 2,
     }
     parameters = arrived(client, stop="end", logit_bias={"5": -3}, user="ann", best_of=1, extra_body=ours, **fields)
@@ -126,6 +127,45 @@ def test_fields_reach_the_server(client: OpenAI) -> None:
 
 def test_negative_seed_is_one_of_the_server_s(client: OpenAI) -> None:
     assert arrived(client, seed=-1)["seed"] == 2**64 - 1
+
+
+def test_an_echo_begins_with_the_prompt(client: OpenAI) -> None:
+    answer = client.completions.create(
+        model="llm", prompt=["one two", "three"], max_tokens=1, echo=True, logprobs=1, temperature=0
+    )
+    assert [choice.text for choice in answer.choices] == ["one twoone ", "threethree "]
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    # The echo model has no log-probabilities of what it generates.
+    assert logprobs.tokens == ["one ", "two "]
+    assert logprobs.token_logprobs == [None, -0.5]
+    assert logprobs.top_logprobs == [None, {"two ": -0.5}]
+    assert logprobs.text_offset == [0, 4]
+
+
+def test_an_echo_may_be_all(client: OpenAI) -> None:
+    for fields in ({"logprobs": 0}, {}):
+        (choice,) = client.completions.create(model="llm", prompt=[5, 6], max_tokens=0, echo=True, **fields).choices
+        assert (choice.text, choice.finish_reason) == ("[5, 6]", "length")
+        assert (choice.logprobs is None) == (not fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1 unless echo is true", "max_tokens"),
+        ({"echo": True, "stream": True}, "echo is True: it must be false or absent if stream is true", "echo"),
+        (
+            {"extra_body": {"logprob_token_ids": [5]}},
+            "logprob_token_ids is given; logprobs must be given, too",
+            "logprob_token_ids",
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_together(client: OpenAI, fields: Any, message: str, param: str) -> None:
+    with pytest.raises(BadRequestError, match=message) as caught:
+        client.completions.create(model="llm", prompt="one", **fields)
+    assert caught.value.param == param
 
 
 def test_fields_that_ask_for_nothing_are_taken(client: OpenAI) -> None:

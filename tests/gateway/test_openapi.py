@@ -26,7 +26,15 @@ APP = create_app(
     )
 )
 PAGE = copy.deepcopy(APP.openapi())
-REQUESTS = ("CompletionRequest", "ChatRequest", "ResponsesRequest", "TokenizeText", "TokenizeChat", "DetokenizeRequest")
+REQUESTS = (
+    "CompletionRequest",
+    "ChatRequest",
+    "ResponsesRequest",
+    "EmbeddingRequest",
+    "TokenizeText",
+    "TokenizeChat",
+    "DetokenizeRequest",
+)
 for request in REQUESTS:
     fields = PAGE["components"]["schemas"][request]["properties"]
     # Otherwise nearly all requests would fail because of the model's name.
@@ -49,7 +57,7 @@ def test_answers_are_as_documented(case: schemathesis.Case, gateway: GatewayProc
     case.call_and_validate(base_url=gateway.url, excluded_checks=[positive_data_acceptance])
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings"])
 def test_errors_are_documented(gateway: GatewayProcess, path: str) -> None:
     responses = httpx.get(f"{gateway.url}/openapi.json").json()["paths"][path]["post"]["responses"]
     assert {"400", "401", "404", "413", "429", "500", "503", "504"} <= responses.keys()
@@ -57,4 +65,5 @@ def test_errors_are_documented(gateway: GatewayProcess, path: str) -> None:
     for status, response in responses.items():
         if status != "200":
             assert response["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
-    assert responses["200"]["content"].keys() == {"application/json", "text/event-stream"}
+    streams = {"text/event-stream"} if path != "/v1/embeddings" else set()
+    assert responses["200"]["content"].keys() == {"application/json"} | streams

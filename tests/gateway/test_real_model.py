@@ -158,6 +158,53 @@ def test_logprobs_of_a_chat(client: OpenAI, stream: bool) -> None:
         assert sum(math.exp(token.logprob) for token in entry.top_logprobs) <= 1.0001
 
 
+def test_an_echo_with_scores(client: OpenAI, tokenizer: Any) -> None:
+    """What lm-evaluation-harness sends."""
+    texts = [COUNT, "Zwölf Boxkämpfer 東京"]
+    prompts = [tokenizer(text)["input_ids"] for text in texts]
+    answer = complete(client, prompt=prompts, echo=True, logprobs=1, max_tokens=1, seed=1234)
+    alone = complete(client, prompt=texts, max_tokens=1, logprobs=1)
+    for text, ids, choice, plain in zip(texts, prompts, answer.choices, alone.choices, strict=True):
+        scores = choice.logprobs
+        assert choice.text == text + plain.text
+        assert scores.tokens == [*(tokenizer.decode([token]) for token in ids), *plain.logprobs.tokens]
+        assert (scores.token_logprobs[0], scores.top_logprobs[0], scores.text_offset[0]) == (None, None, 0)
+        assert scores.token_logprobs[-1] == pytest.approx(plain.logprobs.token_logprobs[0], abs=1e-4)
+        for value, top in zip(scores.token_logprobs[1:], scores.top_logprobs[1:], strict=True):
+            assert value <= max(top.values())
+        assert scores.text_offset == [len("".join(scores.tokens[:i])) for i in range(len(scores.tokens))]
+    assert answer.usage.completion_tokens == 2
+    # A text is the same prompt, and the scores are there where nothing is generated.
+    (again,) = complete(client, prompt=COUNT, echo=True, logprobs=1, max_tokens=0).choices
+    assert (again.text, again.finish_reason) == (COUNT, "length")
+    assert again.logprobs.token_logprobs[1:] == pytest.approx(answer.choices[0].logprobs.token_logprobs[1:-1], abs=1e-4)
+
+
+def test_embeddings(client: OpenAI, tokenizer: Any) -> None:
+    answer = client.embeddings.create(model="llm", input=["A cat sleeps.", "A cat is sleeping.", "Tax law of 1987"])
+    cat, other, law = (item.embedding for item in answer.data)
+    assert len(cat) == 576
+    assert dot(cat, cat) == pytest.approx(1, abs=1e-5)
+    assert dot(cat, other) > dot(cat, law)
+    ids = tokenizer("A cat sleeps.")["input_ids"]
+    short = client.embeddings.create(model="llm", input=ids, dimensions=10).data[0].embedding
+    assert short == pytest.approx([number / math.sqrt(dot(cat[:10], cat[:10])) for number in cat[:10]], abs=1e-4)
+    with pytest.raises(openai.BadRequestError, match="dimensions is 577; it must be at most 576") as caught:
+        client.embeddings.create(model="llm", input=ids, dimensions=577)
+    assert caught.value.param == "dimensions"
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def test_named_tokens_in_a_chat(client: OpenAI) -> None:
+    answer = chat(client, logprobs=True, max_tokens=2, extra_body={"logprob_token_ids": [5, 900]})
+    for entry in answer.choices[0].logprobs.content:
+        assert len(entry.top_logprobs) == 3
+        assert entry.top_logprobs[0].token == entry.token
+
+
 def test_logprobs_of_a_chat_without_others(client: OpenAI) -> None:
     (entry, *_) = chat(client, logprobs=True).choices[0].logprobs.content
     assert entry.top_logprobs == []

@@ -40,15 +40,20 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="session")
-def greedy(tokenizer: Any) -> Callable[[str, int], str]:
+def reference() -> Any:
+    """The default model as transformers loads it, in float32."""
+    return AutoModelForCausalLM.from_pretrained(default_model(), dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def greedy(tokenizer: Any, reference: Any) -> Callable[[str, int], str]:
     """Returns the answer of transformers' `generate` to a prompt, greedy and in float32."""
-    model = AutoModelForCausalLM.from_pretrained(default_model(), dtype=torch.float32).eval()
 
     @cache
     def answer(prompt: str, max_tokens: int) -> str:
         inputs = tokenizer(prompt, return_tensors="pt")
         with torch.inference_mode():
-            output = model.generate(**inputs, max_new_tokens=max_tokens, do_sample=False)
+            output = reference.generate(**inputs, max_new_tokens=max_tokens, do_sample=False)
         return str(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
     return answer

@@ -208,7 +208,7 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
         ({"n": 0}, "n is 0; it must be at least 1 and at most 16"),
         ({"beam_width": 4}, "beam_width is 4; it must be 1"),
         ({"seed": 1, "random_seed": 2}, "seed and random_seed are two names of one field"),
-        ({"input_ids": [1, 2]}, "exactly one of text_input, messages and input_ids"),
+        ({"input_ids": [1, 2]}, "exactly one of text_input, messages, input_ids and embedding_request"),
         ({"bad_words": [""]}, "bad_words holds an empty text"),
         ({"sampling_parameters": json.dumps({"logit_bias": {"99999999": 1}})}, "logit_bias holds token 99999999"),
         ({"sampling_parameters": json.dumps({"logit_bias": [1]})}, "logit_bias is [1]; it must be an object"),

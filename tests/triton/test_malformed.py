@@ -27,11 +27,16 @@ def sampling(**fields: Any) -> Fields:
     return {**PROMPT, "sampling_parameters": json.dumps(fields)}
 
 
+def embedding(request: Any) -> Fields:
+    """A request for an embedding, in JSON or to be written as JSON."""
+    return {"embedding_request": request if isinstance(request, str) else json.dumps(request)}
+
+
 # Fields of the request, and a part of the expected message.
 BAD: list[tuple[Fields, str]] = [
     # The prompt.
-    ({}, "exactly one of text_input, messages and input_ids must be given, not none"),
-    ({"text_input": "a", "messages": "[]"}, "exactly one of text_input, messages and input_ids must be given, not"),
+    ({}, "exactly one of text_input, messages, input_ids and embedding_request must be given, not none"),
+    ({"text_input": "a", "messages": "[]"}, "embedding_request must be given, not text_input and messages"),
     ({"text_input": "a", "input_ids": [1, 2]}, "not text_input and input_ids"),
     ({"messages": "[]", "input_ids": [1]}, "not messages and input_ids"),
     ({"text_input": ""}, "text_input is empty; it must have at least 1 element"),
@@ -67,6 +72,21 @@ BAD: list[tuple[Fields, str]] = [
     ({"input_ids": [1] * 8193}, "input_ids has 8193 elements; it must have at most 8192"),
     ({"input_ids": [1] * 8192}, "has 8192 tokens; it must have at most 8191"),
     (sampling(text_input=5), "text_input is 5; it must be a text"),
+    # Embeddings.
+    (embedding("["), "embedding_request is '['; it must be valid JSON"),
+    (embedding("[]"), "embedding_request is []; it must be a JSON object"),
+    (embedding({"input": ""}), "input of embedding_request is missing or empty"),
+    (embedding({"input": ["a", "b"]}), "input of embedding_request is 'a'; it must be a whole number"),
+    (embedding({"input": 5}), "input of embedding_request is 5; it must be a text or a list of token ids"),
+    (embedding({"input": "x", "truncate": 5}), "embedding_request has the unknown key 'truncate'"),
+    (embedding({"input": "x", "pooling_params": {"type": "cls"}}), "pooling_params has the unknown key 'type'"),
+    (embedding({"input": "x", "pooling_params": {"pooling": "cls"}}), "pooling is 'cls'; it must be last or mean"),
+    (embedding({"input": "x", "pooling_params": {"dimensions": [5, 6]}}), "dimensions is [5, 6]; it must be a whole"),
+    (embedding({"input": "x", "pooling_params": {"dimensions": 577}}), "dimensions is 577; it must be at most 576"),
+    (embedding({"input": "x", "pooling_params": {"task": "score"}}), "task of pooling_params is 'score'; it must be"),
+    (embedding({"input": [49152]}), "holds token 49152; it must be at least 0 and below 49152"),
+    ({**embedding({"input": "x"}), **PROMPT}, "not text_input and embedding_request"),
+    ({**embedding({"input": "x"}), "max_tokens": 3}, "max_tokens is given beside embedding_request"),
     # Lengths.
     ({**PROMPT, "max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
     ({**PROMPT, "max_tokens": -5}, "max_tokens is -5; it must be at least 1"),
@@ -138,6 +158,10 @@ BAD: list[tuple[Fields, str]] = [
     ({**PROMPT, "beam_width": 2}, "beam_width is 2; it must be 1: there is no beam search"),
     ({**PROMPT, "length_penalty": 2.0}, "length_penalty is 2.0; it must be 1.0: there is no beam search"),
     (sampling(logprobs=21), "logprobs is 21; it must be at least 0 and at most 20"),
+    (sampling(prompt_logprobs=-1), "prompt_logprobs is -1; it must be at least 0 and at most 20"),
+    (sampling(prompt_logprobs=0, max_tokens=0, n=2), "n is 2; it must be 1 where max_tokens is 0"),
+    ({**PROMPT, "logprob_token_ids": [1] * 129}, "logprob_token_ids has 129 tokens; it must have at most 128"),
+    ({**PROMPT, "logprob_token_ids": [49152]}, "logprob_token_ids holds token 49152; it must be at least 0"),
     (sampling(logprobs=-1), "logprobs is -1; it must be at least 0 and at most 20"),
     (sampling(return_logprobs="maybe"), "return_logprobs is 'maybe'; it must be true or false"),
     (sampling(exclude_input_in_output=[]), "exclude_input_in_output is []; it must be true or false"),

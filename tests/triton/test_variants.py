@@ -1,5 +1,6 @@
 """The configuration variants load. The one for TensorRT-LLM's clients has batch dimensions in inputs and outputs."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,18 @@ def batch(name: str, rows: list[list[Any]], dtype: Any) -> httpclient.InferInput
     tensor = httpclient.InferInput(name, list(array.shape), kind)
     tensor.set_data_from_numpy(array)
     return tensor
+
+
+def test_embeddings_in_a_batch(trtllm: TritonServer) -> None:
+    asked = [json.dumps({"input": text, "pooling_params": {}}) for text in ("One", "Another text")]
+    rows = [batch("embedding_request", [[text] for text in asked], np.object_)]
+    with httpclient.InferenceServerClient(trtllm.http_url) as client:
+        as_text = client.infer("completion", rows).as_numpy("text_output")
+        flag = httpclient.InferInput("return_embedding", [2, 1], "BOOL")
+        flag.set_data_from_numpy(np.array([[True], [True]]))
+        embeddings = client.infer("completion", [*rows, flag]).as_numpy("embedding")
+    assert embeddings.shape == (2, 576)
+    assert np.float32([json.loads(row.item()) for row in as_text]).tolist() == embeddings.tolist()
 
 
 def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:

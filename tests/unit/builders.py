@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from inflight import RequestOptions, SamplingParams
+from inflight import PoolingParams, RequestOptions, SamplingParams
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import tables_of
 from inflight.kv_cache.block_tables import BlockTables
@@ -39,25 +39,30 @@ def make_request(
     options: RequestOptions | None = None,
     bad_words: Sequence[Sequence[int]] = (),
     grammar: Any = None,
+    pooling: str | None = None,
     **params: Any,
 ) -> Request:
-    """A request; a prompt given as a number has as many tokens, different from those of other requests."""
+    """A request; a prompt given as a number has as many tokens, different from those of other requests.
+
+    With `pooling`, it wants an embedding and generates nothing.
+    """
     if isinstance(prompt, int):
         first = 1000 * (1 + _numbers.setdefault(request_id, len(_numbers)))
         prompt = range(first, first + prompt)
     prompt_ids, ends = list(prompt), frozenset(stop_token_ids)
-    sampling = SamplingParams(max_tokens=max_tokens, **params)
+    sampling = SamplingParams(max_tokens=None if pooling else max_tokens, **params)
     return Request(
         request_id=request_id,
         prompt_ids=prompt_ids,
         params=sampling,
-        max_tokens=max_tokens,
+        max_tokens=0 if pooling else max_tokens,
         seed=seed,
         stop_token_ids=ends,
         processors=make_processors(
             sampling, prompt_ids=prompt_ids, stop_token_ids=ends, bad_words=bad_words, vocab_size=sys.maxsize
         ),
         grammar=grammar,
+        pooling=PoolingParams(pooling=pooling) if pooling else None,
         arrival=arrival,
         options=options or RequestOptions(tenant=tenant, target_ttft_ms=target_ttft_ms),
         priority=priority,

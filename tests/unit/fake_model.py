@@ -7,9 +7,11 @@ its position, and every token that is computed first looks up the names at all p
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from inflight.step_result import StepResult
+from inflight.step_result import StepResult, TokenLogprobs
 
 VOCABULARY = 7
 
@@ -30,6 +32,8 @@ def next_token(token_ids: Sequence[int]) -> int:
 def expected_output(request: Request) -> tuple[list[int], str]:
     """What a request generates, and why it ends, as if it were alone."""
     tokens, output = list(request.prompt_ids), []
+    if not request.max_tokens:
+        return [], "length" if request.pooling is None else "stop"
     while True:
         output.append(next_token(tokens))
         tokens.append(output[-1])
@@ -37,6 +41,14 @@ def expected_output(request: Request) -> tuple[list[int], str]:
             return output, "stop"
         if len(output) >= request.max_tokens:
             return output, "length"
+
+
+def expected_readings(request: Request) -> list[int]:
+    """What a request reads of its prompt: a number for each position that it wants to know of."""
+    names = [name % 1000 for name in prefix_names(request.prompt_ids)]
+    if request.pooling is None:
+        return names[:-1] if request.params.prompt_logprobs is not None else []
+    return names[-1:] if request.pooling.pooling == "last" else names
 
 
 class ForcingGrammar:
@@ -70,7 +82,16 @@ class FakeModel:
         self._look_up(plan, lambda share: share.first)
         self._write(plan, spoil=False)
         self._look_up(plan, lambda share: share.end)
-        return [StepResult((next_token(share.request.token_ids),)) for share in plan.sampling]
+        return [self._answer(share) for share in plan.answered]
+
+    def _answer(self, share: ScheduledRequest) -> StepResult:
+        request = share.request
+        tokens = (next_token(request.token_ids),) if share.samples else ()
+        names = prefix_names(request.prompt_ids)
+        said = [names[position] % 1000 for position in share.read]
+        if request.pooling is not None:
+            return StepResult(tokens, states=np.array([sum(said), len(said)], dtype=np.float64))
+        return StepResult(tokens, prompt_logprobs=[TokenLogprobs(-float(number), number, {}) for number in said])
 
     def break_down(self, plan: StepPlan) -> None:
         """Leave garbage wherever the plan would have written or copied to."""

@@ -35,7 +35,7 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
         assert all(s.num_tokens <= (config.long_prefill_token_threshold or s.num_tokens) for s in prompts)
         return
     assert len(prompts) in (0, len(plan.scheduled)), "prompts and decodes in a step"
-    whole = all(share.samples for share in prompts)
+    whole = all(share.num_tokens == share.request.num_uncomputed for share in prompts)
     assert whole or len(plan.scheduled) == 1, "a prompt is cut though it has no step of its own"
 
 
@@ -83,7 +83,7 @@ def _fills(share: ScheduledRequest, request: Request, tables: BlockTables, index
     end = (index + 1) * size
     return (
         other is not request
-        and end < len(request.token_ids)
+        and end <= request.max_reused_tokens
         and other.num_computed < end <= other.num_computed + share.num_tokens
         and other.token_ids[:end] == request.token_ids[:end]
         and (other.tenant == request.tenant or not tables._per_tenant)

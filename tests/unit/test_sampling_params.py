@@ -97,6 +97,7 @@ def test_nothing_given_leaves_everything_to_the_model() -> None:
         "repetition_penalty",
         "seed",
         "logprobs",
+        "prompt_logprobs",
         "structured_outputs",
     ]
 

@@ -103,6 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 24),
         min_tokens=st.sampled_from([0, 6, 24]),
         stops=st.lists(TOKENS, max_size=1),
+        reads=st.sampled_from(["", "", "", "scores", "scores alone", "last", "mean"]),
         priority=st.integers(0, 4),
         timeout=st.sampled_from([0, 0, 0, 3000, 20_000]),
         deadline_ms=st.sampled_from([None, None, None, 5, 30]),
@@ -110,9 +111,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         target_ttft_ms=st.sampled_from([None, None, 2, 100]),
         guided=st.booleans(),
     )
-    def add(self, prompts: list[list[int]], max_tokens: int, min_tokens: int, stops: list[int], **limits: Any) -> None:
+    def add(
+        self,
+        prompts: list[list[int]],
+        max_tokens: int,
+        min_tokens: int,
+        stops: list[int],
+        reads: str,
+        **limits: Any,
+    ) -> None:
         for prompt in prompts:
-            self.do(lambda world, prompt=prompt: world.add(prompt, max_tokens, min_tokens, stops, **limits))
+            self.do(lambda world, prompt=prompt: world.add(prompt, max_tokens, min_tokens, stops, reads, **limits))
 
     @rule(milliseconds=st.integers(1, 5))
     def pass_time(self, milliseconds: int) -> None:

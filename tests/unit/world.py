@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from inflight.pooling_params import POOLINGS
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.admission import MaxUtilization
@@ -13,7 +14,7 @@ from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request, make_scheduler, shares
-from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output
+from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output, expected_readings
 from tests.unit.naive_queue import NaiveQueue
 from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps, check_time
 
@@ -71,6 +72,8 @@ class World:
         self.finished: dict[str, list[int]] = {}
         self.held: list[Request] = []
         """Requests that wait for another's prefix in the step that is being planned."""
+        self.read: dict[str, list[int]] = {}
+        """The scores of prompt tokens that each request has got."""
         self.writer: dict[int, str] = {}
         """Tenant whose keys and values a block holds."""
         self.planning = False
@@ -83,21 +86,32 @@ class World:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def add(
-        self, prompt: list[int], max_tokens: int, min_tokens: int, stops: list[int], *, guided: bool, **limits: Any
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        min_tokens: int,
+        stops: list[int],
+        reads: str,
+        *,
+        guided: bool,
+        **limits: Any,
     ) -> None:
+        """`reads`: what of the prompt; nothing, the scores, the scores alone, or states for an embedding."""
         name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
         request = make_request(
             name,
             prompt,
-            max_tokens=max_tokens,
-            min_tokens=min(min_tokens, max_tokens),
+            max_tokens=0 if reads == "scores alone" else max_tokens,
+            min_tokens=0 if reads == "scores alone" or reads in POOLINGS else min(min_tokens, max_tokens),
+            prompt_logprobs=0 if reads.startswith("scores") else None,
+            pooling=reads if reads in POOLINGS else None,
             stop_token_ids=stops,
             grammar=ForcingGrammar(prompt) if guided else None,
             arrival=self.now,
             options=RequestOptions(**limits),
         )
         self.scheduler.policies.apply(request)
-        blocks = -(-(len(prompt) + max_tokens - 1) // self.block_size)
+        blocks = -(-(len(prompt) + max(0, request.max_tokens - 1)) // self.block_size)
         assert self.scheduler.fits(request) == (blocks <= self.tables.pool.num_blocks)
         if self.scheduler.fits(request) and name not in self.live:
             self.live[name] = request
@@ -143,13 +157,24 @@ class World:
         self.now += seconds
         committed = self.scheduler.commit(plan, results, self.now)
         self.naive.generated([(outcome.request, len(outcome.token_ids)) for outcome in committed])
-        for request, token_ids, reason in committed:
-            assert len(token_ids) == 1 or request.grammar is not None
-            assert list(token_ids) == request.output_ids[-len(token_ids) :]
+        for share, result, (request, token_ids, reason) in zip(plan.answered, results, committed, strict=True):
+            self.read.setdefault(request.request_id, []).extend(entry.rank for entry in result.prompt_logprobs)
+            assert len(token_ids) == share.samples or (share.samples and request.grammar is not None)
+            assert list(token_ids) == request.output_ids[len(request.output_ids) - len(token_ids) :]
             if reason is not None:
                 assert (request.output_ids, reason) == expected_output(request)
+                self._check_readings(request)
                 self.finished[request.request_id] = request.output_ids
                 del self.live[request.request_id]
+
+    def _check_readings(self, request: Request) -> None:
+        """Each token to be read was read once, whatever was computed twice."""
+        wanted, scores = expected_readings(request), self.read.pop(request.request_id)
+        if request.pooling is None:
+            assert scores == wanted
+        else:
+            assert request.pooled is not None
+            assert request.pooled.tolist() == [sum(wanted), len(wanted)]
 
     def fail(self) -> None:
         """A step that breaks down half-way; nothing is left of what it was to write."""
@@ -285,7 +310,7 @@ class World:
             assert len(request.blocks) <= self.blocks_for(len(request.token_ids))
             assert request.num_uncomputed >= 1
             assert not request.host_blocks
-        worst = sum(self.blocks_for(len(r.prompt_ids) + r.max_tokens - 1) - len(r.blocks) for r in running)
+        worst = sum(self.blocks_for(len(r.prompt_ids) + max(0, r.max_tokens - 1)) - len(r.blocks) for r in running)
         assert self.tables.num_promised == worst
         for request in self.scheduler.waiting:
             assert (request.blocks, request.num_computed) == ([], 0)

@@ -117,6 +117,9 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
             token_ids=_rows(*outputs["token_ids"]) if "token_ids" in outputs else (),
             logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
             usage=Usage(*array.array("I", outputs["usage"][1])) if "usage" in outputs else None,
+            prompt="".join(_strings(outputs["prompt"][1])) if "prompt" in outputs else "",
+            prompt_logprobs="".join(_strings(outputs["prompt_logprobs"][1])) if "prompt_logprobs" in outputs else "",
+            embedding=array.array("f", outputs["embedding"][1]) if "embedding" in outputs else (),
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None

@@ -99,6 +99,9 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
             token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)] if ids else (),
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
             usage=Usage(*outputs["usage"]) if "usage" in outputs else None,
+            prompt=outputs.get("prompt", ""),
+            prompt_logprobs=outputs.get("prompt_logprobs", ""),
+            embedding=_as_list(outputs.get("embedding", [])),
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None

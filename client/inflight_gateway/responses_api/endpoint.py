@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -21,7 +21,7 @@ from inflight_gateway.responses_api.document import Document, ResponseDocument
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
 from inflight_gateway.responses_api.request import AllowedToolsChoiceItem, FunctionChoice, ResponsesRequest
 from inflight_gateway.schemas import ALL_TOKENS
-from inflight_gateway.service import Service, TheService, queue_parameters
+from inflight_gateway.service import Service, TheService, queueing
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_formats import Tool
 from inflight_gateway.tool_use import ToolUse, named_tools, use_of
@@ -98,11 +98,10 @@ def _sampling(body: ResponsesRequest, request: Request) -> Sampling:
     asked: Sampling = {
         "max_tokens": body.max_output_tokens or ALL_TOKENS,
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        **queue_parameters(body.user, body.priority, request.scope),
     }
     if body.top_p is not None:
         asked["top_p"] = body.top_p
-    return asked
+    return cast(Sampling, {**asked, **queueing(body, request.scope)})
 
 
 def _form(body: ResponsesRequest) -> AnswerForm | None:

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
 from inflight_gateway.responses_api.input_items import InputItem
-from inflight_gateway.schemas import Count, Never, text_or_list
+from inflight_gateway.schemas import Authored, Count, Never, text_or_list
 from inflight_gateway.strict import Strict
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -88,7 +88,7 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: Never | None = None
 
 
-class ResponsesRequest(Strict):
+class ResponsesRequest(Authored):
     """The body of POST /v1/responses."""
 
     model: _Text
@@ -103,12 +103,8 @@ class ResponsesRequest(Strict):
     parallel_tool_calls: bool | None = Field(None, description="False: at most one call in an answer.")
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
-    )
 
-    # Fields of this server that OpenAI does not have.
-    priority: Count | None = Field(None, description="1 is the highest.")
+    # A field of this server that OpenAI does not have.
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."
     )

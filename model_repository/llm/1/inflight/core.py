@@ -12,7 +12,8 @@ from typing import Protocol
 from inflight.errors import EngineDead, InvalidRequest, OutOfMemory, QueueFull
 from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent
-from inflight.request import CANCELLED, ERROR, STOP, Request
+from inflight.request import CANCELLED, ERROR, INVALID, STOP, Request
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.stats import EngineStats
@@ -22,13 +23,14 @@ from inflight.trace import StepRecord, Trace
 logger = logging.getLogger(__name__)
 
 NO_TOKEN = "no token can be chosen: the model's logits are not numbers, or all tokens are forbidden"
+NOT_A_NUMBER = "what the model computes for the prompt is not a number"
 
 
 class Runner(Protocol):
     """Runs the model for a step plan."""
 
     def run(self, plan: StepPlan) -> Sequence[StepResult]:
-        """Return the new tokens of each request in `plan.sampling`, in that order.
+        """Return the answer to each request in `plan.answered`, in that order.
 
         Raises:
             OutOfMemory: the device has too little memory. The plan's block copies were made, and the plan may be run
@@ -288,16 +290,7 @@ class EngineCore:
         budget = self._scheduler.token_budget
         committed = self._scheduler.commit(plan, results, ended)
         self.metrics.step(plan, results, committed, budget, started, ended)
-        return [
-            TokenEvent(
-                request,
-                token_ids,
-                result.logprobs[: len(token_ids)],
-                reason,
-                None if token_ids else _why_no_token(request),
-            )
-            for (request, token_ids, reason), result in zip(committed, results, strict=True)
-        ]
+        return [_event(*each) for each in zip(committed, results, strict=True) if not _is_silent(*each)]
 
     def _fail(self, plan: StepPlan, fault: Exception) -> list[TokenEvent]:
         error = f"{type(fault).__name__}: {fault}"
@@ -349,7 +342,28 @@ class EngineCore:
         )
 
 
+def _event(outcome: Committed, result: StepResult) -> TokenEvent:
+    request, token_ids, reason = outcome
+    error = None
+    if reason in (ERROR, INVALID):
+        error = NOT_A_NUMBER if result.is_faulty else _why_no_token(request)
+    return TokenEvent(
+        request,
+        token_ids,
+        result.logprobs[: len(token_ids)],
+        reason,
+        error,
+        () if result.is_faulty else result.prompt_logprobs,
+        None if request.pooling is None or reason != STOP else request.embedding(),
+    )
+
+
 def _why_no_token(request: Request) -> str:
     if request.grammar is not None and request.grammar.error is not None:
         return f"structured_outputs is too complex: {request.grammar.error}"
     return NO_TOKEN
+
+
+def _is_silent(outcome: Committed, result: StepResult) -> bool:
+    """Return whether a step brings nothing to tell: it read a part of a prompt for an embedding."""
+    return not (outcome.token_ids or outcome.finish_reason or result.prompt_logprobs)

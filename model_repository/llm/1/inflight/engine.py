@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from numbers import Number
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
@@ -22,6 +24,7 @@ from inflight.logits_processors.factory import make_processors
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
+from inflight.pooling_params import LAST, PoolingParams
 from inflight.request import ERROR, INVALID, STOP, Request
 from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
@@ -147,7 +150,34 @@ class Engine:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         prompt_ids = self._encode(prompt)
-        requests = [self._request(prompt_ids, given, request_id, grammar) for request_id, given in params.items()]
+        self._submit([self._request(prompt_ids, given, name, grammar) for name, given in params.items()], options)
+
+    def submit_embedding(
+        self,
+        prompt: Prompt,
+        pooling: PoolingParams | None = None,
+        options: RequestOptions | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> str:
+        """Queue a request for an embedding and return its id. Any thread may call this.
+
+        It is batched with all other requests. Its output has the finish reason `stop` and no tokens.
+
+        Args:
+            prompt: a text or token ids.
+            pooling: how to make the embedding. Default: the normalised hidden state of the last token.
+            options, request_id: as in `submit`.
+
+        Raises:
+            InvalidRequest, QueueFull, EngineDead: as in `submit`.
+        """
+        request_id = request_id or f"request-{next(self._ids)}"
+        request = self._embedding_request(self._encode(prompt), pooling or PoolingParams(), request_id)
+        self._submit([request], options)
+        return request_id
+
+    def _submit(self, requests: Sequence[Request], options: RequestOptions | None) -> None:
         for request in requests:
             if options is not None:
                 request.options = options
@@ -179,21 +209,21 @@ class Engine:
         """
         return self._encoder.encode(text, add_special_tokens=add_special_tokens)
 
-    def text_of(self, token_ids: Sequence[int]) -> str:
-        """Return the text of some tokens, special tokens included.
+    def checked_text_of(self, token_ids: Sequence[int]) -> str:
+        """Like `text_of`, for tokens of a client.
 
         Raises:
             InvalidRequest: a token is outside of the vocabulary, or the model has no tokenizer.
         """
-        tokenizer = self._encoder.tokenizer("input_ids").backend_tokenizer
+        self._encoder.tokenizer("input_ids")
         for token in token_ids:
             self._check_token("input_ids", token)
-        return str(tokenizer.decode(token_ids, skip_special_tokens=False))
+        return self.text_of(token_ids)
 
-    def token_text(self, token_id: int) -> str:
-        """Return the text of a single token, special tokens included. Empty if the model has no tokenizer."""
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included. Empty if the model has no tokenizer."""
         tokenizer = self.model.backend_tokenizer
-        return "" if tokenizer is None else str(tokenizer.decode([token_id], skip_special_tokens=False))
+        return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def cancel(self, request_id: str) -> None:
         """End a waiting or running request before the next step. Any thread may call this."""
@@ -278,9 +308,44 @@ class Engine:
         if len(each) != len(every):
             raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
         run = f"generate-{next(self._ids)}"
-        requests = [
-            self._request(self._encode(p), s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))
-        ]
+        return self._serve(
+            [self._request(self._encode(p), s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))],
+            progress=progress,
+        )
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = LAST,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        progress: bool = False,
+    ) -> NDArray[np.float32]:
+        """Return the embeddings [prompts, dimensions] of a list of prompts. In all else this is like `generate`.
+
+        Args:
+            prompts: texts or lists of token ids. A single prompt gives a single row.
+            pooling: `last` takes the hidden state of the last token, `mean` the mean of those of all tokens.
+            normalize: divide each embedding by its length.
+            dimensions: keep so many of the first numbers. Default: all.
+            progress: show a progress bar.
+
+        Raises:
+            InvalidRequest: a prompt or argument cannot be served. In this case nothing is computed.
+            RuntimeError: a step failed.
+        """
+        params = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
+        run = f"embed-{next(self._ids)}"
+        outputs = self._serve(
+            [self._embedding_request(self._encode(p), params, f"{run}-{i}") for i, p in enumerate(_as_list(prompts))],
+            progress=progress,
+        )
+        rows = [output.embedding for output in outputs if output.embedding is not None]
+        return np.stack(rows) if rows else np.zeros((0, dimensions or self.model.hidden_width or 0), np.float32)
+
+    def _serve(self, requests: list[Request], *, progress: bool) -> list[RequestOutput]:
+        """Return the outputs of requests that were not submitted yet, in order."""
         outputs: dict[str, RequestOutput] = {}
         try:
             with tqdm(total=len(requests), unit="request", disable=not progress) as bar:
@@ -334,6 +399,10 @@ class Engine:
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self.model.eos_token_ids
+        for token in params.logprob_token_ids:
+            self._check_token("logprob_token_ids", token)
+        if params.prompt_logprobs is not None:
+            self._check_hidden_states("prompt_logprobs")
         request = Request(
             request_id=request_id,
             prompt_ids=prompt_ids,
@@ -356,21 +425,59 @@ class Engine:
             raise InvalidRequest(
                 f"min_tokens is {params.min_tokens}; it must not be over max_tokens, {request.max_tokens}"
             )
-        if not self._scheduler.fits(request):
-            capacity = self._runner.num_blocks * self.config.block_size
-            raise InvalidRequest(
-                f"prompt and max_tokens are {len(prompt_ids)} and {request.max_tokens} tokens; "
-                f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
-            )
+        self._check_fit(request)
         return request
 
-    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
-        room = self.max_model_len - prompt_tokens
-        if room < 1:
+    def _embedding_request(self, prompt_ids: list[int], pooling: PoolingParams, request_id: str) -> Request:
+        width = self._check_hidden_states("an embedding")
+        if pooling.dimensions is not None and pooling.dimensions > width:
+            raise InvalidRequest(f"dimensions is {pooling.dimensions}; it must be at most {width}, the model's width")
+        self._check_length(len(prompt_ids), self.max_model_len)
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            params=SamplingParams(),
+            max_tokens=0,
+            seed=0,
+            pooling=pooling,
+            arrival=time.monotonic(),
+            priority=self._scheduler.policies.level(0),
+        )
+        self._check_fit(request)
+        return request
+
+    def _check_hidden_states(self, what: str) -> int:
+        """Return the width of the model's hidden states."""
+        width = self.model.hidden_width
+        if width is None:
+            kind = type(self.model.module).__name__
+            raise InvalidRequest(f"{what} is asked for, but the head of {kind} computes more than hidden states say")
+        return width
+
+    def _check_fit(self, request: Request) -> None:
+        if self._scheduler.fits(request):
+            return
+        capacity = self._runner.num_blocks * self.config.block_size
+        if not request.max_tokens:
             raise InvalidRequest(
-                f"prompt has {prompt_tokens} tokens; it must have at most {self.max_model_len - 1}, "
-                f"as the context is {self.max_model_len}"
+                f"prompt has {len(request.prompt_ids)} tokens; it must have at most {capacity}, as the KV cache holds "
+                f"{capacity}"
             )
+        raise InvalidRequest(
+            f"prompt and max_tokens are {len(request.prompt_ids)} and {request.max_tokens} tokens; "
+            f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
+        )
+
+    def _check_length(self, prompt_tokens: int, most: int) -> None:
+        if prompt_tokens > most:
+            raise InvalidRequest(
+                f"prompt has {prompt_tokens} tokens; it must have at most {most}, as the context is "
+                f"{self.max_model_len}"
+            )
+
+    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
+        self._check_length(prompt_tokens, self.max_model_len - (params.max_tokens != 0))
+        room = self.max_model_len - prompt_tokens
         if params.max_tokens in (None, ROOM_FOR_ALL):
             cached = self._runner.num_blocks * self.config.block_size + 1 - prompt_tokens
             wanted = self.model.defaults.max_tokens if params.max_tokens is None else room

@@ -104,7 +104,9 @@ class EngineMetrics:
             longest = max(longest, scheduled.num_tokens)
             if scheduled.begins:
                 self._begin(scheduled, started)
-        for scheduled, result, outcome in zip(plan.sampling, results, committed, strict=True):
+        for scheduled, result, outcome in zip(plan.answered, results, committed, strict=True):
+            if not scheduled.samples:
+                continue
             sampled += len(result.token_ids)
             forced += max(0, len(outcome.token_ids) - len(result.token_ids))
             if scheduled.last_token_at is None:

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from inflight.request import ERROR, STOP, Request
@@ -16,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """What a step produced for a request: new tokens, the end of the request, or both."""
+    """What a step produced for a request: new tokens, scores of its prompt, its end, or several of these."""
 
     request: Request
     token_ids: Sequence[int] = ()
@@ -25,6 +27,10 @@ class TokenEvent:
     finish_reason: str | None = None
     error: str | None = None
     """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    """Those of the next prompt tokens, if the request asked for them. The first token of the prompt has none."""
+    embedding: NDArray[np.float32] | None = None
+    """[dimensions], at the end of a request that wanted an embedding."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,10 @@ class Delta:
     finish_reason: str | None = None
     error: str | None = None
     """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """As in `TokenEvent`."""
+    embedding: NDArray[np.float32] | None = None
+    """As in `TokenEvent`."""
 
 
 class OutputProcessor:
@@ -94,7 +104,9 @@ class _OpenOutput:
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
         """Add an event to a delta. Tokens after a stop string are dropped."""
-        if self._decoder is not None and self._detokenizer is None:
+        delta.prompt_logprobs += event.prompt_logprobs
+        delta.embedding = event.embedding
+        if self._decoder is not None and self._detokenizer is None and event.token_ids:
             self._detokenizer = Detokenizer(self._decoder, event.request.prompt_ids)
         for index, token in enumerate(event.token_ids):
             self._num_tokens += 1

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inflight.draws import Draws
 from inflight.logits_processors.processor import LogitsProcessor
+from inflight.pooling_params import LAST, PoolingParams
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 
@@ -38,6 +42,7 @@ class Request:
     prompt_ids: list[int]
     params: SamplingParams
     max_tokens: int
+    """0: the request ends with its prompt, of which it wants scores or an embedding."""
     seed: int
     stop_token_ids: frozenset[int] = frozenset()
     """End-of-sequence and stop tokens of this request."""
@@ -45,6 +50,8 @@ class Request:
     """They change the request's logits before a token is chosen. Their state follows the output."""
     grammar: "GrammarState | None" = None
     """Where the output stands in its grammar, if it is guided."""
+    pooling: PoolingParams | None = None
+    """How to make an embedding, if the request wants one."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
@@ -60,6 +67,10 @@ class Request:
     number: int = 0
     """Position in the order of arrival. A request that is moved back after a timeout gets a new one."""
 
+    read_end: int = field(init=False, default=0)
+    """What the model computes for the prompt tokens before this position is read token by token: log-probabilities of
+    the tokens that follow them, or hidden states to pool. 0: nothing is read."""
+
     # State, updated as the request runs.
     token_ids: list[int] = field(init=False)
     num_new: int = 1
@@ -70,6 +81,10 @@ class Request:
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
     num_preemptions: int = 0
+    num_read: int = 0
+    """So many prompt tokens need not be read, or have been read. Tokens computed again are not read again."""
+    pooled: NDArray[np.float64] | None = None
+    """The sum [width] of the hidden states read so far."""
     has_run: bool = False
     """Whether a step with some of the request's tokens has been committed."""
     last_token_at: float | None = None
@@ -85,6 +100,11 @@ class Request:
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
         self.draws = Draws(self.params, self.seed)
+        if self.pooling is not None:
+            self.read_end = len(self.prompt_ids)
+            self.num_read = self.read_end - 1 if self.pooling.pooling == LAST else 0
+        elif self.params.prompt_logprobs is not None:
+            self.read_end = len(self.prompt_ids) - 1
 
     @property
     def tenant(self) -> str:
@@ -112,7 +132,33 @@ class Request:
     @property
     def max_cached_tokens(self) -> int:
         """Maximum number of tokens that this request keeps in the cache. The last sampled token is never computed."""
-        return len(self.prompt_ids) + self.max_tokens - 1
+        return len(self.prompt_ids) + max(0, self.max_tokens - 1)
+
+    @property
+    def max_reused_tokens(self) -> int:
+        """Maximum number of known tokens whose keys and values may come from the prefix cache.
+
+        The last token must be computed, because its logits or hidden state are needed. So must all tokens to be read.
+        """
+        last = len(self.token_ids) - 1
+        return last if self.num_read >= self.read_end else min(last, self.num_read)
+
+    def to_read(self, first: int, end: int) -> range:
+        """Return the positions from `first` up to `end` whose tokens are to be read."""
+        return range(max(first, self.num_read), min(end, self.read_end))
+
+    def read(self, positions: range, states: NDArray[np.float64] | None) -> None:
+        """Note that the tokens at these positions were read. `states` [width] is the sum of their hidden states."""
+        if positions:
+            self.num_read = positions.stop
+        if states is not None:
+            self.pooled = states if self.pooled is None else self.pooled + states
+
+    def embedding(self) -> NDArray[np.float32] | None:
+        """Return the embedding, [dimensions], of a request that wants one and whose tokens have all been read."""
+        if self.pooling is None or self.pooled is None or self.num_read < self.read_end:
+            return None
+        return self.pooling.embedding(self.pooled, 1 if self.pooling.pooling == LAST else self.read_end)
 
     def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
         """Add the new tokens of a step, up to the end of the request. Return the added tokens and the finish reason.

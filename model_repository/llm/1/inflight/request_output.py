@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inflight.outputs import Delta
 from inflight.request import Request
 from inflight.step_result import TokenLogprobs
@@ -21,6 +24,10 @@ class RequestOutput:
     """Why the request ended, if the finish reason is `error`, `invalid` or `expired`."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids` if the request asked for them, else None."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """One entry for each of `prompt_ids` if the request asked for them, else None. The first token has none."""
+    embedding: NDArray[np.float32] | None = None
+    """[dimensions], at the end of a request for an embedding."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     pieces: list[str] = field(default_factory=list)
@@ -29,7 +36,8 @@ class RequestOutput:
     def of(cls, request: Request) -> "RequestOutput":
         """Return an empty output for a request."""
         logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
-        return cls(request.request_id, request.prompt_ids, logprobs=logprobs)
+        scores: list[TokenLogprobs | None] | None = None if request.params.prompt_logprobs is None else [None]
+        return cls(request.request_id, request.prompt_ids, logprobs=logprobs, prompt_logprobs=scores)
 
     @property
     def text(self) -> str:
@@ -44,6 +52,9 @@ class RequestOutput:
         self.token_ids += delta.token_ids
         if self.logprobs is not None:
             self.logprobs += delta.logprobs
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs += delta.prompt_logprobs
+        self.embedding = delta.embedding
         if delta.text:
             self.pieces.append(delta.text)
         self.num_cached_tokens = delta.request.num_cached

@@ -15,6 +15,7 @@ MAX_BAD_WORDS = 128
 MAX_TEXT_CHARACTERS = 1024
 """Maximum length of a stop string and of a bad word."""
 MAX_BIASES = 1024
+MAX_LOGPROB_TOKENS = 128
 MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
 ROOM_FOR_ALL = -1
@@ -30,8 +31,8 @@ class SamplingParams:
     """
 
     max_tokens: int | None = None
-    """Maximum number of tokens to generate. -1: as many as the context and the KV cache allow.
-    Default: the model's, or 16."""
+    """Maximum number of tokens to generate. -1: as many as the context and the KV cache allow. 0: none, where
+    `prompt_logprobs` asks for scores of the prompt. Default: the model's, or 16."""
 
     min_tokens: int = 0
     """Number of tokens before an end-of-sequence token, a stop token or a stop string may end the output."""
@@ -84,6 +85,14 @@ class SamplingParams:
     """Report the log-probabilities of each output token and of this many most likely tokens, at most 20, before
     penalties and temperature."""
 
+    logprob_token_ids: tuple[int, ...] = ()
+    """Report the log-probabilities of these tokens at each output position, at most 128, in place of the most likely
+    ones: `logprobs` becomes 0. So labels can be compared that are not likely."""
+
+    prompt_logprobs: int | None = None
+    """Report the log-probabilities of each prompt token but the first, and of this many most likely tokens at its
+    position, at most 20. Such a request computes its whole prompt, even if the prefix cache holds a part of it."""
+
     structured_outputs: StructuredOutputs | None = None
     """A JSON schema, a regular expression, a list of choices, a grammar or a structural tag that the output follows.
     The output ends where nothing can follow. If `max_tokens` cuts it off, the finish reason is `length`."""
@@ -92,8 +101,9 @@ class SamplingParams:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "logprob_token_ids", _items("logprob_token_ids", self.logprob_token_ids))
         if self.max_tokens != ROOM_FOR_ALL:
-            _within("max_tokens", self.max_tokens, 1, None, whole=True, or_else="-1, for all that there is room for")
+            _check_max_tokens(self.max_tokens, self.prompt_logprobs)
         _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
         _within("temperature", self.temperature, 0, None)
         _within("top_k", self.top_k, -1, None, whole=True)
@@ -104,12 +114,11 @@ class SamplingParams:
         _within("frequency_penalty", self.frequency_penalty, -2, 2, optional=False)
         _within("seed", self.seed, 0, MAX_SEED, whole=True)
         _within("logprobs", self.logprobs, 0, MAX_LOGPROBS, whole=True)
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise InvalidRequest(
-                f"stop_token_ids has {len(self.stop_token_ids)} tokens; it must have at most {MAX_STOP_TOKENS}"
-            )
-        for token in self.stop_token_ids:
-            _within("stop_token_ids", token, 0, None, whole=True, optional=False)
+        _within("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS, whole=True)
+        _check_tokens("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS)
+        _check_tokens("logprob_token_ids", self.logprob_token_ids, MAX_LOGPROB_TOKENS)
+        if self.logprob_token_ids:
+            object.__setattr__(self, "logprobs", 0)
         _check_bias(self.logit_bias)
         for name in ("ignore_eos", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
@@ -144,6 +153,20 @@ def _within(
     if or_else is not None:
         bound += f", or {or_else}"
     raise InvalidRequest(f"{name} is {value}; it must be {bound}")
+
+
+def _check_max_tokens(max_tokens: int | None, prompt_logprobs: int | None) -> None:
+    or_else = "-1, for all that there is room for"
+    if prompt_logprobs is None:
+        or_else += ", or 0 where prompt_logprobs is given"
+    _within("max_tokens", max_tokens, 1 if prompt_logprobs is None else 0, None, whole=True, or_else=or_else)
+
+
+def _check_tokens(name: str, tokens: tuple[Any, ...], most: int) -> None:
+    if len(tokens) > most:
+        raise InvalidRequest(f"{name} has {len(tokens)} tokens; it must have at most {most}")
+    for token in tokens:
+        _within(name, token, 0, None, whole=True, optional=False)
 
 
 def _check_bias(logit_bias: Mapping[int, float]) -> None:

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,8 @@ class TokenLogprobs:
     """Rank of the chosen token among all tokens; 1 is the most likely."""
     top: dict[int, float]
     """The most likely tokens, in descending order, of equally likely ones the smaller id first."""
+    others: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """Log-probability and rank of each token that `logprob_token_ids` names."""
 
     @classmethod
     def of(cls, chosen: float, rank: int, tokens: Sequence[int], logprobs: Sequence[float]) -> "TokenLogprobs":
@@ -24,9 +29,15 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The new tokens of one request, in sequence order."""
+    """The new tokens of one request, in sequence order, and what was read of its prompt."""
 
     token_ids: Sequence[int]
     """Empty if no token could be chosen: the logits are not numbers, or all tokens are forbidden."""
     logprobs: Sequence[TokenLogprobs] = ()
     """One entry for each of `token_ids` if the request asked for them, else empty."""
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+    """One entry for each token that follows a position in `ScheduledRequest.read`, if the request wants scores."""
+    states: NDArray[np.float64] | None = None
+    """The sum [width] of the hidden states at these positions, if the request wants an embedding."""
+    is_faulty: bool = False
+    """Whether what was read is not a number."""

@@ -69,12 +69,16 @@ SAMPLING_PARAMETERS = Field("sampling_parameters", TEXT, "A JSON object of any o
 GROUPS: dict[str, tuple[Field, ...]] = {
     "Prompt": (
         Field(
-            "text_input",
-            TEXT,
-            "The prompt as text. Exactly one of `text_input`, `messages` and `input_ids` is required.",
+            "text_input", TEXT, "The prompt as text. Exactly one of the first four fields of this table is required."
         ),
         Field("messages", TEXT, "The prompt as a JSON list of chat messages, for the model's chat template."),
         Field("input_ids", INTEGERS, "The prompt as token ids."),
+        Field(
+            "embedding_request",
+            TEXT,
+            'JSON with a prompt to embed, as in vllm_backend: `{"input": text or token ids, "pooling_params": '
+            '{"dimensions": 256, "pooling": "mean", "normalize": true}}`. An empty `text_input` may come with it.',
+        ),
         Field(
             "tools",
             JSON_LIST,
@@ -157,6 +161,19 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field(
             "return_logprobs", TRUTH, "Add the output `logprobs`, which is `null` unless the field `logprobs` is given."
         ),
+        Field("logprob_token_ids", INTEGERS),
+        Field("prompt_logprobs", INTEGER, not_inputs=("prompt_logprobs",)),
+        Field(
+            "return_prompt_logprobs",
+            TRUTH,
+            "Add the output `prompt_logprobs`, which is `null` unless the field `prompt_logprobs` is given.",
+        ),
+        Field("return_prompt", TRUTH, "Add the output `prompt`."),
+        Field(
+            "return_embedding",
+            TRUTH,
+            "Send an embedding as the output `embedding`, and leave `text_output` empty.",
+        ),
         Field("return_cumulative_logprob", TRUTH, "Add the output `cumulative_logprob`."),
         Field("return_log_probs", TRUTH, "Add TensorRT-LLM's outputs `cum_log_probs` and `output_log_probs`."),
         Field("return_num_input_tokens", TRUTH, "Add the output `num_input_tokens`."),
@@ -205,7 +222,8 @@ OUTPUTS = (
         "text_output",
         "TYPE_STRING",
         (-1,),
-        "Streaming: the text that is new, always whole characters. Otherwise the whole text.",
+        "Streaming: the text that is new, always whole characters. Otherwise the whole text. For an embedding: a JSON "
+        "list of its numbers.",
     ),
     Output(
         "finish_reason",
@@ -220,6 +238,21 @@ OUTPUTS = (
         (-1,),
         "A JSON list with an object for each new token: `{token id: {logprob, rank, decoded_token}}`.",
     ),
+    Output(
+        "prompt_logprobs",
+        "TYPE_STRING",
+        (1,),
+        "A JSON list with an object for each token of the prompt, as in `logprobs`. The first one is `null`. It is in "
+        "the response with the first output token, or in the last one.",
+    ),
+    Output(
+        "prompt",
+        "TYPE_STRING",
+        (1,),
+        "The prompt as the model read it, chat template included, in the same response: a JSON object with its `text`, "
+        "its `token_ids`, and the text of each of its `tokens`.",
+    ),
+    Output("embedding", "TYPE_FP32", (-1,), "The embedding of the prompt."),
     Output("cum_log_probs", "TYPE_FP32", (-1,), "TensorRT-LLM's name of `cumulative_logprob`."),
     Output("output_log_probs", "TYPE_FP32", (-1, -1), "The log-probability of each new token."),
     Output("num_input_tokens", "TYPE_UINT32", (1,), "Tokens of the prompt."),
@@ -227,7 +260,7 @@ OUTPUTS = (
     Output("token_ids", "TYPE_INT32", (-1, -1), "New tokens in this response, padded with -1."),
     Output("usage", "TYPE_UINT32", (2,), "Tokens of the prompt, and tokens of all samples so far."),
 )
-"""Each has an element for each of `n` samples, but for `num_input_tokens` and `usage`."""
+"""Each has an element for each of `n` samples, but for those of the prompt, and `usage`."""
 
 
 def add_tensors(config: Any, *, without: str | None = None) -> Any:

@@ -16,6 +16,9 @@ class OutputOptions:
     """TensorRT-LLM's two outputs `cum_log_probs` and `output_log_probs`."""
     num_input_tokens: bool = False
     num_output_tokens: bool = False
+    prompt_logprobs: bool = False
+    prompt: bool = False
+    embedding: bool = False
     token_ids: bool = False
     usage: bool = False
     has_logprobs: bool = False

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight import InvalidRequest, RequestOptions, SamplingParams
+from inflight import InvalidRequest, PoolingParams, RequestOptions, SamplingParams
 from inflight.request_options import MAX_NAME_CHARACTERS
 from inflight.sampling_params import MAX_STOP_TOKENS
 from inflight.text.chat import Chat
 from serving import values
+from serving.embedding_request import read_embedding_request
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
 from serving.structured_output_fields import structured_outputs
@@ -27,6 +28,7 @@ _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 # Fields of beam search, with the values that ask for none. Only these values are accepted.
 _NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
+_PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
@@ -41,6 +43,8 @@ class ParsedRequest:
     chat: Chat | None
     """Exactly one of `prompt` and `chat` is set."""
     params: SamplingParams
+    pooling: PoolingParams | None
+    """How to make an embedding, if that is what is asked for."""
     options: RequestOptions
     num_samples: int
     stream: bool
@@ -75,7 +79,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
         InvalidRequest: the message names the field and what it must be.
     """
     fields, parameters = read_request(request, max_model_len)
-    prompt, chat = prompt_or_chat(fields)
+    prompt, chat, pooling = read_prompt(fields)
     stream = fields.get("stream", False)
     excluded = fields.get("exclude_input_in_output")
     if stream and excluded is False:
@@ -84,15 +88,19 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
             "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."
         )
     outputs = _output_options(fields)
+    params, num_samples = _sampling_params(fields, outputs, vocab_size), _num_samples(fields)
+    if params.max_tokens == 0 and num_samples > 1:
+        raise InvalidRequest(f"n is {num_samples}; it must be 1 where max_tokens is 0")
     return ParsedRequest(
         prompt=prompt,
         chat=chat,
-        params=_sampling_params(fields, outputs, vocab_size),
+        params=params,
+        pooling=pooling,
         options=_options(fields, request),
-        num_samples=_num_samples(fields),
+        num_samples=num_samples,
         stream=stream,
         # vllm_backend prepends the prompt by default, and clients rely on it.
-        prepend_prompt=not stream and isinstance(prompt, str) and not excluded,
+        prepend_prompt=not stream and isinstance(prompt, str) and not excluded and pooling is None,
         outputs=outputs,
         cancel_key=_cancel_key(parameters.get("cancel_key")),
     )
@@ -145,32 +153,38 @@ def _warn_of_unknown(name: str) -> None:
     logger.warning("sampling_parameters has the unknown key %a%s", name, last)
 
 
-def prompt_or_chat(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, Chat | None]:
-    """Return the prompt (text or token ids) or the chat of a request: exactly one of them.
+def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, Chat | None, PoolingParams | None]:
+    """Return the prompt or the chat, and how to make an embedding of the prompt if that is asked for.
 
     Raises:
-        InvalidRequest: there is not exactly one, or it is empty, or a field of chats is given without one.
+        InvalidRequest: there is not exactly one prompt, or it is empty, or a field of chats is given without one.
     """
-    given = [name for name in ("text_input", "messages", "input_ids") if name in fields]
+    given = [name for name in _PROMPTS if name in fields]
+    if given == ["text_input", "embedding_request"] and not fields["text_input"]:
+        given = ["embedding_request"]  # Clients of vllm_backend, which requires both, leave the text empty.
     if len(given) != 1:
         raise InvalidRequest(
-            f"exactly one of text_input, messages and input_ids must be given, not {' and '.join(given) or 'none'}"
+            f"exactly one of {', '.join(_PROMPTS[:-1])} and {_PROMPTS[-1]} must be given, "
+            f"not {' and '.join(given) or 'none'}"
         )
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
     if given[0] == "messages":
         messages = values.decoded("messages", value, MAX_MESSAGES_CHARACTERS)
-        return None, Chat(messages, fields.get("tools"), fields.get("chat_template_kwargs", {}))
+        return None, Chat(messages, fields.get("tools"), fields.get("chat_template_kwargs", {})), None
     for name in ("tools", "chat_template_kwargs"):
         if name in fields:
             raise InvalidRequest(f"{name} is given with {given[0]}; it needs messages")
-    return value, None
+    if given[0] == "embedding_request":
+        prompt, pooling = read_embedding_request(fields)
+        return prompt, None, pooling
+    return value, None, None
 
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     wanted = {option: fields[f"return_{option}"] for option in _OUTPUTS if f"return_{option}" in fields}
-    return OutputOptions(**wanted, has_logprobs="logprobs" in fields)
+    return OutputOptions(**wanted, has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()))
 
 
 def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:

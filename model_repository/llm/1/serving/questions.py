@@ -8,7 +8,7 @@ from inflight import InvalidRequest
 from inflight.engine import Engine
 from inflight.text.template_variables import template_variables
 from serving import values
-from serving.parse import prompt_or_chat, read_request
+from serving.parse import read_prompt, read_request
 
 # Long enough for the end of any generation prompt.
 _END_TOKENS = 16
@@ -48,16 +48,16 @@ class Questions:
 
     def _tokenize(self, request: Any) -> dict[str, Any]:
         fields, parameters = read_request(request, self._engine.max_model_len)
-        prompt, chat = prompt_or_chat(fields)
+        prompt, chat, pooling = read_prompt(fields)
         if chat is not None:
             token_ids = self._engine.chat_prompt_ids(
                 chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs
             )
-        elif isinstance(prompt, str):
+        elif isinstance(prompt, str) and pooling is None:
             add = values.truth("add_special_tokens", parameters.get("add_special_tokens", True))
             token_ids = self._engine.text_prompt_ids(prompt, add_special_tokens=add)
         else:
-            raise InvalidRequest("input_ids is given; a request with tokenize must have text_input or messages")
+            raise InvalidRequest("a request with tokenize must have text_input or messages, and no other prompt")
         answer: dict[str, Any] = {
             "token_ids": token_ids,
             "max_model_len": self._engine.max_model_len,
@@ -72,7 +72,7 @@ class Questions:
         fields, _ = read_request(request, self._engine.max_model_len)
         if "input_ids" not in fields:
             raise InvalidRequest("input_ids is missing; a request with detokenize must have it")
-        return {"text": self._engine.text_of(fields["input_ids"])}
+        return {"text": self._engine.checked_text_of(fields["input_ids"])}
 
 
 def _chat_template(tokenizer: Any | None) -> str | None:

@@ -1,5 +1,6 @@
 """Converts the outputs of a request into tensors, in vllm_backend's format."""
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,11 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.outputs import Delta, TokenLogprobs
 from serving.output_options import OutputOptions
+
+# OpenAI's value for an impossible token; JSON has no infinity.
+_LOWEST = -9999.0
+# Some vocabularies have more tokens, but hardly any text does.
+_KNOWN_TOKENS = 2**16
 
 
 @dataclass
@@ -25,6 +31,14 @@ class Sample:
     """Token ids of the prompt; empty before the first output."""
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
+    scores: list[str] | None = None
+    """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
+    embedding: Sequence[float] | None = None
+
+    @property
+    def knows_prompt(self) -> bool:
+        """Whether the prompt has been read, so that its outputs are complete."""
+        return self.num_tokens > 0 or self.finish_reason is not None
 
     def add(self, delta: Delta) -> None:
         """Add the new output of this sample."""
@@ -37,6 +51,7 @@ class Sample:
         self.num_tokens = delta.num_output
         self.prompt_ids = delta.request.prompt_ids
         self.finish_reason = delta.finish_reason
+        self.embedding = delta.embedding
 
     def clear(self) -> None:
         """Forget the output that was sent. The totals stay."""
@@ -49,20 +64,24 @@ class ResponseFormat:
     """Makes response tensors. All requests of a model share one instance.
 
     Args:
-        decode: returns the text of a token.
+        decode: returns the text of tokens, special ones included.
         batched: whether the model's config has a batch dimension. Every tensor then has it as its first dimension.
     """
 
-    def __init__(self, decode: Callable[[int], str], *, batched: bool) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], *, batched: bool) -> None:
         self._decode = decode
+        self._token_text = functools.lru_cache(_KNOWN_TOKENS)(lambda token: decode([token]))
         self._batched = batched
 
-    def response(self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool) -> Any:
+    def response(
+        self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool, with_prompt: bool = False
+    ) -> Any:
         """Make a response. Each output has one element per sample.
 
-        `outermost`: this is the first or the last response of the request.
+        `outermost`: this is the first or the last response of the request. `with_prompt`: add what the request asks to
+        know about its prompt.
         """
-        tensors = [self._texts("text_output", ["".join(sample.text) for sample in samples])]
+        tensors = [self._texts("text_output", [self._text(sample, outputs) for sample in samples])]
         if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
             # As in vllm_backend, the value is "None" until the sample ends.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
@@ -84,7 +103,41 @@ class ResponseFormat:
         if outputs.usage and outermost:
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
+        if with_prompt:
+            tensors += self._of_prompt(samples[0], outputs)
         return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _text(self, sample: Sample, outputs: OutputOptions) -> str:
+        if sample.embedding is None or outputs.embedding:
+            return "".join(sample.text)
+        # Nine digits tell every float32 from its neighbours.
+        return json.dumps([float(f"{number:.9g}") for number in sample.embedding])
+
+    def _of_prompt(self, sample: Sample, outputs: OutputOptions) -> list[Any]:
+        tensors = []
+        if outputs.prompt_logprobs:
+            scores = "null" if sample.scores is None else f"[{', '.join(('null', *sample.scores))}]"
+            tensors.append(self._texts("prompt_logprobs", [scores]))
+        if outputs.prompt:
+            ids = sample.prompt_ids
+            prompt = {"text": self._decode(ids), "token_ids": ids, "tokens": list(map(self._token_text, ids))}
+            tensors.append(self._texts("prompt", [json.dumps(prompt)]))
+        if outputs.embedding and sample.embedding is not None:
+            tensors.append(self._numbers("embedding", sample.embedding, np.float32))
+        return tensors
+
+    def add_scores(self, sample: Sample, delta: Delta) -> None:
+        """Add the log-probabilities of further prompt tokens to a sample.
+
+        They become JSON here, as they come: for a long prompt at once, that would hold up all other requests.
+        """
+        if sample.scores is None or not delta.prompt_logprobs:
+            return
+        following = delta.request.prompt_ids[1 + len(sample.scores) :]
+        sample.scores += [
+            json.dumps(self._entry(token, entry))
+            for token, entry in zip(following, delta.prompt_logprobs, strict=False)
+        ]
 
     def text(self, text: str) -> Any:
         """Make a response with one text."""
@@ -108,9 +161,10 @@ class ResponseFormat:
 
     def _entry(self, token: int, entry: TokenLogprobs) -> dict[str, dict[str, object]]:
         ranked = {likely: (rank, value) for rank, (likely, value) in enumerate(entry.top.items(), start=1)}
+        ranked |= {other: (rank, value) for other, (value, rank) in entry.others.items()}
         ranked[token] = (entry.rank, entry.chosen)
         return {
-            str(which): {"logprob": value, "rank": rank, "decoded_token": self._decode(which)}
+            str(which): {"logprob": max(value, _LOWEST), "rank": rank, "decoded_token": self._token_text(which)}
             for which, (rank, value) in ranked.items()
         }
 

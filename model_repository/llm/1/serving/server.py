@@ -65,7 +65,7 @@ class Server:
         if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
             logger.warning("%s", shortage)
         self._config = config
-        self._form = ResponseFormat(engine.token_text, batched=batched)
+        self._form = ResponseFormat(engine.text_of, batched=batched)
         self._questions = Questions(engine)
         self._metric_labels = metric_labels
         self._refusals = Refusals()
@@ -156,7 +156,12 @@ class Server:
         self._streams.update(dict.fromkeys(stream.samples, stream))
         try:
             grammar = None if compiled is None else compiled.result()
-            self._engine.submit_samples(self._prompt(parsed), stream.params, parsed.options, grammar)
+            prompt = self._prompt(parsed)
+            if parsed.pooling is None:
+                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar)
+            else:
+                (request_id,) = stream.samples
+                self._engine.submit_embedding(prompt, parsed.pooling, parsed.options, request_id=request_id)
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._drop(stream)
             self._refuse(stream.sender, error)
@@ -254,6 +259,8 @@ class Server:
             self._give_up(stream, delta.error or "", _CODES_OF_FAILED[delta.finish_reason])
         elif delta.finish_reason == CANCELLED:
             self._give_up(stream, "the request was cancelled", "CANCELLED")
+        elif delta.finish_reason == DEADLINE and stream.wants_embedding:
+            self._give_up(stream, "the deadline passed before the whole prompt was read", "DEADLINE_EXCEEDED")
         elif delta.finish_reason in _CODES_OF_LATE and not stream.has_output:
             self._give_up(stream, delta.error or "", _CODES_OF_LATE[delta.finish_reason])
         else:

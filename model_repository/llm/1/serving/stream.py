@@ -19,6 +19,8 @@ class ResponseStream:
         """`interval`: the number of tokens that one streamed response holds, except the first and the last response."""
         self.sender = sender
         self._interval, self._begun = interval, False
+        self._prompt_sent = False
+        self.wants_embedding = parsed.pooling is not None
         self._form = form
         self._outputs = parsed.outputs
         self._streaming = parsed.stream
@@ -32,6 +34,8 @@ class ResponseStream:
         """The samples, by the engine's request id of each."""
         self.params = {request_id: _sample_params(parsed.params, i) for i, request_id in enumerate(self.samples)}
         """How to sample each of them."""
+        if parsed.params.prompt_logprobs is not None:
+            next(iter(self.samples.values())).scores = []
 
     @property
     def name(self) -> str:
@@ -54,7 +58,9 @@ class ResponseStream:
 
     def add(self, delta: Delta) -> None:
         """Add the new output of one sample; `flush` sends it."""
-        self.samples[delta.request.request_id].add(delta)
+        sample = self.samples[delta.request.request_id]
+        sample.add(delta)
+        self._form.add_scores(sample, delta)
 
     def flush(self) -> bool:
         """Send the new output if a response is due, and return whether it was the last.
@@ -66,8 +72,10 @@ class ResponseStream:
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples)):
             outermost = final or not self._begun
-            self._begun = True
-            self.sender.send(self._form.response(samples, self._outputs, outermost=outermost), final=final)
+            with_prompt = not self._prompt_sent and samples[0].knows_prompt
+            response = self._form.response(samples, self._outputs, outermost=outermost, with_prompt=with_prompt)
+            self._begun, self._prompt_sent = True, self._prompt_sent or with_prompt
+            self.sender.send(response, final=final)
             for sample in samples:
                 sample.clear()
         return final
@@ -83,5 +91,10 @@ class ResponseStream:
 
 
 def _sample_params(params: SamplingParams, index: int) -> SamplingParams:
-    """Return the parameters of one sample. In a request with a seed each sample has a seed of its own."""
-    return params if params.seed is None else dataclasses.replace(params, seed=(params.seed + index) % 2**64)
+    """Return the parameters of one sample.
+
+    In a request with a seed each sample has a seed of its own. The first sample alone scores the prompt.
+    """
+    if params.seed is not None:
+        params = dataclasses.replace(params, seed=(params.seed + index) % 2**64)
+    return params if index == 0 else dataclasses.replace(params, prompt_logprobs=None)

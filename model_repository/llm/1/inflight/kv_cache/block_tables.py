@@ -48,7 +48,7 @@ class BlockTables:
     def lookup(self, request: Request) -> list[int]:
         """Return the blocks with the longest cached prefix of a request that has no blocks. Takes no reference.
 
-        The prefix never includes the last token, because its logits are needed.
+        The prefix never includes tokens that must be computed, see `Request.max_reused_tokens`.
         """
         if not self._prefix_caching:
             return []
@@ -66,7 +66,7 @@ class BlockTables:
         return request.block_hashes[first : (request.num_computed + num_tokens) // self.block_size]
 
     def _reusable(self, request: Request) -> int:
-        return (len(request.token_ids) - 1) // self.block_size
+        return request.max_reused_tokens // self.block_size
 
     def _hash(self, request: Request, num_tokens: int) -> None:
         salt = CacheSalt.of(request, per_tenant=self._per_tenant)

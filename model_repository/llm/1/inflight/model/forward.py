@@ -3,14 +3,24 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.head import head, hidden_states
 from inflight.model.ragged_batch import RaggedBatch
+
+
+class Outputs(NamedTuple):
+    """What a model computes for a batch of T tokens, S of which are sampled."""
+
+    logits: torch.Tensor
+    """[S, vocabulary]."""
+    hidden: torch.Tensor
+    """[T, width], what the head reads: the states after the last norm. [0, 0] if the model does not show them."""
 
 
 class ForwardPass(Protocol):
@@ -28,8 +38,11 @@ class ForwardPass(Protocol):
         Call this while the caches are still empty. Later steps must use the same caches.
         """
 
-    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
-        """Write keys and values of all tokens to `caches`. Return logits [S, vocabulary] of the tokens `rows` [S]."""
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        """Write keys and values of all tokens to `caches`. The logits are those of the tokens `rows` [S]."""
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits [S, vocabulary] of hidden states [S, width]. See `model.head`."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +61,28 @@ class EagerForward:
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Do nothing: this forward pass works with any caches."""
 
-    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         with use_attention(self.backend.attend(batch, caches, self.windows)):
             return forward(self.module, batch.token_ids, batch.positions, rows)
 
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`."""
+        return head(self.module, hidden)
 
-def forward(
-    module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """Return logits [S, vocabulary] of the tokens `rows` [S], given `token_ids` [T] at `positions` [T].
+
+def forward(module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> Outputs:
+    """Run a model over `token_ids` [T] at `positions` [T]. The logits are those of the tokens `rows` [S].
 
     The caller chooses the attention with `use_attention`. The model's own head computes the logits, as it may scale or
     cap them. It runs only on `rows` if the model has the argument `logits_to_keep`.
     """
     arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
-    if takes(module, "logits_to_keep"):
-        logits: torch.Tensor = module(**arguments, logits_to_keep=rows).logits[0]
-        return logits
-    logits = module(**arguments).logits[0]
-    return logits[rows]
+    with hidden_states(module) as hidden:
+        if takes(module, "logits_to_keep"):
+            logits = module(**arguments, logits_to_keep=rows).logits[0]
+        else:
+            logits = module(**arguments).logits[0][rows]
+    return Outputs(logits, hidden[0][0] if hidden else logits.new_zeros(0, 0))
 
 
 def takes(module: torch.nn.Module, name: str) -> bool:

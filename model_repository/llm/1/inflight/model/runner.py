@@ -7,14 +7,11 @@ import torch
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
 from inflight.guided_decoding.token_masks import TokenMasker
-from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks
 from inflight.model.loading.loader import LoadedModel
-from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampling.sampler import sample
-from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.model.step import compute
 from inflight.scheduler.plan import StepPlan
 from inflight.step_result import StepResult
 
@@ -53,7 +50,7 @@ class ModelRunner:
         """Compute the scheduled tokens. See `Runner.run`."""
         self._host_cache.copy(plan.swapped_out, plan.swapped_in)
         try:
-            return self._compute(plan)
+            return compute(self._model, plan, self._caches, self._block_size, self.masker.begin(plan.sampling))
         except (RuntimeError, MemoryError) as error:
             if not _lacks_memory(error):
                 raise
@@ -61,13 +58,6 @@ class ModelRunner:
         # Inside the handler, the traceback would keep the step's tensors alive and nothing could be freed.
         torch.cuda.empty_cache()
         raise OutOfMemory(reason)
-
-    def _compute(self, plan: StepPlan) -> list[StepResult]:
-        masks = self.masker.begin(plan.sampling)
-        sampling = SamplingBatch.of(plan.sampling)
-        batch = RaggedBatch.on(self._model.device, BatchArrays.of(plan, self._block_size))
-        logits = self._model.forward(batch, self._caches, batch.logit_rows)
-        return sample(logits, sampling, masks.result() if masks else None)
 
 
 def _lacks_memory(error: RuntimeError | MemoryError) -> bool:

@@ -7,7 +7,7 @@ from inflight.request import Request
 
 
 class Committed(NamedTuple):
-    """A request that sampled in a step, with its new tokens."""
+    """A request that got an answer in a step, with its new tokens."""
 
     request: Request
     token_ids: Sequence[int]

@@ -20,7 +20,9 @@ class Want(Enum):
     NOTHING = auto()
     """No token: more of the request's tokens must be computed first."""
     TOKEN = auto()
-    """A new token, after the last known one."""
+    """A new token, after the last known one. If prompt tokens are read in this step, also what they say."""
+    READING = auto()
+    """No token, only what the prompt tokens say that are read in this step. They may be none at the request's end."""
 
 
 class ScheduledRequest(NamedTuple):
@@ -37,6 +39,8 @@ class ScheduledRequest(NamedTuple):
     """Whether this is the first step of the request."""
     last_token_at: float | None
     """When the request got its newest token, on the clock of `Request.arrival`; None before the first one."""
+    read: range = range(0)
+    """Positions of the scheduled prompt tokens whose log-probabilities or hidden states are read."""
 
     @property
     def num_tokens(self) -> int:
@@ -54,11 +58,17 @@ class ScheduledRequest(NamedTuple):
 
     @classmethod
     def next_of(cls, request: Request, num_tokens: int) -> "ScheduledRequest":
-        """Schedule the next `num_tokens` uncomputed tokens of a request. It samples if no known tokens remain."""
+        """Schedule the next `num_tokens` uncomputed tokens of a request.
+
+        It samples if no known tokens remain and it generates any.
+        """
         first, known = request.num_computed, request.token_ids
         end = first + num_tokens
-        want = Want.TOKEN if end == len(known) else Want.NOTHING
-        return cls(request, first, known[first:end], want, not request.has_run, request.last_token_at)
+        read = request.to_read(first, end)
+        want = Want.READING if read else Want.NOTHING
+        if end == len(known):
+            want = Want.TOKEN if request.max_tokens else Want.READING
+        return cls(request, first, known[first:end], want, not request.has_run, request.last_token_at, read)
 
     @classmethod
     def decodes_of(cls, requests: Sequence[Request], spare: int) -> list["ScheduledRequest"]:
@@ -69,6 +79,8 @@ class ScheduledRequest(NamedTuple):
         """
         decodes = [
             cls(r, r.num_computed, r.token_ids[-1:], Want.TOKEN, not r.has_run, r.last_token_at)
+            if r.max_tokens
+            else cls.next_of(r, 1)
             for r in requests
             if r.num_computed + 1 == len(r.token_ids)
         ]
@@ -116,5 +128,15 @@ class StepPlan:
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:
-        """The scheduled requests that get a new token. A step returns one result for each, in this order."""
+        """The scheduled requests that get a new token."""
         return [scheduled for scheduled in self.scheduled if scheduled.want is Want.TOKEN]
+
+    @cached_property
+    def reading(self) -> list[ScheduledRequest]:
+        """The scheduled requests whose prompt tokens are read."""
+        return [scheduled for scheduled in self.scheduled if scheduled.read]
+
+    @cached_property
+    def answered(self) -> list[ScheduledRequest]:
+        """The scheduled requests that want something. A step returns one result for each, in this order."""
+        return [scheduled for scheduled in self.scheduled if scheduled.want is not Want.NOTHING]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, SHED, Request
+from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Request
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.length_predictor import LengthPredictor
@@ -213,7 +213,7 @@ class Scheduler:
             if request.tenant in limited or (newcomer is not None and self._outranks(newcomer, request))
         ]
         chunks = self._chunks([request for request in going if request not in later], allowance)
-        partial = len(going) - sum(chunk.samples for chunk in chunks)
+        partial = len(going) - sum(map(_is_whole, chunks))
         chunks += self._admit(allowance, partial, now, chunks)
         return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, allowance)
 
@@ -253,7 +253,7 @@ class Scheduler:
                 break
             self._join(request, hit)
             admitted.append(self._chunk(request, allowance))
-            partial += not admitted[-1].samples
+            partial += not _is_whole(admitted[-1])
             filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
         self.waiting.release_held()
         return admitted
@@ -363,13 +363,14 @@ class Scheduler:
         return True
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
-        """Account for a step that ran. `results[i]` belongs to `plan.sampling[i]`, and was known at `now`.
+        """Account for a step that ran. `results[i]` belongs to `plan.answered[i]`, and was known at `now`.
 
         If one of its new tokens ends a request, the tokens after it are dropped. Finished requests are removed. A
-        request without a new token is removed too, with the finish reason `error`, or `invalid` if its grammar failed.
+        request without a new token that wants one is removed too, with the finish reason `error`, or `invalid` if its
+        grammar failed. So is one whose prompt was read in vain.
         """
-        new = [result.token_ids for result in results]
-        failed = set() if all(new) else {s.request for s, ids in zip(plan.sampling, new, strict=True) if not ids}
+        answers = list(zip(plan.answered, results, strict=True))
+        failed = {e.request for e, result in answers if result.is_faulty or (not result.token_ids and e.samples)}
         size = self.tables.block_size
         for each in plan.scheduled:
             request, first = each.request, each.first
@@ -380,9 +381,20 @@ class Scheduler:
                 self.tables.register_filled(request, end)
             request.num_computed = end
         self.policy.computed((each.request, each.num_tokens) for each in plan.scheduled)
-        committed = [self._append(each.request, ids, now) for each, ids in zip(plan.sampling, new, strict=True)]
+        committed = [self._conclude(each, result, now) for each, result in answers]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed
+
+    def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
+        request = each.request
+        if each.read and not result.is_faulty:
+            request.read(each.read, result.states)
+        if each.samples or result.is_faulty:
+            return self._append(request, () if result.is_faulty else result.token_ids, now)
+        if not _is_whole(each):
+            return Committed(request, (), None)
+        self.remove(request.request_id)
+        return Committed(request, (), LENGTH if request.pooling is None else STOP)
 
     def _append(self, request: Request, new: Sequence[int], now: float) -> Committed:
         if not new:
@@ -395,3 +407,8 @@ class Scheduler:
             self.lengths.observe(request)
             self.remove(request.request_id)
         return Committed(request, token_ids, reason)
+
+
+def _is_whole(chunk: ScheduledRequest) -> bool:
+    """Return whether a chunk ends its prompt."""
+    return chunk.end == len(chunk.request.token_ids)

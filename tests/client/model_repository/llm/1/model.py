@@ -6,6 +6,9 @@ A token is a word of the answer, and its id is the length of the word. A word th
 `!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
 `!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON.
 
+Each word of a prompt is one of its tokens. All have the log-probability -0.5.
+An embedding holds the number of words, the dimensions asked for or 0, and whether it is a mean and normalised.
+
 It also answers questions about itself. A token of `tokenize` is a character, and a prompt of such tokens is its text.
 With the template variable `open`, the prompt has begun a thought.
 """
@@ -47,10 +50,10 @@ class TritonPythonModel:
 
     def answer(self, request: dict[str, Any], sender: Any) -> None:
         sampling = json.loads(request.get("sampling_parameters", "{}"))
-        max_tokens = request.get("max_tokens") or sampling.get("max_tokens")
+        max_tokens = request.get("max_tokens", sampling.get("max_tokens"))
         pieces: list[str] = []
         try:
-            for piece in self.pieces(request):
+            for piece in () if max_tokens == 0 else self.pieces(request):
                 if sender.is_cancelled():
                     self.cancelled += 1
                     raise RequestFailed("CANCELLED")
@@ -124,6 +127,8 @@ def arrived(request: Any) -> dict[str, Any]:
 def prompt(request: dict[str, Any]) -> str:
     if "messages" in request:
         return str(json.loads(request["messages"])[-1]["content"])
+    if "embedding_request" in request:
+        return str(json.loads(request["embedding_request"])["input"])
     if "text_input" in request:
         return str(request["text_input"])
     ids = request["input_ids"]
@@ -163,6 +168,32 @@ def response(pieces: list[str], count: int, finish_reason: str, request: dict[st
     if sampling.get("return_token_ids"):
         ids = [[len(piece) for piece in pieces] or [-1]]
         tensors.append(pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int32)))
+    if finish_reason != "None":
+        tensors += of_prompt(request, sampling)
     if sampling.get("return_usage") and (count <= 1 or finish_reason != "None"):
         tensors.append(pb_utils.Tensor("usage", np.array([len(prompt(request).split()), count], dtype=np.uint32)))
     return pb_utils.InferenceResponse(tensors)
+
+
+def of_prompt(request: dict[str, Any], sampling: dict[str, Any]) -> list[Any]:
+    """Return what the request asks to know of its prompt."""
+    tensors = []
+    words = prompt(request).split() or [prompt(request)]
+    if sampling.get("return_prompt"):
+        tokens = [f"{word} " for word in words]
+        read = {"text": prompt(request), "token_ids": [len(token) for token in tokens], "tokens": tokens}
+        tensors.append(text_tensor("prompt", json.dumps(read)))
+    if sampling.get("return_prompt_logprobs"):
+        entries = [
+            {str(len(word) + 1): {"logprob": -0.5, "rank": 1, "decoded_token": f"{word} "}} for word in words[1:]
+        ]
+        tensors.append(text_tensor("prompt_logprobs", json.dumps([None, *entries])))
+    if sampling.get("return_embedding"):
+        pooling = json.loads(request["embedding_request"])["pooling_params"]
+        values = [len(words), pooling["dimensions"] or 0, pooling["pooling"] == "mean", pooling["normalize"]]
+        tensors.append(pb_utils.Tensor("embedding", np.array(values, dtype=np.float32)))
+    return tensors
+
+
+def text_tensor(name: str, text: str) -> Any:
+    return pb_utils.Tensor(name, np.array([text.encode()], dtype=np.object_))

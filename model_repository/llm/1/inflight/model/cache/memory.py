@@ -2,24 +2,21 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from inflight.config import EngineConfig
 from inflight.host_memory import free_memory
-from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cache.peak_memory import peak_bytes
 from inflight.model.loading.loader import LoadedModel
-from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.sampling.sampler import sample
-from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.model.step import compute
 from inflight.request import Request
-from inflight.sampling_params import SamplingParams
+from inflight.sampling_params import MAX_LOGPROBS, SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -71,31 +68,29 @@ def _bytes_to_prepare(model: LoadedModel, config: EngineConfig) -> int:
 
 def largest_step(model: LoadedModel, config: EngineConfig) -> Callable[[], object]:
     """Allocate a cache for a step with as many tokens and sampled rows as allowed. Return a function that runs it."""
-    plan = largest_plan(config, model.max_model_len)
+    plan = largest_plan(config, model.max_model_len, scored=model.hidden_width is not None)
     blocks = plan.block_tables.size
     caches = model.backend.allocate(_shapes(model), blocks, config.block_size, model.dtype, model.device)
 
-    @torch.inference_mode()
-    def run() -> list[StepResult]:
-        batch = RaggedBatch.on(model.device, BatchArrays.of(plan, config.block_size))
-        return sample(model.forward(batch, caches, batch.logit_rows), SamplingBatch.of(plan.sampling))
-
-    return run
+    return partial(compute, model, plan, caches, config.block_size)
 
 
 def _shapes(model: LoadedModel) -> list[LayerShape]:
     return [layer.shape for layer in model.layers]
 
 
-def largest_plan(config: EngineConfig, max_model_len: int) -> StepPlan:
+def largest_plan(config: EngineConfig, max_model_len: int, *, scored: bool = True) -> StepPlan:
     """Make a plan that computes `max_num_batched_tokens` tokens and samples for `max_num_seqs` requests.
 
     It has fewer tokens if they cannot be split evenly or would exceed `max_model_len`. No request is without a token.
+    `scored`: the prompts are scored, too.
     """
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     length = min(config.max_num_batched_tokens // rows, max_model_len)
     # These parameters take the most memory to sample.
-    params = SamplingParams(temperature=1.0, top_p=0.9, top_k=0, min_p=0.0)
+    params = SamplingParams(
+        temperature=1.0, top_p=0.9, top_k=0, min_p=0.0, prompt_logprobs=MAX_LOGPROBS if scored else None
+    )
     requests = [Request(str(row), [0] * length, params, max_tokens=1, seed=0) for row in range(rows)]
     tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)
     return StepPlan(tuple(ScheduledRequest.next_of(request, length) for request in requests), tables)

@@ -1,5 +1,7 @@
 """Samples with the C++ kernels."""
 
+from collections.abc import Sequence
+
 import torch
 
 from inflight.guided_decoding.token_masks import TokenMasks
@@ -17,11 +19,20 @@ def sample(
     logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None = None
 ) -> tuple[list[int], dict[int, TokenLogprobs]]:
     """Return a token for each row of logits [S, vocabulary], or -1, and the log-probabilities of the rows that ask."""
-    if logits.dtype not in (torch.bfloat16, torch.float32):
-        logits = logits.float()
+    logits = _readable(logits)
     edits, allowed = _tensors(batch.edits), _mask_tensors(masks, *logits.shape)
     tokens = torch.ops.inflight.sample(logits, torch.from_numpy(batch.parameters), *edits, *allowed).tolist()
     return tokens, _logprobs(logits, tokens, batch.num_logprobs)
+
+
+def logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return the log-probabilities of one token of each row of logits [R, vocabulary], and of the likeliest ones."""
+    found = _logprobs(_readable(logits), tokens, counts)
+    return [found[row] for row in range(len(tokens))]
+
+
+def _readable(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype in (torch.bfloat16, torch.float32) else logits.float()
 
 
 def _tensors(edits: LogitEdits) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor, list[torch.Tensor]]:
@@ -40,7 +51,7 @@ def _mask_tensors(masks: TokenMasks | None, rows: int, width: int) -> tuple[torc
     return torch.from_numpy(masks.index), torch.from_numpy(masks.bits)
 
 
-def _logprobs(logits: torch.Tensor, tokens: list[int], counts: list[int | None]) -> dict[int, TokenLogprobs]:
+def _logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int | None]) -> dict[int, TokenLogprobs]:
     asking = [(row, tokens[row], n) for row, n in enumerate(counts) if n is not None and tokens[row] >= 0]
     if not asking:
         return {}

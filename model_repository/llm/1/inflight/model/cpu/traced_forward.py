@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.fusion import fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate
-from inflight.model.forward import forward
+from inflight.model.forward import Outputs, forward
+from inflight.model.head import head
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 
@@ -54,14 +55,22 @@ class TracedForward:
         torch._C._jit_pass_inline(self._graph.graph)
         if fused:
             fuse(self._graph.graph)
+        self._module = module
         kinds = {node.kind() for node in self._graph.graph.nodes()}
         self._only_kernels = all(kind.startswith(("prim::", "inflight::")) or kind in _LIGHT for kind in kinds)
 
-    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))
-        with _one_torch_thread() if self._only_kernels else nullcontext():
-            logits: torch.Tensor = self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches))
-        return logits
+        with self._threads():
+            return Outputs(*self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches)))
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`. The code is not traced: next to the product of many rows, it takes no time."""
+        with self._threads():
+            return head(self._module, hidden)
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return _one_torch_thread() if self._only_kernels else nullcontext()
 
     def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
         """Return 0: there is nothing to prepare."""
@@ -103,7 +112,7 @@ class _Traceable(torch.nn.Module):
         batch: tuple[torch.Tensor, ...],
         keys: list[torch.Tensor],
         values: list[torch.Tensor],
-    ) -> torch.Tensor:
+    ) -> Outputs:
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
         with use_attention(KernelAttention(BatchTensors(*batch), caches, self._windows)):
             return forward(self._module, token_ids, positions, rows)

@@ -20,20 +20,22 @@ class DecodeBuffers:
     block_tables: torch.Tensor
     """[R, blocks] int64."""
     logits: torch.Tensor
-    """[R, vocabulary], the output."""
+    """[R, vocabulary], an output."""
+    hidden: torch.Tensor
+    """[R, width], an output. [0, 0] if the model does not show them."""
 
     @classmethod
-    def allocate(cls, rows: int, max_blocks: int, logits: torch.Tensor) -> "DecodeBuffers":
+    def allocate(cls, rows: int, max_blocks: int, logits: torch.Tensor, hidden: torch.Tensor) -> "DecodeBuffers":
         """Allocate inputs for decodes of token 0 at the first slot, on the device of `logits`."""
 
         def zeros(*size: int) -> torch.Tensor:
             return torch.zeros(size, dtype=torch.int64, device=logits.device)
 
-        return cls(zeros(rows), zeros(rows), zeros(rows), zeros(rows, max_blocks), logits)
+        return cls(zeros(rows), zeros(rows), zeros(rows), zeros(rows, max_blocks), logits, hidden)
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.inputs(len(self.slots)), self.logits))
+        return sum(tensor.nbytes for tensor in (*self.inputs(len(self.slots)), self.logits, self.hidden))
 
     def inputs(self, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Views of the first rows of the token ids, positions, slots and block tables."""

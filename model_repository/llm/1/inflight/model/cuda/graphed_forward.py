@@ -4,7 +4,7 @@ A step in which every request decodes launches the same kernels as the step befo
 step is captured once for each of some numbers of rows, and is then a single launch. A batch with another number of rows
 uses the next larger graph. The missing rows are copies of its first row: they write the same data to the same slot.
 
-All graphs read the same input tensors and write the same logits, each the first rows of them. Their intermediate
+All graphs read the same input tensors and write the same outputs, each the first rows of them. Their intermediate
 results share one memory pool. So all graphs together need hardly more memory than the largest.
 """
 
@@ -20,7 +20,7 @@ from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cache.peak_memory import peak_bytes
 from inflight.model.cuda.decode_buffers import DecodeBuffers
 from inflight.model.cuda.kernel_attention import BatchTensors, KernelAttention, PromptTiles, parts_for
-from inflight.model.forward import EagerForward, forward
+from inflight.model.forward import EagerForward, Outputs, forward
 from inflight.model.ragged_batch import RaggedBatch
 
 logger = logging.getLogger(__name__)
@@ -107,27 +107,36 @@ class GraphedForward:
         if captured:
             self._buffers, self._replays = buffers, dict(reversed(captured.items()))
 
-    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> torch.Tensor:
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         """See `ForwardPass`. `caches` must be those given to `prepare`."""
         if self._buffers is not None and batch.num_single == batch.num_rows:
             for size, replay in self._replays.items():
                 if size >= batch.num_rows:
                     self._buffers.fill(batch, size)
                     replay()
-                    return self._buffers.logits[rows]
+                    return Outputs(self._buffers.logits[rows], self._buffers.hidden[: batch.num_rows])
         return self._eager(batch, caches, rows)
 
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`."""
+        return self._eager.head(hidden)
+
     def _allocate(self, caches: Sequence[LayerCache], rows: int, max_blocks: int) -> DecodeBuffers:
-        """Allocate the buffers. The logits of one row show how wide and of what type they are."""
+        """Allocate the buffers. The outputs of one row show how wide and of what type they are."""
         device = caches[0].keys.device
-        trial = DecodeBuffers.allocate(rows=1, max_blocks=1, logits=torch.empty(0, 0, device=device))
-        logits = self._logits(trial, 1, caches)
-        return DecodeBuffers.allocate(rows, max_blocks, logits.new_empty(rows, logits.shape[1]))
+        nothing = torch.empty(0, 0, device=device)
+        trial = DecodeBuffers.allocate(rows=1, max_blocks=1, logits=nothing, hidden=nothing)
+        logits, hidden = (
+            output.new_empty(rows if len(output) else 0, output.shape[1]) for output in self._outputs(trial, 1, caches)
+        )
+        return DecodeBuffers.allocate(rows, max_blocks, logits, hidden)
 
     def _decode(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> None:
-        buffers.logits[:rows] = self._logits(buffers, rows, caches)
+        outputs = self._outputs(buffers, rows, caches)
+        buffers.logits[:rows] = outputs.logits
+        buffers.hidden[:rows] = outputs.hidden
 
-    def _logits(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> torch.Tensor:
+    def _outputs(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> Outputs:
         token_ids, positions, slots, block_tables = buffers.inputs(rows)
         every, ones = torch.arange(rows, device=slots.device), torch.ones_like(slots)
         tiles = torch.stack((every, every, ones, positions), dim=1)

@@ -45,6 +45,8 @@ class LoadedModel:
     defaults: GenerationDefaults
     max_model_len: int
     vocab_size: int
+    hidden_width: int | None
+    """The width of the hidden states that the head reads; None if they cannot be had apart from the logits."""
     device: torch.device
     dtype: torch.dtype
 
@@ -87,6 +89,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
         vocab_size=module.get_input_embeddings().weight.shape[0],
+        hidden_width=check.hidden_width(forward, layers, backend),
         device=device,
         dtype=module.dtype,
     )

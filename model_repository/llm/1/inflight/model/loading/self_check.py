@@ -5,7 +5,7 @@ that the model computes itself, state between tokens, and masks that it applies 
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.model.attention import interface
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.batch_arrays import BatchArrays
-from inflight.model.forward import EagerForward, ForwardPass, takes
+from inflight.model.forward import EagerForward, ForwardPass, Outputs, takes
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
@@ -93,6 +93,19 @@ class SelfCheck:
         mine, others = (torch.cat(rows) for rows in logits)
         return bool(((mine - others).norm(dim=-1) <= _SAME * others.norm(dim=-1)).all())
 
+    def hidden_width(
+        self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
+    ) -> int | None:
+        """Return the width of the hidden states, or None if the head does not compute the logits from them alone."""
+        found: list[Outputs] = []
+        wanted = torch.cat(_paged_logits(self._module, forward, layers, [self._prompts[1][:3]], backend, found.append))
+        try:
+            mine = torch.cat([forward.head(outputs.hidden) for outputs in found])
+            return found[0].hidden.shape[1] if _error(mine, wanted) < self._tolerance else None
+        except Exception as error:  # noqa: BLE001 - a model's code may raise any exception
+            logger.info("the head of %s is not apart: %s", self._module.config.model_type, error)
+            return None
+
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
         found = _paged_logits(self._module, forward, layers, self._prompts, backend)
         return max(map(_error, found, self._wanted))
@@ -134,8 +147,12 @@ def _paged_logits(
     layers: Sequence[AttentionLayer],
     prompts: Sequence[list[int]],
     backend: AttentionBackend,
+    see: Callable[[Outputs], object] = lambda outputs: None,
 ) -> list[torch.Tensor]:
-    """Logits [tokens, vocabulary] of each prompt, computed in chunks of unequal length, some of a single token."""
+    """Logits [tokens, vocabulary] of each prompt, computed in chunks of unequal length, some of a single token.
+
+    `see` is called with the outputs of each step.
+    """
     device, block_size = next(module.parameters()).device, backend.checked_block_size
     tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), block_size, prefix_caching=False)
     shapes = [layer.shape for layer in layers]
@@ -147,9 +164,10 @@ def _paged_logits(
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
         batch = RaggedBatch.on(device, arrays)
-        flat = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
+        outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
+        see(outputs)
         for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
-            logits[plan.scheduled[index].request.request_id].append(flat[first:last])
+            logits[plan.scheduled[index].request.request_id].append(outputs.logits[first:last])
         for scheduled in plan.scheduled:
             tables.commit(scheduled.request, scheduled.num_tokens)
     return [torch.cat(logits[request.request_id]) for request in requests]

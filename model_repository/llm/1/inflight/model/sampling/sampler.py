@@ -13,13 +13,15 @@ follow one rule:
    random number.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.model.cpu import kernel_sampler
 from inflight.model.sampling import torch_sampler
 from inflight.model.sampling.sampling_batch import SamplingBatch
-from inflight.step_result import StepResult
+from inflight.step_result import StepResult, TokenLogprobs
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None = None) -> list[StepResult]:
@@ -34,3 +36,11 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None 
         StepResult(()) if token < 0 else StepResult((token,), (logprobs[row],) if row in logprobs else ())
         for row, token in enumerate(tokens)
     ]
+
+
+def logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return the log-probabilities of one token and of the `counts` likeliest tokens, for each row of logits
+    [R, vocabulary]."""
+    way = kernel_sampler if kernel_sampler.takes(logits) else torch_sampler
+    found: list[TokenLogprobs] = way.logprobs(logits, tokens, counts)
+    return found

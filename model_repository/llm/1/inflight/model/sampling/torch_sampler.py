@@ -1,5 +1,7 @@
 """Samples with torch's operators, on any device. On a GPU, the host waits for the device once, for all results."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -36,6 +38,14 @@ def sample(
     counts = [batch.num_logprobs[row] or 0 for row in asking]
     found = _logprobs(logits[rows].float(), tokens[rows].clamp(min=0), min(max(counts), logits.shape[1]))
     return _fetch(tokens, found, asking, counts)
+
+
+def logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:
+    """Return the log-probabilities of one token of each row of logits [R, vocabulary], and of the likeliest ones."""
+    ids = torch.tensor(tokens, device=logits.device)
+    rows = list(range(len(tokens)))
+    _, entries = _fetch(ids, _logprobs(logits.float(), ids, min(max(counts), logits.shape[1])), rows, list(counts))
+    return [entries[row] for row in rows]
 
 
 def _draw(logits: torch.Tensor, parameters: NDArray[np.float64]) -> torch.Tensor:

@@ -1,0 +1,55 @@
+"""POST /v1/embeddings."""
+
+import array
+import base64
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from inflight_client import Embedding
+from inflight_gateway.limits import take_samples
+from inflight_gateway.responses import EmbeddingItem, EmbeddingList
+from inflight_gateway.schemas import EmbeddingRequest
+from inflight_gateway.service import TheService, queueing
+
+router = APIRouter()
+
+_AT_ONCE = 32
+"""How many inputs of one request are on the server at once. The others wait here, so that they don't fill its queue."""
+
+
+@router.post(
+    "/v1/embeddings",
+    response_model=None,
+    responses={200: {"model": EmbeddingList, "description": "The embeddings"}},
+)
+async def create_embeddings(body: EmbeddingRequest, service: TheService, request: Request) -> Response:
+    """Embed one or several inputs."""
+    service.describe(body.model)
+    concurrency = min(_AT_ONCE, len(body.inputs))
+    take_samples(request.scope, concurrency)
+    embeddings = await service.client.embed_many(
+        body.inputs,
+        pooling=body.pooling or "last",
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        concurrency=concurrency,
+        **queueing(body, request.scope),
+    )
+    tokens = sum(embedding.usage.prompt_tokens for embedding in embeddings)
+    service.metrics.count_prompt_tokens(tokens)
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [_item(index, embedding, body) for index, embedding in enumerate(embeddings)],
+            "model": body.model,
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+    )
+
+
+def _item(index: int, embedding: Embedding, body: EmbeddingRequest) -> EmbeddingItem:
+    values: list[float] | str = list(embedding.values)
+    if body.encoding_format == "base64":  # The default of the openai package, which decodes it.
+        values = base64.b64encode(array.array("f", embedding.values).tobytes()).decode()
+    return {"object": "embedding", "index": index, "embedding": values}

@@ -1,0 +1,54 @@
+"""Computes a step plan: batch, forward pass, sampling, and what is read of prompts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import torch
+
+from inflight.guided_decoding.token_masks import TokenMasks
+from inflight.model.batch_arrays import BatchArrays
+from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.loading.loader import LoadedModel
+from inflight.model.prompt_reader import PromptReader
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.sampling.named_tokens import with_named_tokens
+from inflight.model.sampling.sampler import sample
+from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.request import Request
+from inflight.scheduler.plan import StepPlan
+from inflight.step_result import StepResult
+
+
+@torch.inference_mode()
+def compute(
+    model: LoadedModel,
+    plan: StepPlan,
+    caches: Sequence[LayerCache],
+    block_size: int,
+    masks: "Future[TokenMasks] | None" = None,
+) -> list[StepResult]:
+    """Compute the scheduled tokens, and return the answer to each request in `plan.answered`, in that order.
+
+    `masks` are those of guided requests, which are made meanwhile.
+    """
+    sampling = SamplingBatch.of(plan.sampling)
+    arrays = BatchArrays.of(plan, block_size)
+    batch = RaggedBatch.on(model.device, arrays)
+    logits, hidden = model.forward(batch, caches, batch.logit_rows)
+    results = with_named_tokens(sample(logits, sampling, masks.result() if masks else None), logits, plan.sampling)
+    if len(results) == len(plan.answered) and not plan.reading:
+        return results
+    read = PromptReader(plan, arrays, hidden, model.forward.head).results()
+    return list(_joined(plan, results, read))
+
+
+def _joined(plan: StepPlan, sampled: Sequence[StepResult], read: Mapping[Request, StepResult]) -> Iterator[StepResult]:
+    """Yield a new token, what was read of the prompt, or both, for each request in `plan.answered`."""
+    tokens = iter(sampled)
+    for each in plan.answered:
+        result = read.get(each.request, StepResult(()))
+        if each.samples:
+            new = next(tokens)
+            result = replace(result, token_ids=new.token_ids, logprobs=new.logprobs)
+        yield result

@@ -1,0 +1,63 @@
+"""Reads the field `embedding_request`, in vllm_backend's format with some additions.
+
+{"input": "text" or [token ids], "pooling_params": {"dimensions": 256, "pooling": "mean", "normalize": true}}
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from inflight import InvalidRequest, PoolingParams, SamplingParams
+from serving import values
+from serving.fields import GROUPS
+
+MAX_CHARACTERS = 2**24
+_FOR_ALL = ("Prompt", "Answer", "Queue and limits")
+_FOR_GENERATION = {field.name for heading, group in GROUPS.items() if heading not in _FOR_ALL for field in group}
+_FOR_GENERATION |= {field.name for field in dataclasses.fields(SamplingParams)}
+_POOLING = [field.name for field in dataclasses.fields(PoolingParams)]
+
+
+def read_embedding_request(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...], PoolingParams]:
+    """Return the prompt, and how to make its embedding.
+
+    Raises:
+        InvalidRequest: the JSON is malformed, or the request also has a field of another kind of request.
+    """
+    if other := sorted(_FOR_GENERATION & fields.keys()):
+        raise InvalidRequest(f"{other[0]} is given beside embedding_request; an embedding has no such field")
+    decoded = values.decoded("embedding_request", fields["embedding_request"], MAX_CHARACTERS)
+    _check_object("embedding_request", decoded, ("input", "pooling_params"))
+    return _input(decoded.get("input")), _pooling(decoded.get("pooling_params"))
+
+
+def _input(given: Any) -> str | tuple[int, ...]:
+    if given in ("", [], None):
+        raise InvalidRequest("input of embedding_request is missing or empty; it must have at least 1 element")
+    if isinstance(given, str):
+        return values.text("input of embedding_request", given)
+    if isinstance(given, list):
+        return values.integers("input of embedding_request", given)
+    raise InvalidRequest(f"input of embedding_request is {given!r}; it must be a text or a list of token ids")
+
+
+def _pooling(given: Any) -> PoolingParams:
+    if given is None:
+        return PoolingParams()
+    _check_object("pooling_params", given, (*_POOLING, "task"))
+    if given.get("task", "embed") != "embed":
+        raise InvalidRequest(f"task of pooling_params is {given['task']!r}; it must be embed")
+    found = {name: given[name] for name in _POOLING if given.get(name) is not None}
+    if isinstance(dimensions := found.get("dimensions"), list):
+        # vllm_backend takes a list and reads its first element.
+        if len(dimensions) != 1:
+            raise InvalidRequest(f"dimensions is {dimensions!r}; it must be a whole number, or a list of one")
+        found["dimensions"] = dimensions[0]
+    return PoolingParams(**found)
+
+
+def _check_object(name: str, given: Any, known: tuple[str, ...]) -> None:
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"{name} is {given!r}; it must be a JSON object")
+    if unknown := sorted(given.keys() - set(known)):
+        raise InvalidRequest(f"{name} has the unknown key {unknown[0]!r}; known are {', '.join(known)}")
