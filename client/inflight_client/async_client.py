@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from inflight_client import questions
+from inflight_client.asking import AsyncAsking
 from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
@@ -22,7 +22,7 @@ from inflight_client.options import (
     within,
 )
 from inflight_client.progress import progress_bar
-from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
+from inflight_client.questions import Question
 from inflight_client.request import (
     Message,
     Prompt,
@@ -47,7 +47,7 @@ _TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
 }
 
 
-class AsyncClient:
+class AsyncClient(AsyncAsking):
     """Client of one model on one server, for the tasks of one event loop. It has the same methods as `Client`.
 
     >>> async def ask(prompt):
@@ -217,14 +217,6 @@ class AsyncClient:
         except InflightError:
             return False
 
-    async def is_serving(self) -> bool:
-        """Whether the model itself answers, and its engine runs. See `Client.is_serving`."""
-        try:
-            await self.unfinished_requests()
-        except InflightError:
-            return False
-        return True
-
     async def server_info(self) -> ServerInfo:
         """The server's name, version and extensions."""
         return await self._connection.server_info(self._timeouts.connect)
@@ -232,38 +224,6 @@ class AsyncClient:
     async def model_info(self) -> ModelInfo:
         """The model's inputs, outputs and parameters."""
         return await self._connection.model_info(self._model, self._timeouts.connect)
-
-    async def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        return await self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
-
-    async def describe_model(self) -> ModelDescription:
-        """What the model says of itself: its context, chat template, special tokens and ends."""
-        return await self._ask(questions.description(self._model), self._timeouts.connect)
-
-    async def tokenize(
-        self,
-        prompt: str | None = None,
-        *,
-        messages: Sequence[Message] | None = None,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-        add_special_tokens: bool = True,
-        return_token_strs: bool = False,
-    ) -> Tokenization:
-        """Return the tokens of a prompt or of a chat, as `generate` would send them to the model.
-        Works like `Client.tokenize`.
-        """
-        given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
-        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        return await self._ask(
-            questions.tokens(self._model, prompt, messages, sampling, **flags), self._timeouts.first_token
-        )
-
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of some tokens, special tokens included."""
-        return await self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
 
     async def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read."""

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from inflight_client import questions
+from inflight_client.asking import Asking
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
 from inflight_client.options import (
@@ -22,7 +22,7 @@ from inflight_client.options import (
     within,
 )
 from inflight_client.progress import progress_bar
-from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
+from inflight_client.questions import Question
 from inflight_client.request import (
     Message,
     Prompt,
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 _TRANSPORTS: dict[str, Callable[[Options], Connection]] = {"grpc": GrpcConnection, "http": HttpConnection}
 
 
-class Client:
+class Client(Asking):
     """Client of one model on one server.
 
     Any number of threads can use one client at once. Their requests share its connection, and each request can be
@@ -267,17 +267,6 @@ class Client:
         except InflightError:
             return False
 
-    def is_serving(self) -> bool:
-        """Whether the model itself answers, and its engine runs.
-
-        `is_ready` asks only Triton, which before 26.01 does not notice that a model's process has died.
-        """
-        try:
-            self.unfinished_requests()
-        except InflightError:
-            return False
-        return True
-
     def server_info(self) -> ServerInfo:
         """The server's name, version and extensions."""
         return self._connection.server_info(self._timeouts.connect)
@@ -285,38 +274,6 @@ class Client:
     def model_info(self) -> ModelInfo:
         """The model's inputs, outputs and parameters."""
         return self._connection.model_info(self._model, self._timeouts.connect)
-
-    def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        return self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
-
-    def describe_model(self) -> ModelDescription:
-        """What the model says of itself: its context, chat template, special tokens and ends."""
-        return self._ask(questions.description(self._model), self._timeouts.connect)
-
-    def tokenize(
-        self,
-        prompt: str | None = None,
-        *,
-        messages: Sequence[Message] | None = None,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        chat_template_kwargs: Mapping[str, object] | None = None,
-        add_special_tokens: bool = True,
-        return_token_strs: bool = False,
-    ) -> Tokenization:
-        """Return the tokens of a prompt or of a chat, as `generate` would send them to the model.
-
-        >>> client.tokenize("A, B, C,").token_ids
-        (49, 28, 389, 28, 340, 28)
-        """
-        given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-        sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
-        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        return self._ask(questions.tokens(self._model, prompt, messages, sampling, **flags), self._timeouts.first_token)
-
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """Return the text of some tokens, special tokens included."""
-        return self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
 
     def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read.

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from inflight_client.errors import ServerFault
 from inflight_client.request import Message, Prompt, Request, Sampling, make_request
@@ -96,12 +96,15 @@ def tokens(
     model: str,
     prompt: str | None,
     messages: Sequence[Message] | None,
-    sampling: Sampling,
+    tools: Sequence[Mapping[str, object]] | None,
+    chat_template_kwargs: Mapping[str, object] | None,
     *,
     add_special_tokens: bool,
     return_token_strs: bool,
 ) -> Question[Tokenization]:
     """Ask for the tokens of a prompt. Raises what `make_request` raises."""
+    given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
+    sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
     flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
     request = _request(model, "tokenize", prompt, messages, sampling, **flags)
 

@@ -12,7 +12,8 @@ OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
 
 def server_names(asked_by: str) -> dict[str, str]:
     """Return the names that the server's errors have for a form, with the field of the request that asks for it."""
-    return dict.fromkeys(("structured_outputs", *KINDS, *OPTIONS), asked_by)
+    # Of what the server's parameters hold, only forms and tools can be too large.
+    return dict.fromkeys(("structured_outputs", "sampling_parameters", *KINDS, *OPTIONS), asked_by)
 
 
 @dataclass(frozen=True)

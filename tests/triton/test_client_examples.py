@@ -5,13 +5,14 @@ import doctest
 
 import pytest
 
+import inflight_client.asking
 import inflight_client.async_client
 import inflight_client.client
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
 
 
-@pytest.mark.parametrize("module", [inflight_client.client, inflight_client.async_client])
+@pytest.mark.parametrize("module", [inflight_client.client, inflight_client.async_client, inflight_client.asking])
 def test_examples(server: TritonServer, module: object) -> None:
     runner = doctest.DocTestRunner(verbose=False)
     with Client(server.grpc_url, metrics_url=server.metrics_url) as client:
@@ -19,5 +20,5 @@ def test_examples(server: TritonServer, module: object) -> None:
             for example in test.examples:
                 example.source = example.source.replace("127.0.0.1:8001", server.grpc_url)
             runner.run(test)
-    assert runner.tries > 3
+    assert runner.tries
     assert runner.failures == 0
