@@ -40,6 +40,7 @@ class ChatPlan:
     tool_format: ToolFormat | None
     """None: the answers have no calls."""
     reasoning_format: ReasoningFormat | None
+    """None: the answers have no thoughts."""
     opened: bool
     """Whether the prompt has begun a thought."""
     form_field: str
@@ -79,8 +80,9 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
         tokens = await client.tokenize(**request)
         opened = thinking.is_open(tokens.end)
+        thinking = None if thinking.is_closed(tokens.end) else thinking
         request = {"prompt": tokens.token_ids}
-    structured = _structured_outputs(ask, formats, opened=opened)
+    structured = _structured_outputs(ask, formats.tool_format, thinking, opened=opened)
     if structured is not None:
         request["structured_outputs"] = structured
     tool_format = formats.tool_format if use is not None else None
@@ -97,15 +99,17 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     )
 
 
-def _structured_outputs(ask: ChatAsk, formats: Formats, *, opened: bool) -> dict[str, Any] | None:
+def _structured_outputs(
+    ask: ChatAsk, tool_format: ToolFormat | None, thinking: ReasoningFormat | None, *, opened: bool
+) -> dict[str, Any] | None:
     """Return the server's field. None: the answer is free."""
-    form, use, thinking = ask.form, ask.tools, formats.reasoning_format
+    form, use = ask.form, ask.tools
     if use is None and thinking is None:
         return None if form is None else form.structured_outputs()
     answer = _tag_of_form(form)
-    if use is not None and formats.tool_format is not None:
+    if use is not None and tool_format is not None:
         try:
-            answer = use.tag(formats.tool_format, answer)
+            answer = use.tag(tool_format, answer)
         except Unenforceable as error:
             raise invalid("tools", f"tools: {error}") from error
     if answer is None:

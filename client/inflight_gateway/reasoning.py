@@ -29,6 +29,10 @@ class ReasoningFormat:
         """Whether a prompt that ends so has begun the thought for the model."""
         return prompt_end.rstrip().endswith(self.begin)
 
+    def is_closed(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends so has ended the thought for the model, which then answers at once."""
+        return prompt_end.rstrip().endswith(self.end)
+
     def read(self, source: Source, emit: Emit, *, opened: bool) -> Reading[None]:
         """Read the thought at the beginning of an answer, if there is one. `opened`: the prompt has begun it."""
         if not opened:
@@ -47,7 +51,12 @@ class ReasoningFormat:
         """Return the structural tag of an answer with the thought before it."""
         if opened:
             return sequence(tag("", ANY_TEXT, self.end), _GAP, answer)
-        return either(sequence(tag(self.begin, ANY_TEXT, self.end), _GAP, answer), answer)
+        thought = tag(self.begin, ANY_TEXT, self.end)
+        if answer["type"] == "triggered_tags" and not answer["stop_after_first"]:
+            # One more tag in free text. As an alternative to it, the thought would not be free: it is free text too,
+            # in which a trigger demands a call.
+            return {**answer, "triggers": [self.begin, *answer["triggers"]], "tags": [thought, *answer["tags"]]}
+        return either(sequence(thought, _GAP, answer), answer)
 
 
 REASONING_FORMATS = {

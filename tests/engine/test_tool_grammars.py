@@ -81,3 +81,5 @@ def test_what_is_enforced_begins_after_the_thought(accepts: Accepts, name: str, 
     calls = form.before(FORMATS["hermes"].text_and_calls(TOOLS, several=True), opened=opened)
     assert accepts(calls, f"{thought}\n\nText. {call('hermes')}")
     assert not accepts(calls, f"{thought}\n\nText. {call('hermes').replace('city', 'town')}")
+    # A thought may speak of calls.
+    assert accepts(calls, f"{'' if opened else form.begin}A <tool_call>?{form.end}Text. {call('hermes')}")

@@ -11,7 +11,7 @@ from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_tools import CALL, TOOLS, user
 
-OPEN = {"chat_template_kwargs": {"open": True}}
+OPEN, CLOSED = ({"chat_template_kwargs": {"open": is_open}} for is_open in (True, False))
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def client(server: TritonServer) -> Iterator[OpenAI]:
         ("So. </think> Ulm.", OPEN, ("So.", "Ulm. ")),
         ("Ulm <think> Ulm", {}, (None, "Ulm <think> Ulm ")),
         ("So it goes on", OPEN, ("So it goes on ", "")),
+        ("Ulm.", CLOSED, (None, "Ulm. ")),
         ("<think> </think> Ulm.", {}, (None, "Ulm. ")),
     ],
 )
@@ -49,26 +50,28 @@ def test_calls_follow_a_thought(client: OpenAI) -> None:
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
 
 
-def form(client: OpenAI, **fields: Any) -> Any:
-    """The structural tag that the server got."""
+def structured_outputs(client: OpenAI, **fields: Any) -> Any:
+    """What the server got."""
     answer = client.chat.completions.create(model="llm", messages=user("!request"), **fields)
     message = answer.choices[0].message.model_dump()
     # The request names the end of a thought, which ends the thought here too.
     thought = message.get("reasoning_content")
     request = json.loads(f"{thought}</think>{message['content']}" if thought else message["content"])
-    return json.loads(request["sampling_parameters"])["structured_outputs"]["structural_tag"]["format"]
+    return json.loads(request["sampling_parameters"])["structured_outputs"]
 
 
 def test_the_form_of_an_answer_begins_after_the_thought(client: OpenAI) -> None:
     whole = {"type": "json_schema", "json_schema": {"type": "object"}}
-    found = form(client, response_format={"type": "json_object"})
+    asked: Any = {"response_format": {"type": "json_object"}}
+    found = structured_outputs(client, **asked)["structural_tag"]["format"]
     assert found["type"] == "or"
     assert found["elements"][1] == whole
     thought, _, answer = found["elements"][0]["elements"]
     assert (thought["begin"], thought["end"], answer) == ("<think>", "</think>", whole)
-    found = form(client, response_format={"type": "json_object"}, extra_body=OPEN)
+    found = structured_outputs(client, **asked, extra_body=OPEN)["structural_tag"]["format"]
     thought, _, answer = found["elements"]
     assert (thought["begin"], thought["end"], answer) == ("", "</think>", whole)
+    assert structured_outputs(client, **asked, extra_body=CLOSED) == {"json_object": True}
 
 
 def test_thoughts_of_earlier_turns_reach_the_template(client: OpenAI) -> None:

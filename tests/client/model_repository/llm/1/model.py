@@ -10,7 +10,7 @@ Each word of a prompt is one of its tokens. All have the log-probability -0.5.
 An embedding holds the number of words, the dimensions asked for or 0, and whether it is a mean and normalised.
 
 It also answers questions about itself. A token of `tokenize` is a character, and a prompt of such tokens is its text.
-With the template variable `open`, the prompt has begun a thought.
+With the template variable `open`, the prompt has begun a thought (true), or has ended it too (false).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | Non
         given = arrived(request)
         variables = json.loads(given.get("sampling_parameters", "{}")).get("chat_template_kwargs", {})
         ids = [CHARACTERS + ord(character) for character in prompt(given)]
-        end = "<think>\n" if variables.get("open") else "Answer:"
+        end = {True: "<think>\n", False: "<think></think>\n"}.get(variables.get("open"), "Answer:")
         return {"token_ids": ids, "max_model_len": 8192, "end": end, "token_strs": list(prompt(given))}
     if "detokenize" in parameters:
         return {"text": prompt(arrived(request))}
