@@ -87,6 +87,16 @@ def outcome(state: GrammarState, text: str) -> str:
         ({"json": {"type": "object"}}, '{"a":1', "1"),
         ({"json": {"type": "object"}, "whitespace_pattern": " ?"}, '{ "a" : 1}', "ended"),
         ({"json": {"enum": ["a", 1]}}, '"a"', "ended"),
+        # Objects that name properties have no others, unless they say so.
+        ({"json": {"properties": {"a": {}}, "required": ["a"], "type": "object"}}, '{"a": 1,', ","),
+        ({"json": {"properties": {"a": {}}, "type": "object", "additionalProperties": True}}, '{"b": 1}', "ended"),
+        ({"json": {"properties": {"a": {}}, "required": ["b"], "type": "object"}}, '{"b": 1}', "ended"),
+        ({"json": {"items": {"properties": {"properties": {"const": 1}}, "type": "object"}}}, '[{"b', "b"),
+        (
+            {"json": {"allOf": [{"properties": {"a": {}}, "type": "object"}, {"required": ["b"]}]}},
+            '{"b": 1}',
+            "ended",
+        ),
         ({"json": {"type": "object", "minProperties": 2, "required": ["a"]}}, '{"a": 1, "b": 2}', "complete"),
         ({"json": {"const": {"minProperties": 5}}}, '{"minProperties": 5}', "ended"),
     ],

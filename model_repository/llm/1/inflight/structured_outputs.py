@@ -26,7 +26,8 @@ class StructuredOutputs:
     """
 
     json: Mapping[str, Any] | bool | str | None = None
-    """A JSON schema, as an object or as JSON text."""
+    """A JSON schema, as an object or as JSON text. Objects that name properties have no others unless
+    `additionalProperties` says so, as in vLLM."""
 
     json_object: bool | None = None
     """True: any JSON object."""

@@ -9,6 +9,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from inflight.errors import InvalidRequest
+from inflight.guided_decoding.closed_objects import close_objects
 from inflight.guided_decoding.structural_tag import structural_tag_grammars
 from inflight.structured_outputs import CHOICE, GRAMMAR, REGEX, STRUCTURAL_TAG, StructuredOutputs
 
@@ -71,6 +72,10 @@ def json_schema(schema: Any, whitespace_pattern: str | None = None) -> dict[str,
     if "x-guidance" in schema:
         raise InvalidRequest("json has the key 'x-guidance', which is not supported")
     _check_min_properties(schema)
+    try:
+        schema = close_objects(schema)
+    except RecursionError:
+        raise InvalidRequest("json is nested too deep") from None
     options = _SEPARATORS if whitespace_pattern is None else {"whitespace_pattern": whitespace_pattern}
     return {**schema, "x-guidance": options}
 
