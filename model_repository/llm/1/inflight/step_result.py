@@ -40,4 +40,4 @@ class StepResult:
     states: NDArray[np.float64] | None = None
     """The sum [width] of the hidden states at these positions, if the request wants an embedding."""
     is_faulty: bool = False
-    """Whether what was read is not a number."""
+    """Whether what was read is not a number. There are no new tokens then."""

@@ -48,7 +48,7 @@ def _joined(plan: StepPlan, sampled: Sequence[StepResult], read: Mapping[Request
     tokens = iter(sampled)
     for each in plan.answered:
         result = read.get(each.request, StepResult(()))
-        if each.samples:
-            new = next(tokens)
+        new = next(tokens) if each.samples else None
+        if new is not None and not result.is_faulty:
             result = replace(result, token_ids=new.token_ids, logprobs=new.logprobs)
         yield result

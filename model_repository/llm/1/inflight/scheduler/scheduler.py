@@ -370,7 +370,7 @@ class Scheduler:
         grammar failed. So is one whose prompt was read in vain.
         """
         answers = list(zip(plan.answered, results, strict=True))
-        failed = {e.request for e, result in answers if result.is_faulty or (not result.token_ids and e.samples)}
+        failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
         size = self.tables.block_size
         for each in plan.scheduled:
             request, first = each.request, each.first
@@ -381,7 +381,12 @@ class Scheduler:
                 self.tables.register_filled(request, end)
             request.num_computed = end
         self.policy.computed((each.request, each.num_tokens) for each in plan.scheduled)
-        committed = [self._conclude(each, result, now) for each, result in answers]
+        committed = [
+            self._append(each.request, result.token_ids, now)
+            if result.token_ids and not each.read
+            else self._conclude(each, result, now)
+            for each, result in answers
+        ]
         self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
         return committed
 
@@ -390,7 +395,7 @@ class Scheduler:
         if each.read and not result.is_faulty:
             request.read(each.read, result.states)
         if each.samples or result.is_faulty:
-            return self._append(request, () if result.is_faulty else result.token_ids, now)
+            return self._append(request, result.token_ids, now)
         if not _is_whole(each):
             return Committed(request, (), None)
         self.remove(request.request_id)
