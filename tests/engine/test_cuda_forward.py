@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,6 +77,16 @@ def test_captured_decodes_give_the_tokens_of_torch(tiny: Tiny) -> None:
     assert tokens(engine.generate(prompts, params)) == wanted
     # There were full batches, padded batches, and a batch with only the last request.
     assert all(graphs.runs)
+
+
+def test_captured_steps_give_hidden_states(tiny: Tiny) -> None:
+    """A prompt whose last token is computed by itself is embedded by a captured step."""
+    prompts = [make_prompt(1), make_prompt(1, seed=1), make_prompt(3)]
+    settings = {"max_num_seqs": 3, "max_num_batched_tokens": 4, "long_prefill_token_threshold": 2}
+    graphs = Rerun()
+    found = as_on_a_gpu(tiny, graphs, **settings).embed(prompts)
+    assert sum(graphs.runs) == 1
+    assert np.abs(found - tiny.engine(**{**SETTINGS, **settings}).embed(prompts)).max() < 1e-5
 
 
 @pytest.mark.parametrize("captured", [0, 2])
