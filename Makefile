@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided peers gpu-check \
-	precision experiments chaos docs lock test test-engine test-clients check clean
+	precision experiments chaos storm confined neighbour docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +39,13 @@ help:
 	@echo "make gpu-check    check that the engine is correct and fast on a GPU; needs torch and transformers; variables: GPU (flags), PYTHON"
 	@echo "make experiments  test claims of papers with the scheduler in the simulator; writes plots to results/; takes minutes"
 	@echo "make chaos    kill, hang and starve a running service, one fault at a time, and show what its users notice; needs root;"
-	@echo "              takes half an hour; variable: CHAOS (flags, such as --times 1 or --help)"
+	@echo "              takes an hour; variable: CHAOS (flags, such as --times 1 or --help)"
+	@echo "make storm    send 10,000 requests of all kinds at once, honest and hostile, and check each; needs root; takes minutes;"
+	@echo "              variable: STORM (flags, such as --requests 100000 or --help)"
+	@echo "make confined serve within a limit of memory, as in a container, until the KV cache is full; needs root;"
+	@echo "              variables: MODEL or SHAPE, CONFINED (flags, such as --mib 4096 or --help)"
+	@echo "make neighbour measure how much one user who sends the worst requests slows the others; takes ten minutes;"
+	@echo "              variable: NEIGHBOUR (flags, such as --gateway or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
@@ -116,6 +122,15 @@ experiments: $(installed)
 
 chaos: $(installed)
 	@$(bin)/python -m load_tests.chaos $(CHAOS)
+
+storm: $(installed)
+	@$(bin)/python -m load_tests.storm $(STORM)
+
+confined: $(installed)
+	@$(bin)/python -m load_tests.confined $(model) $(CONFINED)
+
+neighbour: $(installed)
+	@$(bin)/python -m load_tests.neighbour $(NEIGHBOUR)
 
 $(docs_tools): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[docs]'

@@ -19,6 +19,9 @@ from inflight_gateway.tool_formats import FORMATS
 
 # How long running streams may continue after SIGTERM.
 _DRAIN_SECONDS = 30
+# Longer than clients and proxies keep a connection without a request, most of them 60 s at most: whoever closes it must
+# be the one who would use it next. Otherwise a request that is sent at that moment is lost.
+_KEEP_ALIVE_SECONDS = 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host=options.host,
         port=options.port,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
     )
     return 0

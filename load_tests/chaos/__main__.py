@@ -7,29 +7,21 @@ Linux, root and util-linux's `unshare`, because the server gets its own small /d
 
 import argparse
 import asyncio
-import os
-import resource
-import shutil
-import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
-import openai
 from tqdm import tqdm
 
-from inflight_client import AsyncClient, RetryPolicy, Timeouts
+from load_tests.chaos.doors import NotAnswered, open_doors
 from load_tests.chaos.experiment import Health, Outcome, experiment
 from load_tests.chaos.faults import FAULTS, Fault, Stage, set_clock
 from load_tests.chaos.proxy import proxy
 from load_tests.chaos.report import broken_promises, table
 from load_tests.chaos.service import Service
-from load_tests.chaos.users import LIMIT_SECONDS, Door, GatewayDoor, NotAnswered, TritonDoor, Users, WholeDoor
+from load_tests.chaos.users import LIMIT_SECONDS, Users
+from load_tests.chaos.workplace import workplace
 from scripts.launch.errors import LauncherError
-from scripts.launch.server_process import ADDRESS
 
 
 def _faults(text: str) -> list[Fault]:
@@ -50,37 +42,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-@asynccontextmanager
-async def _doors(service: Service, grpc_port: int, http_port: int) -> AsyncIterator[Sequence[Door]]:
-    timeouts = Timeouts(first_token=2 * LIMIT_SECONDS, total=2 * LIMIT_SECONDS)
-    once = RetryPolicy(attempts=1)
-    async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        grpc = await enter(AsyncClient(f"grpc://{ADDRESS}:{grpc_port}", timeouts=timeouts, retry=once))
-        http = await enter(AsyncClient(f"http://{ADDRESS}:{http_port}", timeouts=timeouts, retry=once))
-        url = f"http://{ADDRESS}:{service.ports.gateway}/v1"
-        gateway = await enter(openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0))
-        triton = f"http://{ADDRESS}:{http_port}"
-        whole = await enter(httpx.AsyncClient(base_url=triton, timeout=2 * LIMIT_SECONDS, trust_env=False))
-        yield (
-            TritonDoor("gRPC", grpc),
-            TritonDoor("HTTP", http),
-            GatewayDoor("gateway", gateway),
-            WholeDoor("completion", whole),
-        )
-
-
-async def chaos(service: Service, faults: Sequence[Fault], times: int, number: int) -> dict[str, list[Outcome]]:
+async def chaos(service: Service, faults: Sequence[Fault], times: int, number: int) -> dict[Fault, list[Outcome]]:
     """Cause each fault `times` times under the load of `number` users, with a progress bar.
 
     Raises LauncherError if the service does not get ready, NotAnswered if it gives no answers without a fault.
     """
-    outcomes: dict[str, list[Outcome]] = {fault.name: [] for fault in faults}
+    outcomes: dict[Fault, list[Outcome]] = {fault: [] for fault in faults}
     async with (
         service.running(),
         proxy(service.ports.grpc) as grpc,
         proxy(service.ports.http) as http,
-        _doors(service, grpc.port, http.port) as doors,
+        open_doors(grpc.port, http.port, service.ports.gateway, 2 * LIMIT_SECONDS) as (doors, _),
     ):
         stage, users = Stage(service, (grpc, http)), Users(doors)
         await users.learn()
@@ -91,7 +63,9 @@ async def chaos(service: Service, faults: Sequence[Fault], times: int, number: i
                 for fault in faults:
                     bar.set_description_str(fault.name)
                     for _ in range(times):
-                        outcomes[fault.name].append(await experiment(fault, stage, users, health))
+                        outcome = await experiment(fault, stage, users, health)
+                        outcomes[fault].append(outcome)
+                        bar.write(f"{fault.name}: {outcome}")
                         bar.update()
         finally:
             for task in load:
@@ -100,36 +74,20 @@ async def chaos(service: Service, faults: Sequence[Fault], times: int, number: i
     return outcomes
 
 
-def _keep_logs(source: Path, destination: Path) -> None:
-    destination.mkdir(parents=True, exist_ok=True)
-    for log in source.glob("*.log"):
-        shutil.copy(log, destination)
-
-
 def main() -> int:
     """Return the exit status: 0 if every promise was kept, 1 if one was broken or the service does not start."""
     options = _parser().parse_args()
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        print("error: this needs root and the program unshare", file=sys.stderr)
-        return 1
     faults = [fault for fault in options.faults if fault.begin is not set_clock or options.set_clock]
-    # Stopped in order, as by Ctrl-C: the service must not be left behind.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with tempfile.TemporaryDirectory(prefix="inflight-chaos-") as scratch:
-        service = Service(Path(scratch))
-        outcomes: dict[str, list[Outcome]] = {}
-        try:
+    outcomes: dict[Fault, list[Outcome]] = {}
+    try:
+        with workplace(options.logs) as folder:
+            service = Service(folder)
             outcomes = asyncio.run(chaos(service, faults, options.times, options.users))
-        except* (LauncherError, NotAnswered, ProcessLookupError) as errors:
-            print(f"error: {errors.exceptions[0]}", file=sys.stderr)
-        finally:
-            if options.logs is not None:
-                _keep_logs(Path(scratch), options.logs)
+    except* (LauncherError, NotAnswered, ProcessLookupError) as errors:
+        print(f"error: {errors.exceptions[0]}", file=sys.stderr)
     if not outcomes:
         return 1
-    print(table(outcomes))
+    print(f"Without load, a start took {service.first_start:.1f} s.", table(outcomes), sep="\n\n")
     for process in service.processes().values():
         print(f"left behind at the end: {process}")
     broken = broken_promises(outcomes)

@@ -1,8 +1,9 @@
 """One fault under load: what the users notice, and when answers are right again."""
 
 import asyncio
+import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from load_tests.chaos.faults import Fault, Stage
@@ -30,6 +31,8 @@ class Outcome:
     """Requests that got neither an answer nor an error."""
     unhealthy: bool
     """Whether the gateway said so, at least once before answers were right again."""
+    start: float
+    """Seconds from the start of a new tritonserver or gateway until it was ready. 0 if none was started."""
     back: float | None
     """Seconds until each door had given a right answer to a request sent after the fault, or after its end if it lasts.
     None: it never did."""
@@ -38,23 +41,31 @@ class Outcome:
 
 
 class Health:
-    """Asks the gateway ten times a second whether the service is healthy."""
+    """Asks ten times a second whether the service is healthy, and whether Triton is ready."""
 
     def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+        self._service = stage.service
         self.unhealthy_at: list[float] = []
+        """When it was not, according to the gateway, in seconds of `time.monotonic`."""
+        self.down_at: list[float] = []
+        """When Triton was not ready."""
 
     async def watch(self) -> None:
         """Ask until this is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._note(self.unhealthy_at, self._service.is_healthy))
+            group.create_task(self._note(self.down_at, self._service.is_started))
+
+    async def _note(self, times: list[float], is_well: Callable[[], Awaitable[bool]]) -> None:
         while True:
-            if not await self._stage.service.is_healthy():
-                self.unhealthy_at.append(time.monotonic())
+            if not await is_well():
+                times.append(time.monotonic())
             await asyncio.sleep(_POLL_SECONDS)
 
 
 async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -> Outcome:
     """Cause a fault under load, and watch until answers are right again."""
-    await asyncio.sleep(_CALM_SECONDS)
+    await asyncio.sleep(_CALM_SECONDS + random.random())  # So that it comes at any moment of a step.
     commands, regions = _commands(stage), len(stage.service.shared_memory())
     users.asked.clear()
     begun = time.monotonic()
@@ -73,16 +84,30 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
     if (more := len(stage.service.shared_memory()) - regions) > 0:
         left.append(f"{more} files in /dev/shm")
     ended = begun + (back if back is not None else _BACK_SECONDS)
+    unhealthy, down = ([at for at in times if begun <= at <= ended] for times in (health.unhealthy_at, health.down_at))
     return Outcome(
         failed=len(failed),
         running=len(ran),
         last_error=max((request.ended - begun for request in failed), default=0.0),
         wrong=sum(request.wrong for request in asked),
         hung=sum(request.error == HANGS for request in asked),
-        unhealthy=any(begun <= at <= ended for at in health.unhealthy_at),
+        unhealthy=bool(unhealthy),
+        start=0.0 if back is None else _start(stage, begun, unhealthy, down),
         back=back,
         left=left,
     )
+
+
+def _start(stage: Stage, begun: float, unhealthy: Sequence[float], down: Sequence[float]) -> float:
+    """The time of the longer start since `begun`, given when the gateway and Triton were not ready."""
+    starts = [0.0]
+    for started, not_ready in (
+        (stage.service.triton_started(), down),
+        (stage.service.gateway_started(), unhealthy),
+    ):
+        if started > begun and not_ready:
+            starts.append(max(not_ready) - started)
+    return max(starts)
 
 
 async def _back(users: Users, since: float) -> float | None:

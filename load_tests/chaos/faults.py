@@ -43,6 +43,8 @@ class Fault:
     name: str
     begin: Callable[[Stage], AbstractAsyncContextManager[None]]
     seconds: float = 0.0
+    restarts: bool = False
+    """Whether it kills a process that requests pass through, so that the service has to start again."""
 
 
 def _signals(
@@ -63,6 +65,16 @@ def _signals(
             await asyncio.sleep(_POLL_SECONDS)
 
     return begin
+
+
+@contextlib.asynccontextmanager
+async def _no_launcher(stage: Stage) -> AsyncIterator[None]:
+    """Kill `make serve`. The kernel then asks its server to end in order; wait for this on exit."""
+    triton = stage.service.triton()
+    os.kill(stage.service.server.pid, signal.SIGKILL)
+    yield
+    while psutil.pid_exists(triton):
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _command(command: str) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
@@ -175,15 +187,17 @@ def _move_clock(seconds: int) -> None:
 
 
 FAULTS = (
-    Fault("model process killed", _signals(Service.model, signal.SIGKILL)),
+    Fault("model process killed", _signals(Service.model, signal.SIGKILL), restarts=True),
     Fault("model process stopped for 3 s", _signals(Service.model, signal.SIGSTOP, signal.SIGCONT), 3),
     Fault("model hangs in a step", _command(HANG)),
     Fault("engine thread ends", _command(f"{END} engine")),
     Fault("responder thread ends", _command(f"{END} responder")),
-    Fault("completion's process killed", _signals(Service.completion, signal.SIGKILL)),
-    Fault("guardian killed", _signals(Service.guardian, signal.SIGKILL)),
-    Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL)),
-    Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL)),
+    Fault("completion's process killed", _signals(Service.completion, signal.SIGKILL), restarts=True),
+    Fault("guardian killed", _signals(lambda service: service.guardian("llm"), signal.SIGKILL)),
+    Fault("completion's guardian killed", _signals(lambda service: service.guardian("completion"), signal.SIGKILL)),
+    Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL), restarts=True),
+    Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL), restarts=True),
+    Fault("make serve killed", _no_launcher),
     Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM, orderly=True)),
     Fault(
         "SIGTERM twice",

@@ -3,50 +3,64 @@
 from collections.abc import Mapping, Sequence
 
 from load_tests.chaos.experiment import Outcome
+from load_tests.chaos.faults import Fault
 
 LAST_ERROR_SECONDS = 5.0
 """A request that runs when a fault begins has its answer or an error within this time."""
+BACK_SECONDS = 5.0
+"""After a death, answers are right again within the time of a start and this time."""
 
 _HEADER = (
     *("Fault", "Times", "Failed, of those running", "Last error after (s)", "Wrong answers", "Without an end"),
-    *("Health was false", "Right again after (s)", "Left behind"),
+    *("Health was false", "Right again after (s)", "Less the start (s)", "Left behind"),
 )
 
 
-def table(outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+def table(outcomes: Mapping[Fault, Sequence[Outcome]]) -> str:
     """A Markdown table with a row for each fault: sums of requests, and the longest times."""
-    rows = [_HEADER, ("---", *["---:"] * 5, "---", "---:", "---"), *map(_row, outcomes, outcomes.values())]
+    rows = [_HEADER, ("---", *["---:"] * 5, "---", "---:", "---:", "---"), *map(_row, outcomes, outcomes.values())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(name: str, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _row(fault: Fault, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     failed, running = sum(o.failed for o in outcomes), sum(o.running for o in outcomes)
-    back = [outcome.back for outcome in outcomes]
-    times = [seconds for seconds in back if seconds is not None]
+    back = [outcome.back for outcome in outcomes if outcome.back is not None]
+    never = len(back) < len(outcomes)
     return (
-        name,
+        fault.name,
         str(len(outcomes)),
         f"{failed} of {running}",
         f"{max(o.last_error for o in outcomes):.1f}",
         str(sum(o.wrong for o in outcomes)),
         str(sum(o.hung for o in outcomes)),
         f"{sum(o.unhealthy for o in outcomes)} times",
-        "never" if None in back else f"{max(times):.1f}",
+        "never" if never else f"{max(back):.1f}",
+        "never" if never else f"{_without_start(outcomes):.1f}",
         ", ".join(sorted({what for o in outcomes for what in o.left})) or "nothing",
     )
 
 
-def broken_promises(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+def _without_start(outcomes: Sequence[Outcome]) -> float:
+    """The longest time until answers were right again, less that of the start in it."""
+    return max((outcome.back - outcome.start for outcome in outcomes if outcome.back is not None), default=0.0)
+
+
+def broken_promises(outcomes: Mapping[Fault, Sequence[Outcome]]) -> list[str]:
     """A line for each fault that broke what docs/operations.md promises."""
     lines = []
-    for name, seen in outcomes.items():
+    for fault, seen in outcomes.items():
         for kept, what in (
             (all(o.wrong == 0 for o in seen), "an answer was wrong"),
             (all(o.hung == 0 for o in seen), "a request never ended"),
             (all(o.last_error <= LAST_ERROR_SECONDS for o in seen), f"an error took over {LAST_ERROR_SECONDS:g} s"),
             (all(o.back is not None for o in seen), "the service did not come back"),
+            (not fault.restarts or all(o.unhealthy for o in seen), "health did not become false"),
+            (
+                not fault.restarts or _without_start(seen) <= BACK_SECONDS,
+                f"the service came back later than {BACK_SECONDS:g} s after the time of a start",
+            ),
             (all(not o.left for o in seen), "something was left behind"),
         ):
             if not kept:
-                lines.append(f"{name}: {what}")
+                lines.append(f"{fault.name}: {what}")
     return lines

@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.launch.server_process import ADDRESS, fill_ports
 
 READY_SECONDS = 180.0
-STEP_TIMEOUT = 2
-"""The model's `step_timeout_seconds`."""
+STEP_TIMEOUT = 3
+"""The model's `step_timeout_seconds`. On a machine with much other work, a step can take two."""
 _RESTART_SECONDS = 1.0
 _STOP_SECONDS = 60.0
 _MARK = "INFLIGHT_CHAOS"
@@ -85,17 +86,25 @@ class Supervised:
 class Service:
     """The running service and its parts."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is empty; it gets the model repository, the logs and the trace."""
+    def __init__(self, folder: Path, parameters: Mapping[str, str] | None = None) -> None:
+        """`folder` is empty; it gets the model repository, the logs and the trace.
+
+        `parameters` are further ones of `llm`. Default: a trace, and steps that must not take long.
+        """
         self.folder = folder
         self.ports = Ports(*fill_ports(None, None, None, None))
         self._http = httpx.AsyncClient(timeout=5, trust_env=False)
         self._mark = uuid.uuid4().hex
         self.operator_key = uuid.uuid4().hex
         """Opens Triton's interfaces for operators."""
+        self.first_start = 0.0
+        """Seconds that the first start took, without load, once it is over."""
         self._trace = folder / "trace"
         self._trace.mkdir()
-        repository = _repository(folder / "models", self._trace / "trace.json")
+        if parameters is None:
+            trace = str(self._trace / "trace.json")
+            parameters = {"trace_file": trace, "step_timeout_seconds": str(STEP_TIMEOUT)}
+        repository = _repository(folder / "models", parameters)
         self.pipe = repository / "llm" / "1" / commands.PIPE
         environment = {
             **os.environ,
@@ -124,9 +133,11 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Run both. Raises LauncherError if they do not get ready."""
         async with self._http, asyncio.TaskGroup() as group:
+            begun = time.monotonic()
             tasks = [group.create_task(part.run()) for part in (self.server, self.gateway)]
             try:
                 await self.wait_ready()
+                self.first_start = time.monotonic() - begun
                 yield
             finally:
                 for task in tasks:
@@ -146,9 +157,24 @@ class Service:
 
     async def is_healthy(self) -> bool:
         """Whether the gateway says that the service is healthy."""
+        return await self._answers_ok(f"http://{ADDRESS}:{self.ports.gateway}/health")
+
+    async def is_started(self) -> bool:
+        """Whether Triton says that it is ready."""
+        return await self._answers_ok(f"http://{ADDRESS}:{self.ports.http}/v2/health/ready")
+
+    async def _answers_ok(self, url: str) -> bool:
         with contextlib.suppress(httpx.HTTPError):
-            return (await self._http.get(f"http://{ADDRESS}:{self.ports.gateway}/health")).status_code == 200
+            return (await self._http.get(url)).status_code == 200
         return False
+
+    def triton_started(self) -> float:
+        """When tritonserver was started, in seconds of `time.monotonic`. Raises ProcessLookupError if there is none."""
+        return _started(self.triton())
+
+    def gateway_started(self) -> float:
+        """When the gateway was started. Raises ProcessLookupError if it is not running."""
+        return _started(self.gateway.pid)
 
     def processes(self) -> dict[int, str]:
         """The commands of all processes of this service by their ids, orphans included."""
@@ -173,9 +199,9 @@ class Service:
         """The process id of the model `completion`. Raises ProcessLookupError if there is none."""
         return self._only(lambda command: "triton_python_backend_stub" in command and "/completion/1/" in command)
 
-    def guardian(self) -> int:
-        """The process id of the guardian of `llm`. Raises ProcessLookupError if there is none."""
-        return self._only(lambda command: "serving.guardian_process llm " in command)
+    def guardian(self, model: str) -> int:
+        """The process id of the guardian of a model. Raises ProcessLookupError if there is none."""
+        return self._only(lambda command: f"serving.guardian_process {model} " in command)
 
     def _only(self, wanted: Callable[[str], bool]) -> int:
         found = [pid for pid, command in self.processes().items() if command and wanted(command)]
@@ -198,10 +224,18 @@ class Service:
         return Path(f"/proc/{self.server.pid}/root{self._trace}")
 
 
-def _repository(destination: Path, trace: Path) -> Path:
+def _started(pid: int) -> float:
+    """When a process was started. Not psutil's `create_time`, which changes with the machine's clock."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        raise ProcessLookupError(f"process {pid} has ended") from None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _repository(destination: Path, parameters: Mapping[str, str]) -> Path:
     """The model repository, with `faulty_model` around the model."""
-    parameters = {"model": str(default_model()), "trace_file": str(trace), "step_timeout_seconds": str(STEP_TIMEOUT)}
-    rendered = render_repository(destination, parameters=parameters)
+    rendered = render_repository(destination, parameters={"model": str(default_model()), **parameters})
     version = rendered / "llm" / "1"
     version.unlink()
     version.mkdir()

@@ -9,13 +9,10 @@ from inflight.cgroup import control_groups
 from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ServerProcess
 
-_FIRST_PAUSE_SECONDS = 1.0
 # Short, because users wait, and a start takes longer anyway.
-_LONGEST_PAUSE_SECONDS = 4.0
+_PAUSE_SECONDS = 1.0
 # A start that fails keeps the processors busy, and has served nobody.
-_LONGEST_PAUSE_AFTER_FAILED_START_SECONDS = 30.0
-# After so long a run, a death has nothing to do with the one before.
-_STEADY_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 30.0
 _SHOWN_LINES = 10
 
 
@@ -26,9 +23,8 @@ def keep_running(server: ServerProcess, start: Callable[[], None]) -> Never:
     """
     kills = out_of_memory_kills()
     start()
-    backoff, ready = Backoff(), time.monotonic()
-    death = f"{server.name} {server.wait()}"
-    served: float | None = time.monotonic() - ready
+    backoff = Backoff()
+    death, served = f"{server.name} {server.wait()}", True
     while True:
         before, kills = kills, out_of_memory_kills()
         _report(death, server.log_tail(), kills - before)
@@ -38,26 +34,21 @@ def keep_running(server: ServerProcess, start: Callable[[], None]) -> Never:
         time.sleep(pause)
         try:
             start()
-            ready = time.monotonic()
-            death = f"{server.name} {server.wait()}"
-            served = time.monotonic() - ready
+            death, served = f"{server.name} {server.wait()}", True
         except LauncherError as error:
-            death, served = str(error), None
+            death, served = str(error), False
 
 
 class Backoff:
-    """The pause before a start. It doubles with each death, up to a bound."""
+    """The pause before a start. It doubles with each start that fails, up to a bound."""
 
     def __init__(self) -> None:
-        self._next = _FIRST_PAUSE_SECONDS
+        self._next = _PAUSE_SECONDS
 
-    def pause(self, served: float | None) -> float:
-        """Return the seconds to wait. `served`: how long the server was ready, or None if its start failed."""
-        if served is not None and served > _STEADY_SECONDS:
-            self._next = _FIRST_PAUSE_SECONDS
-        longest = _LONGEST_PAUSE_SECONDS if served is not None else _LONGEST_PAUSE_AFTER_FAILED_START_SECONDS
-        pause = min(self._next, longest)
-        self._next = 2 * pause
+    def pause(self, served: bool) -> float:
+        """Return the seconds to wait. `served`: the server was ready before it died."""
+        pause = _PAUSE_SECONDS if served else self._next
+        self._next = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         return pause
 
 

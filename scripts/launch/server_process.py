@@ -138,8 +138,13 @@ class ServerProcess(ABC):
         os.killpg(self.pid, signal.SIGCONT)
 
     def wait(self) -> str:
-        """Wait until the server ends by itself. Return how it ended: 'exited with code 1', 'was ended by SIGSEGV'."""
+        """Wait until the server ends by itself, and end its descendants.
+
+        Return how it ended: 'exited with code 1', 'was ended by SIGSEGV'.
+        """
         code = self._started().wait()
+        # They serve nobody any more, and keep the pipe of its output open.
+        _kill_group(self.name, self._started())
         self._join_reader()
         return _describe_exit(code)
 

@@ -54,7 +54,7 @@ def test_generate_stream_sends_deltas(server: TritonServer, greedy: Greedy) -> N
 def test_synchronous_client_streams(server: TritonServer, greedy: Greedy) -> None:
     import queue
 
-    from tests.triton.wire import tensors
+    from load_tests.tensors import tensors
 
     results: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with grpcclient.InferenceServerClient(server.grpc_url) as client:

@@ -9,10 +9,11 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aio
 
+from load_tests.tensors import tensors
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
-from tests.triton.wire import Answer, ask, one, tensors, together
+from tests.triton.wire import Answer, ask, one, together
 
 LONG = {"text_input": "A very long story:", "stream": True, "max_tokens": 1500, "temperature": 0.0}
 

@@ -13,8 +13,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aio
 from transformers import AutoModelForCausalLM
 
+from load_tests.tensors import tensors
 from scripts.launch.triton_server import TritonServer
-from tests.triton.wire import Answer, ask, tensors
+from tests.triton.wire import Answer, ask
 
 Greedy = Callable[[str, int], str]
 PROMPT = "The capital of France is"

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import TRITON_RESERVED_REQUEST_PARAMS
 
+from load_tests.tensors import INPUTS, dtype
 from scripts.launch.triton_server import TritonServer
 from serving.fields import FIELDS
 from tests.fuzz_profiles import fuzzing
 from tests.triton.prometheus import scrape
-from tests.triton.wire import INPUTS, Fields, ask, dtype, together
+from tests.triton.wire import Fields, ask, together
 
 BESIDE = {"text_input": "One, two, three,", "max_tokens": 8, "stream": True}
 

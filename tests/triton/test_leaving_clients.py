@@ -9,11 +9,12 @@ from typing import Any
 
 import tritonclient.grpc.aio as aio
 
+from load_tests.tensors import tensors
 from scripts.launch.server_process import ADDRESS
 from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_cancellation import LONG, wait_until_idle
-from tests.triton.wire import Answer, Fields, ask, tensors, together
+from tests.triton.wire import Answer, Fields, ask, together
 
 GOOD = {"text_input": "Once upon a time", "stream": True, "max_tokens": 40}
 # The log-probabilities of this many samples take at least 20 KB per step, so the buffers of a connection are full after

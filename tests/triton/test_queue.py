@@ -14,6 +14,7 @@ import tritonclient.grpc.aio as aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from inflight_client import AsyncClient, DeadlineExceeded, RetryPolicy
+from load_tests.tensors import dtype, tensors
 from scripts.launch.triton_server import TritonServer
 from tests.triton.plugs import (
     LONG,
@@ -30,7 +31,7 @@ from tests.triton.plugs import (
 )
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.test_lifecycle import processes, resident_mib
-from tests.triton.wire import Answer, Fields, ask_all, dtype, one, tensors
+from tests.triton.wire import Answer, Fields, ask_all, one
 
 QUEUE = 100
 OVERLOAD = 1000

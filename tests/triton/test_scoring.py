@@ -8,9 +8,9 @@ import pytest
 import torch
 import tritonclient.grpc as grpcclient
 
+from load_tests.tensors import tensors
 from scripts.launch.triton_server import TritonServer
 from tests.triton.test_contract import generate, stream
-from tests.triton.wire import tensors
 
 PROMPT = "The capital of France is Paris. 東京"
 

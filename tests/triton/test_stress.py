@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from load_tests.storm.malformed import BAD
 from scripts.launch.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.test_cancellation import wait_until_idle
-from tests.triton.test_malformed import BAD
 from tests.triton.wire import Answer, Fields, ask, together
 
 REQUESTS = 300

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
+from load_tests.tensors import tensors
 from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.running_server import running_server
 from tests.triton.test_cancellation import LONG, leave_completion
 from tests.triton.test_contract import stream
-from tests.triton.wire import tensors
 
 
 @pytest.fixture(scope="module")

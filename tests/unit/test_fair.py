@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inflight.request import Request
+from inflight.scheduler.decode_turns import in_turn
+from inflight.scheduler.plan import ScheduledRequest
 from inflight.scheduler.policies import fair
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.policy import Order
@@ -232,13 +234,13 @@ def test_prompts_of_a_tenant_that_is_ahead_are_limited_where_others_run() -> Non
     policy = Fair({"b": 3.0})
     long, short = make_request("a1", 2000, tenant="a"), make_request("b1", 10, tenant="b")
     policy.computed([(long, 2000)])
-    assert policy.prompt_shares([long, short]) == {}, "few tokens are no flood"
+    assert policy.shares([long, short]) == {}, "few tokens are no flood"
     policy.computed([(long, 20_000)])
-    assert policy.prompt_shares([long]) == {}, "it is alone"
-    assert policy.prompt_shares([long, short]) == {"a": fair._SHARES / 4}
+    assert policy.shares([long]) == {}, "it is alone"
+    assert policy.shares([long, short]) == {"a": fair._SHARES / 4}
     for _ in range(400):
         policy.computed([(short, 1)] * 50)
-    assert policy.prompt_shares([long, short]) == {}, "b has caught up"
+    assert policy.shares([long, short]) == {}, "b has caught up"
 
 
 def test_endless_long_prompts_of_one_tenant_leave_the_others_most_of_the_time() -> None:
@@ -273,3 +275,40 @@ def test_endless_long_prompts_of_one_tenant_leave_the_others_most_of_the_time() 
 
     print(time_of_others("fair"), time_of_others("fcfs"))
     assert time_of_others("fair") > 1.5 * time_of_others("fcfs")
+
+
+def decodes(scheduler: Scheduler, steps: int) -> list[int]:
+    """Run some steps, a second each, and return how many requests got a token in each."""
+    counts = []
+    for number in range(steps):
+        plan = scheduler.schedule(float(number))
+        commit(scheduler, plan, [7] * len(plan.sampling), float(number + 1))
+        counts.append(len(plan.sampling))
+    return counts
+
+
+def with_many(**settings: Any) -> Scheduler:
+    """A scheduler with 16 requests of a tenant, and a request of each of 8 others."""
+    scheduler = make_scheduler(5000, 16, scheduling_policy="fair", budget=512, prefix_caching=False, **settings)
+    for name, tenant in [*((f"many{i}", "many") for i in range(16)), *((f"{i}", f"{i}") for i in range(8))]:
+        scheduler.add(make_request(name, 20, max_tokens=3000, tenant=tenant))
+    return scheduler
+
+
+def test_many_samples_of_one_tenant_take_turns_where_others_run() -> None:
+    scheduler = with_many(max_num_seqs=64)
+    counts = decodes(scheduler, 400)
+    assert max(counts) == 16 + 8, "at first, what it has had is no flood"
+    assert counts[-1] == 5 + 8, "twice a ninth of the 24"
+    lengths = [len(r.token_ids) for r in scheduler.running.values() if r.tenant == "many"]
+    assert max(lengths) - min(lengths) <= 1, "they take turns"
+
+
+def test_a_tenant_that_holds_the_room_for_others_does_not_wait() -> None:
+    assert decodes(with_many(max_num_seqs=17), 400)[-1] == 17
+
+
+def test_one_of_the_requests_always_decodes() -> None:
+    request = make_request("a1", 4, tenant="a")
+    decode = ScheduledRequest.next_of(request, 4)
+    assert in_turn([decode], {"a": 0.1}) == [decode]

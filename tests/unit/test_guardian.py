@@ -147,6 +147,14 @@ def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) 
     assert [path.exists() for path in regions] == [False, True, True]
 
 
+def test_a_model_does_not_outlive_its_server(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        running.server.send(signal.SIGKILL)
+        assert running.model.ends_within(SECONDS)
+        assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+    assert [path.exists() for path in regions] == [False, True, True]
+
+
 def test_signals_to_all_processes_of_a_service_do_not_end_the_guardian(regions: list[Path]) -> None:
     with guarded(regions) as running:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

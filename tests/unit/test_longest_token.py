@@ -172,3 +172,26 @@ def test_a_prompt_whose_tokens_have_no_bound_is_tokenized_up_to_a_megabyte(monke
     assert str(refusal.value) == (
         "prompt is 1048577 characters long; it must be at most 1048576, as the context is 3 tokens"
     )
+
+
+def of_bytes_and_a_long_word() -> Any:
+    tokenizer = of_bytes()
+    tokenizer.add_tokens([AddedToken("b" * 100)])
+    return wrapped(tokenizer)
+
+
+def test_a_text_with_far_too_many_tokens_is_not_tokenized_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = PromptEncoder(of_bytes_and_a_long_word(), max_model_len=10_000)
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", never)
+    with pytest.raises(InvalidRequest) as refusal:
+        encoder.encode("6" * 200_000)  # Each digit is a token, and the first piece has 80,000 of them.
+    assert str(refusal.value) == ("prompt has over 79743 tokens; it must have at most 9999, as the context is 10000")
+
+
+@pytest.mark.parametrize("letter", ["a", "6", "é", "b"])
+def test_a_long_text_that_fits_is_tokenized(letter: str) -> None:
+    """Cut into pieces as well as whole."""
+    tokenizer = of_bytes_and_a_long_word()
+    text = letter * 200_000
+    length = len(tokenizer(text)["input_ids"])
+    assert len(PromptEncoder(tokenizer, max_model_len=length + 1).encode(text)) == length

@@ -29,14 +29,15 @@ _INT32_MAX = 2**31 - 1
 def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
     """Settings of a channel: the timeout of a connection attempt, and the waits between attempts.
 
-    By default gRPC waits 20 s for an address that does not answer, and up to 2 minutes before the next attempt.
+    By default gRPC waits 20 s for an address that does not answer, and up to 2 minutes before the next attempt. Here it
+    waits a second at most, so that clients find a server soon that was started again.
     """
     milliseconds = max(1, round(1000 * connect_timeout))
     return [
         # Despite its name, this is also gRPC's timeout of a connection attempt.
         ("grpc.min_reconnect_backoff_ms", milliseconds),
         ("grpc.initial_reconnect_backoff_ms", min(200, milliseconds)),
-        ("grpc.max_reconnect_backoff_ms", max(1000, milliseconds)),
+        ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
     ]

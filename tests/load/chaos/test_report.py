@@ -5,23 +5,26 @@ from dataclasses import replace
 import pytest
 
 from load_tests.chaos.experiment import Outcome
+from load_tests.chaos.faults import FAULTS
 from load_tests.chaos.report import broken_promises, table
 
-KEPT = Outcome(failed=3, running=9, last_error=0.25, wrong=0, hung=0, unhealthy=True, back=12.3, left=())
+DEATH = next(fault for fault in FAULTS if fault.name == "gateway killed")
+CUT = next(fault for fault in FAULTS if fault.name == "connections cut")
+KEPT = Outcome(failed=3, running=9, last_error=0.25, wrong=0, hung=0, unhealthy=True, start=8.0, back=12.3, left=())
 
 
 def test_a_row_has_sums_of_requests_and_the_longest_times() -> None:
     other = replace(KEPT, failed=1, running=8, last_error=1.5, unhealthy=False, back=9.0, left=["tritonserver"])
-    row = table({"a fault": [KEPT, other]}).splitlines()[-1]
-    assert row == "| a fault | 2 | 4 of 17 | 1.5 | 0 | 0 | 1 times | 12.3 | tritonserver |"
+    row = table({DEATH: [KEPT, other]}).splitlines()[-1]
+    assert row == "| gateway killed | 2 | 4 of 17 | 1.5 | 0 | 0 | 1 times | 12.3 | 4.3 | tritonserver |"
 
 
 def test_a_service_that_did_not_come_back_once_never_did() -> None:
-    assert "| never |" in table({"a fault": [KEPT, replace(KEPT, back=None)]})
+    assert "| never |" in table({DEATH: [KEPT, replace(KEPT, back=None)]})
 
 
 def test_kept_promises_give_no_line() -> None:
-    assert broken_promises({"a fault": [KEPT, KEPT]}) == []
+    assert broken_promises({DEATH: [KEPT, KEPT]}) == []
 
 
 @pytest.mark.parametrize(
@@ -31,8 +34,14 @@ def test_kept_promises_give_no_line() -> None:
         ({"hung": 1}, "a request never ended"),
         ({"last_error": 5.1}, "an error took over 5 s"),
         ({"back": None}, "the service did not come back"),
+        ({"unhealthy": False}, "health did not become false"),
+        ({"start": 7.2}, "the service came back later than 5 s after the time of a start"),
         ({"left": ["a process"]}, "something was left behind"),
     ],
 )
 def test_each_broken_promise_has_a_line(changes: dict[str, object], line: str) -> None:
-    assert broken_promises({"a fault": [KEPT, replace(KEPT, **changes)]}) == [f"a fault: {line}"]  # type: ignore[arg-type]
+    assert broken_promises({DEATH: [KEPT, replace(KEPT, **changes)]}) == [f"gateway killed: {line}"]  # type: ignore[arg-type]
+
+
+def test_a_fault_that_kills_nothing_may_leave_the_service_healthy() -> None:
+    assert broken_promises({CUT: [replace(KEPT, unhealthy=False, start=0.0)]}) == []

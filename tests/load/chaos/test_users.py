@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from load_tests.chaos.users import Asked, NotAnswered, Users
+from load_tests.chaos.doors import NotAnswered, Piece, Question
+from load_tests.chaos.users import Asked, Users
 
 RIGHT = ("It ", "is ", "so.")
 
@@ -19,10 +20,10 @@ class ChangingDoor:
         self.after: tuple[str, ...] = RIGHT
         self.error: str | None = None
 
-    async def ask(self, prompt: str) -> AsyncIterator[str]:
+    async def ask(self, question: Question) -> AsyncIterator[Piece]:
         for piece in self.after:
             await asyncio.sleep(0)
-            yield piece
+            yield Piece(piece)
         if self.error is not None:
             raise NotAnswered(self.error)
 

@@ -1,4 +1,4 @@
-"""The guardian's process: it ends Triton's server when the process of a model has died.
+"""The guardian's process: it ends Triton's server when the process of a model has died, and the other way round.
 
 The out-of-memory killer or a fault in a kernel can kill that process. Triton 24.10 does not notice: it stays ready,
 clients wait for tokens that never come, and every new request is refused. When the server ends, all connections are
@@ -25,6 +25,9 @@ BEAT, END, READY = b"+", b".", b"!"
 
 _UUID_CHARACTERS = 36
 _TICK_SECONDS = 1.0
+# So many looks at a model without a server. Triton's part of the model's process ends it then, but it can hang: its
+# threads may wait for answers from the server.
+_LAST_LOOKS = 3
 # In which SIGKILL ends the server, if it can.
 _KILL_SECONDS = 0.5
 # In which its limit of processor time ends the first process of a container. The kernel counts at least one second.
@@ -42,7 +45,7 @@ class Watch:
         self._regions = model.regions() & server.regions()
 
     def run(self) -> None:
-        """Return when the model has ended in order, or when it has died and the server was ended."""
+        """Return when the model has ended in order, or when one of both has died and the other was ended."""
         how = self._wait()
         if how is None:
             return
@@ -62,7 +65,7 @@ class Watch:
 
     def _wait(self) -> str | None:
         """Wait for the model's end. Return what happened to it, or None if it ended in order."""
-        silent = 0.0
+        silent, orphaned = 0.0, 0
         while silent < self._patience:
             # Counted in short waits instead of read from a clock: if the whole machine or container was suspended, the
             # model has not been silent.
@@ -73,6 +76,9 @@ class Watch:
             # A process that the model has started may hold the other end of the pipe.
             if message == b"" or not self._model.is_alive():
                 return "has died"
+            orphaned = 0 if self._server.is_alive() else orphaned + 1
+            if orphaned == _LAST_LOOKS:
+                return "has outlived its server"
             silent = silent + _TICK_SECONDS if message is None else 0.0
         return f"stands still: it gave no sign of life for {self._patience:g} s"
 

@@ -12,6 +12,7 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Request
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
+from inflight.scheduler.decode_turns import in_turn
 from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
@@ -69,6 +70,8 @@ class Scheduler:
         self._deadlines = Timers()
         self._preempted: list[Request] = []
         """Requests preempted in the step that is being planned."""
+        self._lacks_room = False
+        """Whether a request could not join the last step because running requests held the slots or the blocks."""
         self.num_preemptions = 0
         self.num_swaps = 0
         """Number of preemptions by swapping."""
@@ -149,8 +152,11 @@ class Scheduler:
         self._batching.begin_step(now)
         self._make_room()
         self._preempt_for_next(now)
+        limited = self.policy.shares(self.running.values())
         scheduled = self._decodes() if self._batching.mixes else []
-        limited = self.policy.prompt_shares(self.running.values())
+        if limited and not self._lacks_room:
+            # While others wait for the room that a limited tenant holds, it would only hold it for longer.
+            scheduled = in_turn(scheduled, limited)
         allowance = self._allowance(scheduled, limited)
         scheduled += self._prompts(allowance, now, limited)
         if limited and not scheduled:
@@ -238,9 +244,11 @@ class Scheduler:
         self, allowance: PrefillAllowance, partial: int, now: float, chunks: Sequence[ScheduledRequest]
     ) -> list[ScheduledRequest]:
         admitted: list[ScheduledRequest] = []
+        self._lacks_room = False
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
         while allowance.fits(0, 1) and len(self.running) < self._max_running and (request := self._batching.next(now)):
             if self._preempted and not self._preempted_for(request):
+                self._lacks_room = True
                 break  # The free blocks are for running requests.
             hit = self.tables.lookup(request)
             if self.tables.next_hash(request, hit) in filling:
@@ -248,6 +256,7 @@ class Scheduler:
                 self.waiting.hold(request)
                 continue
             if not self._admission.allows(request, hit, self.running):
+                self._lacks_room = True
                 break
             if not self._suits(request, hit, allowance, partial, bool(chunks or admitted)):
                 break
@@ -255,6 +264,7 @@ class Scheduler:
             admitted.append(self._chunk(request, allowance))
             partial += not _is_whole(admitted[-1])
             filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
+        self._lacks_room |= len(self.running) >= self._max_running and len(self.waiting) > 0
         self.waiting.release_held()
         return admitted
 

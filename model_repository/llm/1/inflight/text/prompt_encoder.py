@@ -14,6 +14,13 @@ Prompt: TypeAlias = str | Sequence[int]
 # The bound where one token can stand for a text of any length. Words have about five characters.
 _CHARACTERS_PER_TOKEN = 64
 _ALWAYS_TOKENIZED = 2**20
+# The pieces in which a long text is tokenized to count its tokens. Hardly any text with as many characters per token
+# fits into the context.
+_PIECE_CHARACTERS_PER_TOKEN = 8
+_SHORTEST_PIECE = 2**16
+# So many tokens more at most come of cutting a text in two: WordPiece makes one unknown token of a long word, but may
+# know all letters of its halves, which have up to 100.
+_TOKENS_OF_A_CUT = 256
 
 
 class PromptEncoder:
@@ -21,7 +28,7 @@ class PromptEncoder:
 
     A text that certainly has more tokens than the context is refused before it is tokenized, as that takes a second
     per megabyte. `LongestToken` says for which tokenizers this is known. A text for any other tokenizer has a bound
-    that only text without sense exceeds.
+    that only text without sense exceeds. Of a shorter text, only the beginning is tokenized if that is too long.
     """
 
     def __init__(self, tokenizer: Any | None, max_model_len: int) -> None:
@@ -76,13 +83,30 @@ class PromptEncoder:
                     f"{name} is {len(text)} characters long{extent}; it must be at most {bound}, as the context is "
                     f"{self._max_model_len} tokens"
                 )
+        else:
+            size, bound = longest.size_of(text), (self._max_model_len - 1) * longest.size
+            if size > bound:
+                raise InvalidRequest(
+                    f"{name} is {size} {longest.unit} long{extent}; it must be at most {bound}, as the context is "
+                    f"{self._max_model_len} tokens of at most {longest.size} {longest.unit}"
+                )
+        self._check_pieces(name, text, extent)
+
+    def _check_pieces(self, name: str, text: str, extent: str) -> None:
+        """Count the tokens of a long text piece by piece, and refuse it as soon as they are too many."""
+        piece = max(_SHORTEST_PIECE, _PIECE_CHARACTERS_PER_TOKEN * self._max_model_len)
+        # Code that ships with a model may make fewer tokens than its tokenizer's backend.
+        if len(text) <= piece or not type(self._tokenizer).__module__.startswith("transformers."):
             return
-        size, bound = longest.size_of(text), (self._max_model_len - 1) * longest.size
-        if size > bound:
-            raise InvalidRequest(
-                f"{name} is {size} {longest.unit} long{extent}; it must be at most {bound}, as the context is "
-                f"{self._max_model_len} tokens of at most {longest.size} {longest.unit}"
-            )
+        backend, count = self.tokenizer(name).backend_tokenizer, 0
+        for start in range(0, len(text), piece):
+            tokens = len(backend.encode(text[start : start + piece], add_special_tokens=False))
+            count += max(0, tokens - _TOKENS_OF_A_CUT)
+            if count >= self._max_model_len:
+                raise InvalidRequest(
+                    f"{name} has over {count - 1} tokens{extent}; it must have at most {self._max_model_len - 1}, as "
+                    f"the context is {self._max_model_len}"
+                )
 
 
 def _whole_numbers(prompt: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ _WINDOW = 8192.0
 _AHEAD = 1.5
 """A tenant is ahead if it got more than this many times its share of the recent service."""
 _SHARES = 2.0
-"""How many times its share of the decodes' time the prompts of a tenant that is ahead may take."""
+"""How many times its share a tenant that is ahead may have of the decodes, and its prompts of the decodes' time."""
 
 _MANY_TENANTS = 10_000
 
@@ -31,8 +31,8 @@ class Fair(SchedulingPolicy):
     `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4 of the paper;
     without preemption).
 
-    The paper shares the queue. Where nobody waits, a tenant with endless long prompts would still slow all steps.
-    So the prompts of a tenant that got much more than its share lately take only a small part of each step.
+    The paper shares the queue. Where nobody waits, a tenant with endless long prompts or many samples would still slow
+    all steps. So a tenant that got much more than its share lately takes only a small part of each step.
     """
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class Fair(SchedulingPolicy):
             recent[tenant] += service * faded
         self._recent = {tenant: service for tenant, service in recent.items() if service > 1.0}
 
-    def prompt_shares(self, running: Iterable[Request]) -> Mapping[str, float]:
+    def shares(self, running: Iterable[Request]) -> Mapping[str, float]:
         present = {request.tenant for request in running} | self._waiting.keys()
         if len(present) < 2:
             return {}

@@ -94,8 +94,11 @@ class SchedulingPolicy(ABC):
     def admitted(self, request: Request) -> None:
         """Called when a request has joined the running set. Its `num_computed` counts the tokens found in the cache."""
 
-    def prompt_shares(self, running: Iterable[Request]) -> Mapping[str, float]:
-        """Return the tenants whose prompts are limited in this step, each with its part of the time of the decodes."""
+    def shares(self, running: Iterable[Request]) -> Mapping[str, float]:
+        """Return the tenants that are limited in this step, each with its part of the decodes.
+
+        Its prompts may take this part of their time, and of its decodes this part takes place.
+        """
         return {}
 
     def computed(self, counts: Iterable[tuple[Request, int]]) -> None:

@@ -1,0 +1,1 @@
+"""How much one user who sends the worst requests that are allowed slows the others."""

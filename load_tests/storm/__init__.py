@@ -1,0 +1,1 @@
+"""A storm: very many requests of all kinds at once, honest and hostile, each checked."""
