@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from inflight.model.cpu.kernels import load_kernels
 from load_tests.confined.memory_group import MemoryGroup, memory_group
 from load_tests.endpoints import ANSWER_SECONDS, grpc_endpoint
 from load_tests.generator import closed_loop
@@ -106,6 +107,7 @@ def main() -> int:
     killed, used = 0, [0]
     try:
         model = model_folder(options)
+        load_kernels()  # Compiles them outside of the limit, as a server does only at its first start.
         _forget(model)
         with memory_group(options.mib * _MIB) as group:
             try:

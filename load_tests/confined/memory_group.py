@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +11,9 @@ from pathlib import Path
 
 from inflight.cgroup import ControlGroup, control_groups
 from scripts.launch.errors import LauncherError
+
+_END_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class MemoryGroup:
 
 @contextlib.contextmanager
 def memory_group(limit: int) -> Iterator[MemoryGroup]:
-    """A group below that of this process, with a limit in bytes. At the end it must have no processes.
+    """A group below that of this process, with a limit in bytes. Processes that are left in it are killed at the end.
 
     Raises LauncherError if this process may not make one.
     """
@@ -52,4 +57,17 @@ def memory_group(limit: int) -> Iterator[MemoryGroup]:
         raise LauncherError(f"no limit of memory can be set: {error}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
+            _end_processes(group)
             group.folder.rmdir()
+
+
+def _end_processes(group: ControlGroup) -> None:
+    """Kill the processes of a group: a compiler, say, whose model was killed."""
+    for _ in range(round(_END_SECONDS / _POLL_SECONDS)):
+        processes = group.words("cgroup.procs")
+        if not processes:
+            return
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)

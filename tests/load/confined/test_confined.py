@@ -41,6 +41,15 @@ def test_memory_in_use_is_counted() -> None:
         assert group.kills() == 0
 
 
+def test_processes_that_are_left_are_killed() -> None:
+    with memory_group(64 * MIB) as group:
+        process = subprocess.Popen(group.inside(["sleep", "60"]))
+        while not group.group.words("cgroup.procs"):
+            assert process.poll() is None
+    assert process.wait(10) == -9
+    assert not group.group.folder.exists()
+
+
 @pytest.mark.slow
 def test_a_server_stays_within_a_limit() -> None:
     command = [sys.executable, "-m", "load_tests.confined", "--mib=1024", "--users=16", "--seconds=3", "--loads=long"]
