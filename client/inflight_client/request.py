@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Required, TypeAlias, TypedDict
+from typing import Literal, Required, TypeAlias, TypedDict
 
 from inflight_client.errors import InvalidRequest
 from inflight_client.schema import AnswerSchema, Schema
@@ -70,6 +70,10 @@ class Sampling(Queueing, total=False):
     schema: Schema
     # False: the text of the answer includes special tokens.
     skip_special_tokens: bool
+    # A beam search: the number of beams. All of them are returned, or else the `n` best. Not for streams.
+    beam_width: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
     # Return the log-probability of each chosen token, and of this many likeliest tokens.
     logprobs: int
     # Return the log-probabilities of these tokens at each position of the answer, in place of the likeliest.
@@ -104,7 +108,7 @@ class Request:
     @property
     def num_samples(self) -> int:
         """The number of answers that the request asks for."""
-        count = self.parameters.get("n", 1)
+        count = self.parameters.get("n", self.parameters.get("beam_width", 1))
         return count if isinstance(count, int) else 1
 
     @property

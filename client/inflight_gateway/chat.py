@@ -37,7 +37,7 @@ router = APIRouter()
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
     """Answer a chat."""
     service.describe(body.model)
-    take_samples(request.scope, body.n or 1)
+    take_samples(request.scope, body.num_sequences)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:

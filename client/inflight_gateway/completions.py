@@ -34,7 +34,7 @@ router = APIRouter()
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
     """Continue one or several prompts."""
     service.describe(body.model)
-    take_samples(request.scope, len(body.prompts) * (body.n or 1))
+    take_samples(request.scope, len(body.prompts) * body.num_sequences)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     form = asked_form(body)

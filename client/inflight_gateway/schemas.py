@@ -134,6 +134,12 @@ class Generation(Authored, GuidedFields):
         None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."
     )
 
+    use_beam_search: bool | None = Field(
+        None, description="As in vLLM: `n` beams, or `best_of` in a completion. Not with stream, seed and logprobs."
+    )
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+
     # Clients send these fields. With the accepted values they change nothing.
     store: Never | None = None
     metadata: dict[str, str] | None = None
@@ -145,6 +151,18 @@ class Generation(Authored, GuidedFields):
         if value is not None and not info.data.get("stream"):
             raise ValueError("it must be absent unless stream is true")
         return value
+
+    @field_validator("use_beam_search")
+    @classmethod
+    def _not_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        if value and info.data.get("stream"):
+            raise ValueError("it must be false or absent if stream is true")
+        return value
+
+    @property
+    def num_sequences(self) -> int:
+        """How many samples or beams each prompt gets."""
+        return self.n or 1
 
     @property
     def wants_logprobs(self) -> bool:
@@ -172,11 +190,13 @@ class CompletionRequest(Generation):
     )
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     suffix: None = None
-    best_of: int | None = Field(None, description="Must be equal to n.")
+    best_of: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = Field(
+        None, description="The number of beams with use_beam_search. Otherwise it must be equal to n."
+    )
 
     @field_validator("echo")
     @classmethod
-    def _not_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+    def _no_echo_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and info.data.get("stream"):
             raise ValueError("it must be false or absent if stream is true")
         return value
@@ -192,9 +212,17 @@ class CompletionRequest(Generation):
     @classmethod
     def _same_as_n(cls, value: int | None, info: ValidationInfo) -> int | None:
         n = info.data.get("n") or 1
-        if value is not None and value != n:
+        if info.data.get("use_beam_search"):
+            if value is not None and value < n:
+                raise ValueError(f"it must be at least n, {n}, or absent")
+        elif value is not None and value != n:
             raise ValueError(f"it must be n, {n}, or absent")
         return value
+
+    @property
+    def num_sequences(self) -> int:
+        """See `Generation`."""
+        return self.best_of or self.n or 1
 
     @property
     def wants_logprobs(self) -> bool:

@@ -28,6 +28,8 @@ _SAME = (
     "ignore_eos",
     "stop_token_ids",
     "logprob_token_ids",
+    "length_penalty",
+    "early_stopping",
 )
 _DEFAULT_TEMPERATURE = 1.0
 
@@ -78,6 +80,11 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
         fields["seed"] = body.seed % 2**64
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    if body.use_beam_search:
+        if body.num_sequences == 1:
+            message = "use_beam_search is true; n must be at least 2, or best_of in a completion"
+            raise ApiError(400, "invalid_value", message, param="use_beam_search")
+        fields |= {"beam_width": body.num_sequences, "n": body.n or 1}
     return cast(Sampling, fields | queueing(body, scope))
 
 

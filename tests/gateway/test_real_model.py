@@ -228,3 +228,15 @@ def test_token_beyond_the_vocabulary(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="prompt holds token 2000000") as caught:
         complete(client, prompt=[2_000_000])
     assert caught.value.param == "prompt"
+
+
+def test_beams(client: OpenAI) -> None:
+    beams = {"use_beam_search": True, "length_penalty": 0.5}
+    answer = complete(client, n=3, extra_body=beams)
+    assert len({choice.text for choice in answer.choices}) == 3
+    best = complete(client, best_of=3, extra_body=beams)
+    assert [choice.text for choice in best.choices] == [answer.choices[0].text]
+    assert len(chat(client, n=2, extra_body=beams).choices) == 2
+    for fields in ({}, {"n": 2, "stream": True}, {"n": 2, "seed": 1}, {"n": 2, "logprobs": 1}):
+        with pytest.raises(openai.BadRequestError):
+            complete(client, extra_body=beams, **fields)

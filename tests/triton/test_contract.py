@@ -207,7 +207,7 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
     ("body", "message"),
     [
         ({"n": 0}, "n is 0; it must be at least 1 and at most 16"),
-        ({"beam_width": 4}, "beam_width is 4; it must be 1"),
+        ({"beam_width": 4, "stream": True}, "stream is true; it must be false with beam_width 4"),
         ({"seed": 1, "random_seed": 2}, "seed and random_seed are two names of one field"),
         ({"input_ids": [1, 2]}, "exactly one of text_input, messages, input_ids and embedding_request"),
         ({"bad_words": [""]}, "bad_words holds an empty text"),

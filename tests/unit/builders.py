@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from inflight import PoolingParams, RequestOptions, SamplingParams
+from inflight.beam_search.beam_group import BeamGroup
+from inflight.beam_search.search import BeamSearch
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import tables_of
 from inflight.kv_cache.block_tables import BlockTables
@@ -51,7 +53,7 @@ def make_request(
         prompt = range(first, first + prompt)
     prompt_ids, ends = list(prompt), frozenset(stop_token_ids)
     sampling = SamplingParams(max_tokens=None if pooling else max_tokens, **params)
-    return Request(
+    request = Request(
         request_id=request_id,
         prompt_ids=prompt_ids,
         params=sampling,
@@ -67,6 +69,9 @@ def make_request(
         options=options or RequestOptions(tenant=tenant, target_ttft_ms=target_ttft_ms),
         priority=priority,
     )
+    if sampling.beam_width > 1:
+        request.beams = BeamGroup(request, BeamSearch(sampling, max_tokens=max_tokens, stop_token_ids=ends))
+    return request
 
 
 def make_plan(*shares: tuple[Request, int]) -> StepPlan:

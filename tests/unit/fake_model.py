@@ -29,6 +29,13 @@ def next_token(token_ids: Sequence[int]) -> int:
     return prefix_names(token_ids)[-1] % VOCABULARY
 
 
+def likeliest(token_ids: Sequence[int], count: int) -> dict[int, float]:
+    """The likeliest next tokens with numbers in place of log-probabilities."""
+    name = prefix_names(token_ids)[-1]
+    numbers = {token: -(hash((name, token)) % 10_007) / 1000 for token in range(VOCABULARY)}
+    return dict(sorted(numbers.items(), key=lambda each: -each[1])[:count])
+
+
 def expected_output(request: Request) -> tuple[list[int], str]:
     """What a request generates, and why it ends, as if it were alone."""
     tokens, output = list(request.prompt_ids), []
@@ -88,6 +95,9 @@ class FakeModel:
         request = share.request
         tokens = (next_token(request.token_ids),) if share.samples else ()
         names = prefix_names(request.prompt_ids)
+        if request.beams is not None:
+            found = likeliest(request.token_ids, request.num_logprobs or 0)
+            return StepResult(tokens, [TokenLogprobs(max(found.values()), 1, found)])
         said = [names[position] % 1000 for position in share.read]
         if request.pooling is not None:
             return StepResult(tokens, states=np.array([sum(said), len(said)], dtype=np.float64))
@@ -95,7 +105,11 @@ class FakeModel:
 
     def break_down(self, plan: StepPlan) -> None:
         """Leave garbage wherever the plan would have written or copied to."""
-        for pairs, slots in ((plan.swapped_out, self._host_slots), (plan.swapped_in, self._slots)):
+        for pairs, slots in (
+            (plan.swapped_out, self._host_slots),
+            (plan.forked, self._slots),
+            (plan.swapped_in, self._slots),
+        ):
             for _, block in pairs:
                 slots.update(dict.fromkeys(self._slots_of(block), -1))
         self._write(plan, spoil=True)
@@ -107,6 +121,7 @@ class FakeModel:
 
     def _swap(self, plan: StepPlan) -> None:
         self._copy(plan.swapped_out, self._slots, self._host_slots)
+        self._copy(plan.forked, dict(self._slots), self._slots)
         self._copy(plan.swapped_in, self._host_slots, self._slots)
 
     def _copy(self, pairs: Sequence[tuple[int, int]], source: dict[int, int], target: dict[int, int]) -> None:

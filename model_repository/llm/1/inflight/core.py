@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from inflight.beam_search.search import Hypothesis
 from inflight.errors import EngineDead, InvalidRequest, OutOfMemory, QueueFull
 from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent
-from inflight.request import CANCELLED, ERROR, INVALID, STOP, Request
+from inflight.request import CANCELLED, DEADLINE, ERROR, INVALID, LENGTH, STOP, Request
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler import Scheduler
@@ -222,7 +223,7 @@ class EngineCore:
         events = self._take_arrivals()
         started = self._clock()
         events += [
-            TokenEvent(request, finish_reason=reason, error=error)
+            TokenEvent(request, finish_reason=reason, error=error, beams=_beams(request, reason))
             for request, reason, error in self._scheduler.expire(started)
         ]
         plan = self._scheduler.schedule(started)
@@ -355,7 +356,15 @@ def _event(outcome: Committed, result: StepResult) -> TokenEvent:
         error,
         () if result.is_faulty else result.prompt_logprobs,
         None if request.pooling is None or reason != STOP else request.embedding(),
+        _beams(request, reason),
     )
+
+
+def _beams(request: Request, reason: str | None) -> Sequence[Hypothesis]:
+    """Return the outputs of a beam search that ends with an answer."""
+    if request.beams is None or reason not in (STOP, LENGTH, DEADLINE):
+        return ()
+    return request.beams.best(reason)
 
 
 def _why_no_token(request: Request) -> str:

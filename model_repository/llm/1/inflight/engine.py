@@ -1,17 +1,19 @@
 """The engine as a Python object: a model, a scheduler and a KV cache behind `generate`, or `submit` and `step`."""
 
-import dataclasses
 import itertools
 import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Number
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from inflight.beam_search.beam_group import BeamGroup
+from inflight.beam_search.search import BeamSearch
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
@@ -275,7 +277,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
-        return dataclasses.replace(
+        return replace(
             self.core.stats(),
             grammars_compiled=self.grammars.num_compiled,
             grammar_compile_seconds=self.grammars.seconds,
@@ -389,7 +391,7 @@ class Engine:
     ) -> Request:
         if grammar is None and params.structured_outputs is not None:
             grammar = self.grammars.compile(params.structured_outputs).result()
-        params = self.model.defaults.fill(params)
+        params = self._filled(params)
         if params.stop and self.model.tokenizer is None:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")
         for token in params.stop_token_ids:
@@ -425,8 +427,37 @@ class Engine:
             raise InvalidRequest(
                 f"min_tokens is {params.min_tokens}; it must not be over max_tokens, {request.max_tokens}"
             )
+        if params.beam_width > 1:
+            self._search_beams(request)
         self._check_fit(request)
         return request
+
+    def _filled(self, params: SamplingParams) -> SamplingParams:
+        """Return the parameters with the model's defaults. A beam search chooses its tokens without them."""
+        defaults = self.model.defaults
+        if params.beam_width == 1:
+            return defaults.fill(params)
+        if params.repetition_penalty is None and defaults.repetition_penalty != 1:
+            raise InvalidRequest(
+                f"repetition_penalty is {defaults.repetition_penalty} in the model's generation_config; with a "
+                "beam_width it must be given as 1"
+            )
+        return replace(params, temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1)
+
+    def _search_beams(self, request: Request) -> None:
+        """Raises InvalidRequest if so many beams cannot run together."""
+        width, most = request.params.beam_width, min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
+        if width > most:
+            raise InvalidRequest(
+                f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
+            )
+        search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
+        if search.num_candidates > self.model.vocab_size:
+            raise InvalidRequest(
+                f"beam_width is {width} and {len(request.stop_token_ids)} tokens may end the output: too many for a "
+                f"vocabulary of {self.model.vocab_size}"
+            )
+        request.beams = BeamGroup(request, search)
 
     def _embedding_request(self, prompt_ids: list[int], pooling: PoolingParams, request_id: str) -> Request:
         width = self._check_hidden_states("an embedding")
@@ -462,6 +493,12 @@ class Engine:
             raise InvalidRequest(
                 f"prompt has {len(request.prompt_ids)} tokens; it must have at most {capacity}, as the KV cache holds "
                 f"{capacity}"
+            )
+        if request.beams is not None:
+            raise InvalidRequest(
+                f"{request.beams.width} beams after a prompt of {len(request.prompt_ids)} tokens may need "
+                f"{self._scheduler.tables.most_blocks(request) * self.config.block_size} tokens of the KV cache; it "
+                f"holds {capacity}"
             )
         raise InvalidRequest(
             f"prompt and max_tokens are {len(request.prompt_ids)} and {request.max_tokens} tokens; "

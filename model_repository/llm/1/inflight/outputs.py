@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from inflight.beam_search.search import Hypothesis
 from inflight.request import ERROR, STOP, Request
 from inflight.step_result import TokenLogprobs
 from inflight.text.detokenizer import Detokenizer, TokenDecoder
@@ -31,6 +32,19 @@ class TokenEvent:
     """Those of the next prompt tokens, if the request asked for them. The first token of the prompt has none."""
     embedding: NDArray[np.float32] | None = None
     """[dimensions], at the end of a request that wanted an embedding."""
+    beams: Sequence[Hypothesis] = ()
+    """The outputs of a beam search, best first, at its end. There are no other tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """One output of a beam search."""
+
+    text: str
+    token_ids: Sequence[int]
+    logprob: float
+    """The sum of the log-probabilities of its tokens."""
+    finish_reason: str
 
 
 @dataclass(slots=True)
@@ -51,6 +65,8 @@ class Delta:
     """As in `TokenEvent`."""
     embedding: NDArray[np.float32] | None = None
     """As in `TokenEvent`."""
+    beams: list[Beam] = field(default_factory=list)
+    """The outputs of a beam search, best first, at its end. The text and the tokens are those of the best one."""
 
 
 class OutputProcessor:
@@ -106,6 +122,9 @@ class _OpenOutput:
         """Add an event to a delta. Tokens after a stop string are dropped."""
         delta.prompt_logprobs += event.prompt_logprobs
         delta.embedding = event.embedding
+        if event.beams:
+            self._apply_beams(event, delta)
+            return
         if self._decoder is not None and self._detokenizer is None and event.token_ids:
             self._detokenizer = Detokenizer(self._decoder, event.request.prompt_ids)
         for index, token in enumerate(event.token_ids):
@@ -125,6 +144,21 @@ class _OpenOutput:
             delta.text += self._stops.flush()
             self._finish(delta, event.finish_reason, event.error)
         delta.num_output = self._num_tokens
+
+    def _apply_beams(self, event: TokenEvent, delta: Delta) -> None:
+        for found in event.beams:
+            text = self._text_of(found, event.request)
+            delta.beams.append(Beam(text, found.token_ids, found.logprob, found.finish_reason))
+        best = delta.beams[0]
+        delta.text, delta.token_ids, delta.num_output = best.text, list(best.token_ids), len(best.token_ids)
+        self._finish(delta, best.finish_reason)
+
+    def _text_of(self, found: Hypothesis, request: Request) -> str:
+        if self._decoder is None:
+            return ""
+        detokenizer = Detokenizer(self._decoder, request.prompt_ids)
+        shown = found.token_ids[:-1] if found.finish_reason == STOP else found.token_ids
+        return "".join([detokenizer.push(token) for token in shown])
 
     def fail(self, delta: Delta, error: str) -> None:
         """End the output with an error."""

@@ -14,6 +14,7 @@ from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from inflight.beam_search.beam_group import BeamGroup
     from inflight.guided_decoding.grammar_state import GrammarState
 
 STOP = "stop"
@@ -50,6 +51,8 @@ class Request:
     """They change the request's logits before a token is chosen. Their state follows the output."""
     grammar: "GrammarState | None" = None
     """Where the output stands in its grammar, if it is guided."""
+    beams: "BeamGroup | None" = None
+    """The beam search that the request is part of."""
     pooling: PoolingParams | None = None
     """How to make an embedding, if the request wants one."""
     arrival: float = 0.0
@@ -93,6 +96,8 @@ class Request:
     slot: int = -1
     """Row of `BlockTableArray` that holds `blocks`; valid while the request has blocks."""
     block_hashes: list[bytes] = field(default_factory=list)
+    num_reserved: int = 0
+    """Blocks that the other beams of a search may need, until they have blocks of their own."""
     host_blocks: list[int] = field(default_factory=list)
     """Blocks in host memory that keep the keys and values of the first `num_swapped` tokens during preemption."""
     num_swapped: int = 0
@@ -110,6 +115,26 @@ class Request:
     def tenant(self) -> str:
         """The tenant that the request is charged to."""
         return self.options.tenant
+
+    @property
+    def leader(self) -> "Request":
+        """The request that was submitted: this one, unless it is a beam of another."""
+        return self if self.beams is None else self.beams.leader
+
+    @property
+    def members(self) -> "list[Request]":
+        """This request, or all of its beam search."""
+        return [self] if self.beams is None else self.beams.members
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences run when the request runs."""
+        return self.params.beam_width
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens a step reports with a new token; None for no log-probabilities."""
+        return self.params.logprobs if self.beams is None else self.beams.search.num_candidates
 
     @property
     def num_uncomputed(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.outputs import Delta
+from inflight.outputs import Beam, Delta
 from inflight.request import Request
 from inflight.step_result import TokenLogprobs
 
@@ -28,6 +28,8 @@ class RequestOutput:
     """One entry for each of `prompt_ids` if the request asked for them, else None. The first token has none."""
     embedding: NDArray[np.float32] | None = None
     """[dimensions], at the end of a request for an embedding."""
+    beams: list[Beam] | None = None
+    """The outputs of a beam search, best first, at its end. Text and tokens are those of the best one."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
     pieces: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ class RequestOutput:
         if self.prompt_logprobs is not None:
             self.prompt_logprobs += delta.prompt_logprobs
         self.embedding = delta.embedding
+        self.beams = delta.beams or None
         if delta.text:
             self.pieces.append(delta.text)
         self.num_cached_tokens = delta.request.num_cached

@@ -18,8 +18,31 @@ MAX_BIASES = 1024
 MAX_LOGPROB_TOKENS = 128
 MAX_STOP_TOKENS = 1024
 MAX_SEED = 2**64 - 1
+MAX_BEAMS = 16
+MAX_LENGTH_PENALTY = 100
+NEVER = "never"
+"""A value of `early_stopping`."""
 ROOM_FOR_ALL = -1
 """Value of `max_tokens` that means: as many tokens as the context and the KV cache allow."""
+
+_NEUTRAL_FOR_BEAMS: dict[str, tuple[Any, ...]] = {
+    "temperature": (None, 0, 1),
+    "top_k": (None, 0, -1, 1),
+    "top_p": (None, 1),
+    "min_p": (None, 0),
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "seed": (None,),
+    "stop": ((),),
+    "bad_words": ((),),
+    "logit_bias": ({},),
+    "logprobs": (None,),
+    "logprob_token_ids": ((),),
+    "prompt_logprobs": (None,),
+    "structured_outputs": (None,),
+}
+"""With which values of other parameters a beam search can be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +120,17 @@ class SamplingParams:
     """A JSON schema, a regular expression, a list of choices, a grammar or a structural tag that the output follows.
     The output ends where nothing can follow. If `max_tokens` cuts it off, the finish reason is `length`."""
 
+    beam_width: int = 1
+    """Number of beams of a beam search, at most 16; 1: no beam search. It is as `num_beams` in transformers, and does
+    not go together with what changes or chooses tokens otherwise."""
+
+    length_penalty: float = 1.0
+    """The score of a beam is its log-probability divided by its length to this power."""
+
+    early_stopping: bool | str = False
+    """When a beam search ends: true as soon as `beam_width` outputs have ended, false when hardly any beam can become
+    better than these, "never" when none can."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
@@ -125,6 +159,14 @@ class SamplingParams:
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be true or false")
         if self.max_tokens not in (None, ROOM_FOR_ALL) and self.min_tokens > self.max_tokens:
             raise InvalidRequest(f"min_tokens is {self.min_tokens}; it must not be over max_tokens, {self.max_tokens}")
+        _within("beam_width", self.beam_width, 1, MAX_BEAMS, whole=True, optional=False)
+        _within("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, optional=False)
+        if self.early_stopping not in (True, False, NEVER):
+            raise InvalidRequest(f'early_stopping is {self.early_stopping!r}; it must be true, false or "never"')
+        if self.beam_width > 1:
+            _check_beams(self)
+        else:
+            _check_no_beams(self)
 
 
 def _within(
@@ -177,6 +219,24 @@ def _check_bias(logit_bias: Mapping[int, float]) -> None:
     for token, bias in logit_bias.items():
         _within("logit_bias token", token, 0, None, whole=True, optional=False)
         _within(f"logit_bias of token {token}", bias, -100, 100, optional=False)
+
+
+def _check_beams(params: SamplingParams) -> None:
+    """Refuse what a beam search cannot heed. A temperature of 1 leaves the log-probabilities as they are."""
+    for name, neutral in _NEUTRAL_FOR_BEAMS.items():
+        value = getattr(params, name)
+        if value not in neutral:
+            wanted = " or ".join("left out" if each in (None, (), {}) else str(each) for each in neutral)
+            raise InvalidRequest(f"{name} is {value!r}; it must be {wanted} with beam_width {params.beam_width}")
+
+
+def _check_no_beams(params: SamplingParams) -> None:
+    for name, value, neutral in (
+        ("length_penalty", params.length_penalty, 1),
+        ("early_stopping", params.early_stopping, False),
+    ):
+        if value != neutral:
+            raise InvalidRequest(f"{name} is {value!r}; it needs a beam_width of at least 2")
 
 
 def _texts(name: str, value: Any, max_count: int) -> tuple[str, ...]:

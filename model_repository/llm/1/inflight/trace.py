@@ -114,18 +114,22 @@ class Trace:
             self._change_phase(request, "preempted", record.started)
         for scheduled in record.plan.scheduled:
             self._add_scheduled(scheduled, record)
-        took_part = {scheduled.request for scheduled in record.plan.scheduled}
+        took_part = {scheduled.request.leader for scheduled in record.plan.scheduled}
         for event in record.events:
             self._add_event(event, record.ended if event.request in took_part else record.started)
         self._add_step(record)
 
     def _add_scheduled(self, scheduled: ScheduledRequest, record: StepRecord) -> None:
         request = scheduled.request
+        if request is not request.leader:
+            return  # The line of a beam search shows the steps of one beam.
         track = self._track(request)
         if track.phase == "queued":
             self._change_phase(request, "prefill", record.started, {"cached_tokens": scheduled.first})
         elif track.phase == "preempted":
             self._change_phase(request, "recompute", record.started)
+        elif track.phase != "decode" and request.beams is not None and scheduled.last_token_at is not None:
+            self._change_phase(request, "decode", record.started)
         tokens = scheduled.num_tokens
         name = f"chunk of {tokens}" if track.phase != "decode" else "token" if tokens == 1 else f"{tokens} tokens"
         self._begin(track, name, record.started, {"tokens": scheduled.num_tokens})

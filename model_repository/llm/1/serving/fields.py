@@ -30,6 +30,7 @@ SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
 NUMBER = Kind("number", "TYPE_FP32")
 TRUTH = Kind("true or false", "TYPE_BOOL")
 WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
+EARLY_STOPPING = Kind('true, false or "never"', "TYPE_BOOL")
 JSON_LIST = Kind("JSON list, or text that holds one", "TYPE_STRING")
 JSON_OBJECT = Kind("JSON object, or text that holds one", "TYPE_STRING")
 TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
@@ -117,7 +118,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field(
             "n",
             INTEGER,
-            "Samples of the prompt, at most 16. They share the blocks of the prompt. Default: 1.",
+            "Samples of the prompt, at most 16. They share the blocks of the prompt. Default: 1. In a beam search: how "
+            "many of the best outputs to return. Default: all.",
             also=("num_return_sequences",),
             not_inputs=("n",),
         ),
@@ -191,14 +193,20 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
     ),
     "Beam search": (
+        Field("beam_width", INTEGER),
+        Field(
+            "use_beam_search",
+            TRUTH,
+            "As in vLLM: the number of beams is `beam_width`, or else `best_of`, or else `n`.",
+        ),
         Field(
             "best_of",
             INTEGER,
-            "Taken where it is 1 or equal to `n`. There is no beam search.",
+            "The number of beams with `use_beam_search`. Otherwise taken where it is 1 or equal to `n`.",
             not_inputs=("best_of",),
         ),
-        Field("beam_width", INTEGER, "Taken where it is 1."),
-        Field("length_penalty", NUMBER, "Taken where it is 1."),
+        Field("length_penalty", NUMBER),
+        Field("early_stopping", EARLY_STOPPING),
         Field("pad_id", INTEGER, "Taken and ignored: nothing is padded."),
     ),
 }

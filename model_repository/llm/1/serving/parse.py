@@ -12,6 +12,7 @@ from inflight.request_options import MAX_NAME_CHARACTERS
 from inflight.sampling_params import MAX_STOP_TOKENS
 from inflight.text.chat import Chat
 from serving import values
+from serving.beam_fields import beam_width, check_beams
 from serving.embedding_request import read_embedding_request
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
@@ -26,8 +27,6 @@ MAX_MESSAGES_CHARACTERS = 2**24
 _MAX_WARNINGS = 100
 _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
-# Fields of beam search, with the values that ask for none. Only these values are accepted.
-_NEUTRAL = {"best_of": 1, "beam_width": 1, "length_penalty": 1.0}
 _PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
@@ -47,6 +46,8 @@ class ParsedRequest:
     """How to make an embedding, if that is what is asked for."""
     options: RequestOptions
     num_samples: int
+    num_beams: int
+    """How many of the outputs of a beam search to return; 0: there is no beam search."""
     stream: bool
     prepend_prompt: bool
     """Whether the output begins with the prompt."""
@@ -88,16 +89,20 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
             "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."
         )
     outputs = _output_options(fields)
-    params, num_samples = _sampling_params(fields, outputs, vocab_size), _num_samples(fields)
-    if params.max_tokens == 0 and num_samples > 1:
-        raise InvalidRequest(f"n is {num_samples}; it must be 1 where max_tokens is 0")
+    width, count = beam_width(fields), _count(fields)
+    if width > 1:
+        check_beams(fields, width, outputs)
+    params = _sampling_params(fields, width, outputs, vocab_size)
+    if params.max_tokens == 0 and count is not None and count > 1:
+        raise InvalidRequest(f"n is {count}; it must be 1 where max_tokens is 0")
     return ParsedRequest(
         prompt=prompt,
         chat=chat,
         params=params,
         pooling=pooling,
         options=_options(fields, request),
-        num_samples=num_samples,
+        num_samples=1 if width > 1 else count or 1,
+        num_beams=(count or width) if width > 1 else 0,
         stream=stream,
         # vllm_backend prepends the prompt by default, and clients rely on it.
         prepend_prompt=not stream and isinstance(prompt, str) and not excluded and pooling is None,
@@ -187,8 +192,8 @@ def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     return OutputOptions(**wanted, has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()))
 
 
-def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_size: int) -> SamplingParams:
-    given = {name: fields[name] for name in _SAMPLING if name in fields}
+def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptions, vocab_size: int) -> SamplingParams:
+    given = {name: fields[name] for name in _SAMPLING if name in fields} | {"beam_width": width}
     if "end_id" in fields:
         # As in TensorRT-LLM, `end_id` replaces the model's own end tokens. -1, or a token outside the vocabulary, means
         # that no token ends the output.
@@ -197,7 +202,7 @@ def _sampling_params(fields: Mapping[str, Any], outputs: OutputOptions, vocab_si
             raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
         if 0 <= fields["end_id"] < vocab_size:
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
-    if outputs.cumulative_logprob or outputs.log_probs:
+    if width == 1 and (outputs.cumulative_logprob or outputs.log_probs):
         given.setdefault("logprobs", 0)
     return SamplingParams(**given, structured_outputs=structured_outputs(fields))
 
@@ -218,11 +223,9 @@ def trace_context(request: Any) -> str | None:
     return None if get_context is None else get_context()
 
 
-def _num_samples(fields: Mapping[str, Any]) -> int:
-    for name, neutral in _NEUTRAL.items():
-        if fields.get(name, neutral) not in (neutral, fields.get("n") if name == "best_of" else neutral):
-            raise InvalidRequest(f"{name} is {fields[name]}; it must be {neutral}: there is no beam search")
-    count: int = fields.get("n", 1)
-    if not 1 <= count <= MAX_SAMPLES:
+def _count(fields: Mapping[str, Any]) -> int | None:
+    """How many samples or beams to return, if the request says."""
+    count: int | None = fields.get("n")
+    if count is not None and not 1 <= count <= MAX_SAMPLES:
         raise InvalidRequest(f"n is {count}; it must be at least 1 and at most {MAX_SAMPLES}")
     return count

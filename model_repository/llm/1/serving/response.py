@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.outputs import Delta, TokenLogprobs
+from inflight.outputs import Beam, Delta, TokenLogprobs
 from serving.output_options import OutputOptions
 
 # OpenAI's value for an impossible token; JSON has no infinity.
@@ -34,6 +34,18 @@ class Sample:
     scores: list[str] | None = None
     """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
     embedding: Sequence[float] | None = None
+
+    @classmethod
+    def of_beam(cls, beam: Beam, prompt_ids: list[int], opening: Sequence[str]) -> "Sample":
+        """Return one output of a beam search. `opening` is text before it."""
+        return cls(
+            text=[*opening, beam.text],
+            token_ids=list(beam.token_ids),
+            num_tokens=len(beam.token_ids),
+            prompt_ids=prompt_ids,
+            cumulative_logprob=beam.logprob,
+            finish_reason=beam.finish_reason,
+        )
 
     @property
     def knows_prompt(self) -> bool:

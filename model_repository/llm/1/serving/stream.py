@@ -27,10 +27,11 @@ class ResponseStream:
         self._options, self._arrival = parsed.options, time.monotonic()
         self.cancel_key = parsed.cancel_key
         """The key with which another request can cancel this one."""
-        opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
+        self._opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
+        self._num_beams, self._beams = parsed.num_beams, list[Sample]()
         # Not Triton's request id: clients choose it, so two requests can have the same one.
         run = uuid.uuid4().hex
-        self.samples = {f"{run}-{i}": Sample(text=list(opening)) for i in range(parsed.num_samples)}
+        self.samples = {f"{run}-{i}": Sample(text=list(self._opening)) for i in range(parsed.num_samples)}
         """The samples, by the engine's request id of each."""
         self.params = {request_id: _sample_params(parsed.params, i) for i, request_id in enumerate(self.samples)}
         """How to sample each of them."""
@@ -57,7 +58,9 @@ class ResponseStream:
         return any(sample.num_tokens or sample.finish_reason for sample in self.samples.values())
 
     def add(self, delta: Delta) -> None:
-        """Add the new output of one sample; `flush` sends it."""
+        """Add the new output of one sample, or all outputs of a beam search; `flush` sends them."""
+        beams = delta.beams[: self._num_beams]
+        self._beams = [Sample.of_beam(beam, delta.request.prompt_ids, self._opening) for beam in beams]
         sample = self.samples[delta.request.request_id]
         sample.add(delta)
         self._form.add_scores(sample, delta)
@@ -68,7 +71,7 @@ class ResponseStream:
         A streamed request gets a response for each piece of text, any other request one response at the end. Raises as
         `Sender.send` does.
         """
-        samples = list(self.samples.values())
+        samples = self._beams or list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples)):
             outermost = final or not self._begun

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inflight import InvalidRequest
+from inflight.sampling_params import NEVER
 from inflight.text.unicode import check_unicode
 
 LAST = "last"
@@ -68,6 +69,11 @@ def truth(name: str, value: Any) -> bool:
 def which_responses(name: str, value: Any) -> bool | str:
     """Read true, false or "last". "last" means: only in responses that end a sample."""
     return LAST if value in (LAST, LAST.encode()) else truth(name, value)
+
+
+def early_stopping(name: str, value: Any) -> bool | str:
+    """Read true, false or "never"."""
+    return NEVER if value in (NEVER, NEVER.encode()) else truth(name, value)
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

@@ -1,16 +1,21 @@
 """Allocates blocks of the KV cache to requests and frees them."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.beam_search.beam_group import Move
 from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import BlockTableArray
 from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
+
+Copies: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of a block to copy and the block to copy it to."""
 
 
 class BlockTables:
@@ -33,9 +38,11 @@ class BlockTables:
         self.num_promised = 0
         """Maximum number of additional blocks that the requests with blocks may still need."""
         self.swapped_out: list[tuple[int, int]] = []
-        """Copies to make before the next forward pass and before `swapped_in`: (block, host block)."""
+        """Copies to make before the next forward pass and before all others: (block, host block)."""
         self.swapped_in: list[tuple[int, int]] = []
-        """Copies to make after `swapped_out`: (host block, block)."""
+        """Copies to make after `forked`: (host block, block)."""
+        self.forked: list[tuple[int, int]] = []
+        """Copies to make after `swapped_out`: (block, block)."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
@@ -91,12 +98,22 @@ class BlockTables:
         request.slot = self._array.take()
         self._array.put(request.slot, 0, request.blocks)
         request.num_computed = len(hit) * self.block_size
+        request.num_reserved = self.beam_blocks(request)
         self.num_promised += self._growth(request)
         if request.host_blocks:
             self._swap_in(request, len(hit))
 
     def _growth(self, request: Request) -> int:
-        return self.blocks_for(request.max_cached_tokens) - len(request.blocks)
+        return self.blocks_for(request.max_cached_tokens) - len(request.blocks) + request.num_reserved
+
+    def most_blocks(self, request: Request) -> int:
+        """Return how many blocks a request can take at most, with all its beams."""
+        return self.blocks_for(request.max_cached_tokens) + self.beam_blocks(request)
+
+    def beam_blocks(self, request: Request) -> int:
+        """Return how many blocks the other beams of a request can take at most. They share the prompt's full blocks."""
+        shared = len(request.prompt_ids) // self.block_size
+        return (request.num_sequences - 1) * (self.blocks_for(request.max_cached_tokens) - shared)
 
     def grow(self, request: Request) -> bool:
         """Allocate the missing blocks for all known tokens of a running request. Return False if too few are free."""
@@ -139,7 +156,9 @@ class BlockTables:
             self.num_promised -= self._growth(request)
             self.pool.release(request.blocks)
             self._array.give_back(request.slot)
-        request.blocks = []
+            if self.forked:
+                self.forked = [copy for copy in self.forked if copy[1] not in request.blocks]
+        request.blocks, request.num_reserved = [], 0
         request.num_computed = 0
         self.forget_swapped(request)
 
@@ -154,6 +173,37 @@ class BlockTables:
             if end < len(request.token_ids):  # It holds blocks for later chunks, too.
                 tables[row, self.blocks_for(end) :] = tables[row, 0]
         return tables
+
+    # -- beams -------------------------------------------------------------------------------------------------------
+
+    def fork(self, moves: Sequence[Move]) -> bool:
+        """Give the targets of moves what their sources have: full blocks are shared, and one that fills is copied.
+
+        Return False if too few blocks are free for the copies. Until this is called again, the targets have no blocks.
+        """
+        copied = [move for move in moves if move.target is not move.source]
+        for move in copied:
+            self.release(move.target)
+        if sum(move.source.num_computed % self.block_size > 0 for move in copied) > self.pool.num_free:
+            return False
+        for source, target, _ in copied:
+            self._fork(source, target)
+        return True
+
+    def _fork(self, source: Request, target: Request) -> None:
+        full = source.num_computed // self.block_size
+        self.pool.share(source.blocks[:full])
+        target.blocks = source.blocks[:full]
+        if source.num_computed % self.block_size:
+            target.blocks += self.pool.allocate(1)
+            self.forked.append((source.blocks[full], target.blocks[full]))
+        self.num_promised -= source.num_reserved
+        source.num_reserved = 0
+        target.slot = self._array.take()
+        self._array.put(target.slot, 0, target.blocks)
+        self.num_promised += self._growth(target)
+        target.token_ids, target.block_hashes = source.token_ids.copy(), source.block_hashes[:full]
+        target.num_computed, target.last_token_at = source.num_computed, source.last_token_at
 
     # -- swapping ----------------------------------------------------------------------------------------------------
 
@@ -182,9 +232,10 @@ class BlockTables:
         self.swap_space.release(request.host_blocks)
         request.host_blocks, request.num_swapped = [], 0
 
-    def take_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """Return the copies planned since the last call, out and in, for the step that makes them."""
-        out, into = tuple(self.swapped_out), tuple(self.swapped_in)
-        self.swapped_out.clear()
-        self.swapped_in.clear()
-        return out, into
+    def take_copies(self) -> tuple[Copies, Copies, Copies]:
+        """Return the copies planned since the last call for the step that makes them, in the order of making."""
+        planned = self.swapped_out, self.forked, self.swapped_in
+        out, forked, into = map(tuple, planned)
+        for copies in planned:
+            copies.clear()
+        return out, forked, into

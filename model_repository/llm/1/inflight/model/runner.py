@@ -48,7 +48,7 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[StepResult]:
         """Compute the scheduled tokens. See `Runner.run`."""
-        self._host_cache.copy(plan.swapped_out, plan.swapped_in)
+        self._host_cache.copy(plan.swapped_out, plan.forked, plan.swapped_in)
         try:
             return compute(self._model, plan, self._caches, self._block_size, self.masker.begin(plan.sampling))
         except (RuntimeError, MemoryError) as error:

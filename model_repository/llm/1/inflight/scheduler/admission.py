@@ -54,7 +54,7 @@ class GuaranteedNoEvict(Admission):
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
         """Check the blocks for the worst case, in addition to what running requests may still need."""
         tables = self.tables
-        grows = tables.blocks_for(request.max_cached_tokens) - tables.blocks_for(len(request.token_ids))
+        grows = tables.most_blocks(request) - tables.blocks_for(len(request.token_ids))
         return tables.fresh_blocks(request, hit) + grows <= tables.pool.num_free - tables.num_promised
 
 

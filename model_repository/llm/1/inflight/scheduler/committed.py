@@ -14,3 +14,8 @@ class Committed(NamedTuple):
     """The new tokens that belong to the output of the request."""
     finish_reason: str | None
     """None if the request goes on."""
+
+    @property
+    def num_generated(self) -> int:
+        """How many tokens the step generated: also those of beams, which the output may not contain."""
+        return len(self.token_ids) if self.request.beams is None else 1

@@ -104,8 +104,10 @@ class StepPlan:
     """Requests that lost their blocks and wait again."""
     swapped_out: tuple[tuple[int, int], ...] = ()
     """Copies to make before anything else: (block, host block)."""
+    forked: tuple[tuple[int, int], ...] = ()
+    """Copies to make after `swapped_out`: (block, block)."""
     swapped_in: tuple[tuple[int, int], ...] = ()
-    """Copies to make after `swapped_out`: (host block, block)."""
+    """Copies to make after `forked`: (host block, block)."""
     padding: int = 0
     """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None

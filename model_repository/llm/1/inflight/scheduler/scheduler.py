@@ -6,8 +6,10 @@ cache has room for, when a batch forms and how many prompt tokens a step may hav
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Request
 from inflight.scheduler import factory
@@ -68,6 +70,8 @@ class Scheduler:
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._swap_seconds_per_block = swap_seconds_per_block
         self._deadlines = Timers()
+        self._moving: list[BeamGroup] = []
+        """Beam searches whose next beams need blocks."""
         self._preempted: list[Request] = []
         """Requests preempted in the step that is being planned."""
         self._lacks_room = False
@@ -95,7 +99,7 @@ class Scheduler:
 
     def fits(self, request: Request) -> bool:
         """Return whether the request could run to its end if it had the whole cache."""
-        return self.tables.blocks_for(request.max_cached_tokens) <= self.tables.pool.num_blocks
+        return self.tables.most_blocks(request) <= self.tables.pool.num_blocks
 
     # -- requests come and go ----------------------------------------------------------------------------------------
 
@@ -115,11 +119,17 @@ class Scheduler:
 
         Never call this between `schedule` and `commit` of a step.
         """
-        request = self.waiting.remove(request_id) or self.running.pop(request_id, None)
+        request = self.waiting.remove(request_id) or self.running.get(request_id)
         if request is not None:
             self._deadlines.clear(request_id)
-            self.tables.release(request)
+            self._stop(request)
         return request
+
+    def _stop(self, request: Request) -> None:
+        """Free the blocks of a request and of its beams, which run no longer."""
+        for each in request.members:
+            self.running.pop(each.request_id, None)
+            self.tables.release(each)
 
     def expire(self, now: float) -> list[tuple[Request, str, str | None]]:
         """Remove the requests whose time limit has passed, and apply the queue's `timeout_action`.
@@ -150,6 +160,7 @@ class Scheduler:
         self._preempted = []
         self.tables.swap_space.settle()
         self._batching.begin_step(now)
+        self._move_beams()
         self._make_room()
         self._preempt_for_next(now)
         limited = self.policy.shares(self.running.values())
@@ -167,13 +178,14 @@ class Scheduler:
             scheduled = self._decodes()
             num_decodes = len(scheduled)
         padding = self._batching.padding(num_decodes)
-        out, into = self.tables.take_copies()
+        out, forked, into = self.tables.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
             tuple(scheduled),
             self.tables.gather([each.request for each in scheduled], ends),
             preempted=tuple(self._preempted),
             swapped_out=out,
+            forked=forked,
             swapped_in=into,
             padding=padding,
             prefill_budget=allowance.budget,
@@ -250,6 +262,9 @@ class Scheduler:
             if self._preempted and not self._preempted_for(request):
                 self._lacks_room = True
                 break  # The free blocks are for running requests.
+            if self.running and len(self.running) + request.num_sequences > self._max_running:
+                self._lacks_room = True
+                break
             hit = self.tables.lookup(request)
             if self.tables.next_hash(request, hit) in filling:
                 # Another request computes this block in this step. After the step, the request can share the block.
@@ -285,12 +300,25 @@ class Scheduler:
         self.waiting.remove(request.request_id)
         self.tables.admit(request, hit)
         self.running[request.request_id] = request
+        if request.beams is not None:
+            self.running.update((beam.request_id, beam) for beam in request.beams.join())
         if first_time:
             request.num_cached = request.num_computed
         self.policy.admitted(request)
         self._batching.joined(request)
 
     # -- preemption --------------------------------------------------------------------------------------------------
+
+    def _move_beams(self) -> None:
+        """Give the next beams of each search their blocks. When blocks run out, preempt the last in rank."""
+        for group in self._moving:
+            while self._runs(group.leader) and not self.tables.fork(group.moves):
+                self._preempt(self._ranked()[-1])
+            group.moved()
+        self._moving.clear()
+
+    def _runs(self, request: Request) -> bool:
+        return self.running.get(request.request_id) is request
 
     def _make_room(self) -> None:
         """Give running requests blocks for all their tokens. When blocks run out, preempt the last in rank."""
@@ -311,7 +339,8 @@ class Scheduler:
 
     def _has_room(self, request: Request) -> bool:
         hit = self.tables.lookup(request)
-        return len(self.running) < self._max_running and self._admission.allows(request, hit, self.running)
+        has_slots = len(self.running) + request.num_sequences <= self._max_running
+        return has_slots and self._admission.allows(request, hit, self.running)
 
     def _outranks(self, request: Request, other: Request) -> bool:
         """Return whether a waiting request has a higher level than another request and ranks before it.
@@ -327,12 +356,17 @@ class Scheduler:
         return any(self._outranks(request, victim) for victim in self._preempted)
 
     def _preempt(self, request: Request, *, swap: bool = True) -> None:
-        """Free a request's blocks and queue it again. It keeps its tokens."""
-        del self.running[request.request_id]
-        if swap and self._swaps(request) and self.tables.swap_out(request):
-            self.num_swaps += 1
+        """Free a request's blocks and queue it again. It keeps its tokens, but a beam search begins again."""
+        request = request.leader
+        if request.beams is not None:
+            self._stop(request)
+            request.beams.restart()
         else:
-            self.tables.release(request)
+            del self.running[request.request_id]
+            if swap and self._swaps(request) and self.tables.swap_out(request):
+                self.num_swaps += 1
+            else:
+                self.tables.release(request)
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._preempted.append(request)
@@ -357,7 +391,7 @@ class Scheduler:
         """Remove the requests of a step that failed. What the step should have copied out is computed again."""
         for request in plan.preempted:
             self.tables.forget_swapped(request)
-        return [s.request for s in plan.scheduled if self.remove(s.request.request_id)]
+        return [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory, limit the next steps to half as many tokens.
@@ -365,11 +399,12 @@ class Scheduler:
         If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
         before the step, whose block copies have been made. Return False and do nothing if the step cannot be halved.
         """
-        if plan.num_tokens == 1:
-            return False
+        if plan.num_tokens <= max(Counter(s.request.leader for s in plan.scheduled).values()):
+            return False  # One token, or one of each beam of a search.
         self._limit.shrink(plan.num_tokens)
         for request in reversed(self._ranked()[self._max_running :]):
-            self._preempt(request, swap=False)
+            if self._runs(request) and request.leader is not self._ranked()[0].leader:
+                self._preempt(request, swap=False)
         return True
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
@@ -393,15 +428,17 @@ class Scheduler:
         self.policy.computed((each.request, each.num_tokens) for each in plan.scheduled)
         committed = [
             self._append(each.request, result.token_ids, now)
-            if result.token_ids and not each.read
+            if result.token_ids and not each.read and each.request.beams is None
             else self._conclude(each, result, now)
             for each, result in answers
         ]
-        self.policy.generated((outcome.request, len(outcome.token_ids)) for outcome in committed)
+        self.policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
         return committed
 
     def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
         request = each.request
+        if request.beams is not None:
+            return self._search(request, request.beams, result, now)
         if each.read and not result.is_faulty:
             request.read(each.read, result.states)
         if each.samples or result.is_faulty:
@@ -410,6 +447,22 @@ class Scheduler:
             return Committed(request, (), None)
         self.remove(request.request_id)
         return Committed(request, (), LENGTH if request.pooling is None else STOP)
+
+    def _search(self, request: Request, group: BeamGroup, result: StepResult, now: float) -> Committed:
+        """Note what a beam found. When the last beam of its search is there, choose the next ones or end."""
+        leader = group.leader
+        if not self._runs(leader):
+            return Committed(leader, (), None)  # Another beam has failed in this step.
+        if not result.token_ids:
+            self.remove(leader.request_id)
+            return Committed(leader, (), ERROR)
+        request.last_token_at = now
+        if group.found(request, result.logprobs[0].top):
+            if not group.advance():
+                self.remove(leader.request_id)
+                return Committed(leader, (), group.best(LENGTH)[0].finish_reason)
+            self._moving.append(group)
+        return Committed(leader, (), None)
 
     def _append(self, request: Request, new: Sequence[int], now: float) -> Committed:
         if not new:

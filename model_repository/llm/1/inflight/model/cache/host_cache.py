@@ -1,4 +1,4 @@
-"""Copies blocks of the KV cache to host memory and back."""
+"""Copies blocks of the KV cache, within it, to host memory and back."""
 
 import time
 from collections.abc import Sequence
@@ -20,14 +20,24 @@ class HostCache:
         self._caches = caches
         self._host = [LayerCache(_like(c.keys, num_blocks), _like(c.values, num_blocks)) for c in caches if num_blocks]
 
-    def copy(self, out: Sequence[tuple[int, int]], into: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks to the host, then others back.
+    def copy(
+        self,
+        out: Sequence[tuple[int, int]],
+        forked: Sequence[tuple[int, int]],
+        into: Sequence[tuple[int, int]],
+    ) -> None:
+        """Copy blocks to the host, then others within the cache, then others back.
 
         Args:
             out: Pairs (block, host block).
+            forked: Pairs (block, block).
             into: Pairs (host block, block).
         """
-        for pairs, sources, targets in ((out, self._caches, self._host), (into, self._host, self._caches)):
+        for pairs, sources, targets in (
+            (out, self._caches, self._host),
+            (forked, self._caches, self._caches),
+            (into, self._host, self._caches),
+        ):
             if pairs:
                 source_blocks, target_blocks = torch.tensor(pairs, dtype=torch.int64).T
                 for source, target in zip(sources, targets, strict=True):
@@ -39,9 +49,9 @@ class HostCache:
         if count == 0:
             return 0.0
         pairs = [(i, i) for i in range(count)]
-        self.copy(pairs, pairs)  # The first copy also faults the memory in, so it is not timed.
+        self.copy(pairs, (), pairs)  # The first copy also faults the memory in, so it is not timed.
         started = time.perf_counter()
-        self.copy(pairs, pairs)
+        self.copy(pairs, (), pairs)
         return (time.perf_counter() - started) / (2 * count)
 
 

@@ -35,6 +35,6 @@ class SamplingBatch:
         parameters = np.array([each.request.draws.at(each.end) for each in scheduled], dtype=np.float64)
         return cls(
             edits=edits,
-            num_logprobs=[each.request.params.logprobs for each in scheduled],
+            num_logprobs=[each.request.num_logprobs for each in scheduled],
             parameters=parameters.reshape(-1, len(PARAMETERS)),
         )
