@@ -94,10 +94,10 @@ def _full(disk: Callable[[Service], Path]) -> Callable[[Stage], AbstractAsyncCon
     @contextlib.asynccontextmanager
     async def begin(stage: Stage) -> AsyncIterator[None]:
         filler = disk(stage.service) / "filler"
-        with filler.open("wb") as file, contextlib.suppress(OSError):
+        # Without a buffer, which would be written again when the file is closed.
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-                file.flush()
         yield
         filler.unlink(missing_ok=True)
 
