@@ -21,6 +21,7 @@ from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.waiting_queue import WaitingQueue
+from inflight.speculation.drafter import Drafter
 from inflight.step_result import StepResult
 
 _numbers: dict[str, int] = {}
@@ -114,6 +115,7 @@ def make_scheduler(
     swap_seconds_per_block: float = 0.0,
     make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     next_tokens: int = MaxUtilization.next_tokens,
+    drafter: Drafter | None = None,
     **settings: Any,
 ) -> Scheduler:
     """`next_tokens` is that of the admission policy. With 0, requests in a small cache are soon preempted."""
@@ -121,7 +123,12 @@ def make_scheduler(
     host = config.swap_space_tokens // block_size
     tables = make_tables(num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host)
     scheduler = Scheduler(
-        config, tables, policies, swap_seconds_per_block=swap_seconds_per_block, make_queue=make_queue
+        config,
+        tables,
+        policies,
+        swap_seconds_per_block=swap_seconds_per_block,
+        drafter=drafter,
+        make_queue=make_queue,
     )
     if isinstance(scheduler._admission, MaxUtilization):
         scheduler._admission.next_tokens = next_tokens

@@ -66,6 +66,9 @@ class ForcingGrammar:
         self.forced: deque[int] = deque()
         self.ended, self.error = False, None
 
+    def num_legal(self, draft: Sequence[int]) -> int:
+        return len(draft)
+
     def accept(self, token_id: int) -> None:
         if self.forced:
             assert self.forced.popleft() == token_id
@@ -93,7 +96,7 @@ class FakeModel:
 
     def _answer(self, share: ScheduledRequest) -> StepResult:
         request = share.request
-        tokens = (next_token(request.token_ids),) if share.samples else ()
+        tokens = self._next_tokens(share) if share.samples else ()
         names = prefix_names(request.prompt_ids)
         if request.beams is not None:
             found = likeliest(request.token_ids, request.num_logprobs or 0)
@@ -102,6 +105,15 @@ class FakeModel:
         if request.pooling is not None:
             return StepResult(tokens, states=np.array([sum(said), len(said)], dtype=np.float64))
         return StepResult(tokens, prompt_logprobs=[TokenLogprobs(-float(number), number, {}) for number in said])
+
+    def _next_tokens(self, share: ScheduledRequest) -> list[int]:
+        """The drafted tokens that are right, and the one after them."""
+        tokens = list(share.request.token_ids)
+        for draft in (*share.draft, None):
+            tokens.append(next_token(tokens))
+            if tokens[-1] != draft:
+                break
+        return tokens[len(share.request.token_ids) :]
 
     def break_down(self, plan: StepPlan) -> None:
         """Leave garbage wherever the plan would have written or copied to."""
@@ -136,7 +148,7 @@ class FakeModel:
     def _look_up(self, plan: StepPlan, length_of: Callable[[ScheduledRequest], int]) -> None:
         """Every position of a request before a length holds what its own tokens put there."""
         for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
-            wanted = prefix_names(share.request.token_ids[: length_of(share)])
+            wanted = prefix_names([*share.request.token_ids[: share.first], *share.token_ids][: length_of(share)])
             found = [self._slots.get(self._slot(table, position)) for position in range(len(wanted))]
             assert found == wanted, f"{share.request.request_id} reads the keys and values of other tokens"
 

@@ -21,21 +21,21 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
     assert len(chunk) == len(plan.scheduled) <= len(running) <= config.max_num_seqs
     assert chunk.keys() <= scheduler.running.keys()
     assert plan.num_tokens <= config.max_num_batched_tokens
-    assert all(1 <= share.num_tokens <= share.request.num_uncomputed for share in plan.scheduled)
+    assert all(1 <= _known(share) <= share.request.num_uncomputed for share in plan.scheduled)
     assert {request.request_id for request in joined} <= chunk.keys(), "admitted, but not a token is computed"
     assert plan.prefill_budget is not None
     prompts = [s for s in plan.scheduled if not _is_decode(s, joined)]
-    assert sum(share.num_tokens for share in prompts) <= plan.prefill_budget.tokens
+    assert sum(_known(share) for share in prompts) <= plan.prefill_budget.tokens
     if config.batching_strategy == "continuous" and config.enable_chunked_prefill:
         decoding = {s.request for s in plan.scheduled} - {s.request for s in prompts}
         unfinished = [r for r in running if r not in decoding and chunk.get(r.request_id, 0) < r.num_uncomputed]
         # After a lack of memory, steps are smaller, and several that had joined as a whole may be unfinished.
         joined_in_part = any(request in unfinished for request in joined)
         assert not joined_in_part or len(unfinished) <= (config.max_num_partial_prefills or len(running))
-        assert all(s.num_tokens <= (config.long_prefill_token_threshold or s.num_tokens) for s in prompts)
+        assert all(_known(s) <= (config.long_prefill_token_threshold or _known(s)) for s in prompts)
         return
     assert len(prompts) in (0, len(plan.scheduled)), "prompts and decodes in a step"
-    whole = all(share.num_tokens == share.request.num_uncomputed for share in prompts)
+    whole = all(_known(share) == share.request.num_uncomputed for share in prompts)
     assert whole or len(plan.scheduled) == 1, "a prompt is cut though it has no step of its own"
 
 
@@ -46,7 +46,7 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
     chunks = [s for s in plan.scheduled if s not in decodes]
     if not (config.token_budget == "adaptive" and decodes and chunks and times.known):
         return
-    beside = times.decode_seconds(sum(s.num_tokens for s in decodes), sum(s.first for s in decodes))
+    beside = times.decode_seconds(sum(map(_known, decodes)), sum(s.first for s in decodes))
     target, least = (config.target_itl_ms or 0.0) / 1e3, 16
     if config.target_itl_ms is None:
         here = [*scheduler.waiting, *scheduler.running.values()]
@@ -54,8 +54,26 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
         share = min(1.0, slots / len(here))
         context = sum(len(request.token_ids) for request in here) * share
         target, least = 2.7 * times.decode_seconds(round(len(here) * share), round(context)), 64
-    seconds = sum(times.chunk_seconds(s.first, s.num_tokens) for s in chunks)
-    assert beside + seconds <= target * (1 + 1e-6) + 1e-9 or sum(s.num_tokens for s in chunks) <= least
+    seconds = sum(times.chunk_seconds(s.first, _known(s)) for s in chunks)
+    assert beside + seconds <= target * (1 + 1e-6) + 1e-9 or sum(map(_known, chunks)) <= least
+
+
+def check_drafts(plan: StepPlan, tables: BlockTables) -> None:
+    """Drafts follow all known tokens of requests that have an output, and may belong to it."""
+    for share in plan.scheduled:
+        request = share.request
+        if share.num_draft:
+            assert share.samples
+            assert share.known_end == len(request.token_ids) > len(request.prompt_ids)
+            assert request.num_output + share.num_draft < request.max_tokens
+            assert len(request.blocks) == tables.blocks_for(share.end)
+        else:
+            assert len(request.blocks) <= tables.blocks_for(len(request.token_ids))
+
+
+def _known(share: ScheduledRequest) -> int:
+    """How many known tokens it has."""
+    return share.num_tokens - share.num_draft
 
 
 def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], joined: Sequence[Request]) -> None:

@@ -90,7 +90,7 @@ class World:
             results = self.model.run(plan)
             self.now += 0.001
             self.scheduler.observe(plan, 0.001)
-            for request, _, reason in self.scheduler.commit(plan, results, self.now):
+            for request, _, reason, *_ in self.scheduler.commit(plan, results, self.now):
                 if reason is not None:
                     assert self.live.pop(request.request_id) is request
                     self.check_output(request, reason)

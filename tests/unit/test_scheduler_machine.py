@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from inflight.scheduler.admission import MaxUtilization
+from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
@@ -18,6 +19,7 @@ from inflight.scheduler.scheduler_config import (
     TOKEN_BUDGETS,
 )
 from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import VOCABULARY, FakeModel
 from tests.unit.world import World
 
@@ -72,6 +74,9 @@ SETTINGS = st.fixed_dictionaries(
         "token_budget": st.sampled_from(TOKEN_BUDGETS),
         "target_itl_ms": st.sampled_from([None, 0.1, 2.0]),
         "scheduler_delay_factor": st.sampled_from([0.0, 0.0, 2.0]),
+        "drafts": st.sampled_from(["", "", "ngram", "suffix", *FakeDrafter.KINDS]),
+        "num_speculative_tokens": st.sampled_from([1, 3, 10]),
+        "adaptive": st.booleans(),
         # Seconds of a step, of a token, of a cached token that is read, and of a pair of a query and a key.
         "step_seconds": st.sampled_from([(0.0, 0.0, 0.0, 0.0), (1e-4, 2e-5, 1e-6, 1e-6), (1e-3, 0.0, 0.0, 0.0)]),
     }
@@ -82,6 +87,10 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
     """The nearest settings that a scheduler takes."""
     policies = {"priority": LEVELS, "fair": ONE_LEVEL}
     sizes = sizes | {"policies": policies.get(sizes["scheduling_policy"], sizes["policies"])}
+    speculation = {name: sizes.pop(name) for name in ("num_speculative_tokens", "adaptive")}
+    if sizes["drafts"]:
+        method = "suffix" if sizes["drafts"] == "suffix" else "ngram"
+        sizes["speculative_config"] = {"method": method, "prompt_lookup_min": 1, **speculation}
     return sizes | {"num_blocks": -(-sizes.pop("cache_tokens") // sizes["block_size"])}
 
 
@@ -158,14 +167,34 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.do(World.finish)
         self.world.check()
         assert self.world.tables.pool.num_used == 0
-        self.replays_alike()
+        self.replayed(self.sizes)
+        if self.sizes["drafts"] == "wrong" and self.knows_no_times():
+            self.wrong_drafts_leave_no_trace()
 
-    def replays_alike(self) -> None:
-        again = World(self.sizes)
+    def replayed(self, sizes: dict[str, Any]) -> World:
+        again = World(sizes)
         for operation in self.history:
             operation(again)
         assert again.trace == self.world.trace
         assert again.finished == self.world.finished
+        return again
+
+    def knows_no_times(self) -> bool:
+        """Whether it is the same to the scheduler how many tokens a step had."""
+        sizes = self.sizes
+        timeless = sizes["token_budget"] == "fixed" and sizes["scheduling_policy"] != "slo"
+        alike = sizes["preemption_mode"] != "auto" and not any(sizes["step_seconds"][1:])
+        return timeless and alike and World.run_out_of_memory not in self.history
+
+    def wrong_drafts_leave_no_trace(self) -> None:
+        plain = self.replayed(self.sizes | {"drafts": "", "speculative_config": {}}).scheduler
+        drafting = self.world.scheduler
+        assert plain.tables.pool.num_cached == drafting.tables.pool.num_cached
+        assert plain.num_preemptions == drafting.num_preemptions
+        assert plain.lengths._all._sorted == drafting.lengths._all._sorted
+        if isinstance(plain.policy, Fair) and isinstance(drafting.policy, Fair):
+            assert plain.policy.service == drafting.policy.service
+            assert plain.policy._recent == drafting.policy._recent
 
 
 TestScheduler = SchedulerMachine.TestCase

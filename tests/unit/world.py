@@ -13,10 +13,11 @@ from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.waiting_queue import WaitingQueue
-from tests.unit.builders import make_request, make_scheduler, shares
+from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output, expected_readings
 from tests.unit.naive_queue import NaiveQueue
-from tests.unit.naive_steps import NaiveBatch, check_holds, check_limits, check_swaps, check_time
+from tests.unit.naive_steps import NaiveBatch, check_drafts, check_holds, check_limits, check_swaps, check_time
 
 
 class WatchedQueue(WaitingQueue):
@@ -59,7 +60,12 @@ class World:
     def __init__(self, settings: dict[str, Any]) -> None:
         settings = dict(settings)
         self.step_seconds: tuple[float, float, float, float] = settings.pop("step_seconds")
-        self.scheduler = make_scheduler(**settings, make_queue=partial(WatchedQueue, self))
+        drafts = settings.pop("drafts")
+        self.scheduler = make_scheduler(
+            **settings,
+            make_queue=partial(WatchedQueue, self),
+            drafter=FakeDrafter(drafts) if drafts in FakeDrafter.KINDS else None,
+        )
         self.config, self.tables = self.scheduler.config, self.scheduler.tables
         self.block_size = self.tables.block_size
         self.model = FakeModel(self.block_size)
@@ -157,9 +163,11 @@ class World:
         self.now += seconds
         committed = self.scheduler.commit(plan, results, self.now)
         self.naive.generated([(outcome.request, len(outcome.token_ids)) for outcome in committed])
-        for share, result, (request, token_ids, reason) in zip(plan.answered, results, committed, strict=True):
+        for share, result, outcome in zip(plan.answered, results, committed, strict=True):
+            request, token_ids, reason = outcome.request, outcome.token_ids, outcome.finish_reason
             self.read.setdefault(request.request_id, []).extend(entry.rank for entry in result.prompt_logprobs)
-            assert len(token_ids) == share.samples or (share.samples and request.grammar is not None)
+            assert (len(token_ids) == share.samples) or (share.samples and (request.grammar or share.num_draft))
+            assert outcome.num_accepted <= min(share.num_draft, len(token_ids))
             assert list(token_ids) == request.output_ids[len(request.output_ids) - len(token_ids) :]
             if reason is not None:
                 assert (request.output_ids, reason) == expected_output(request)
@@ -224,7 +232,7 @@ class World:
         self.planning = True
         plan = scheduler.schedule(self.now)
         self.planning = False
-        self.trace.append(shares(plan))
+        self.trace.append({s.request.request_id: s.num_tokens - s.num_draft for s in plan.scheduled})
         joined = [request for request in scheduler.running.values() if request not in before]
         assert known == {name: (request.token_ids, request.arrival) for name, request in self.live.items()}
         assert len(plan.preempted) == scheduler.num_preemptions - preemptions
@@ -235,6 +243,7 @@ class World:
         check_time(plan, scheduler, joined)
         check_holds(plan, self.tables, self.held, joined)
         check_swaps(plan, self.tables, self.live.values())
+        check_drafts(plan, self.tables)
         self.batch.check(plan, scheduler, before, joined)
         self._check_isolation(plan)
         self._check_tables(plan)

@@ -267,7 +267,7 @@ class EngineCore:
         for request, reason in cancelled.items():
             self._scheduler.remove(request.request_id)
             if reason == STOP:
-                self._scheduler.lengths.observe(request)  # Its output is complete: a stop string ended it.
+                self._scheduler.completed(request)  # A stop string ended it.
         return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
@@ -340,11 +340,15 @@ class EngineCore:
             host_blocks_total=tables.swap_space.num_blocks,
             host_blocks_used=tables.swap_space.num_used,
             forced_tokens=metrics.forced_tokens,
+            drafts=metrics.drafts,
+            draft_tokens=metrics.draft_tokens,
+            accepted_draft_tokens=metrics.accepted_tokens,
+            accepted_draft_tokens_at=tuple(metrics.accepted_at),
         )
 
 
 def _event(outcome: Committed, result: StepResult) -> TokenEvent:
-    request, token_ids, reason = outcome
+    request, token_ids, reason = outcome.request, outcome.token_ids, outcome.finish_reason
     error = None
     if reason in (ERROR, INVALID):
         error = NOT_A_NUMBER if result.is_faulty else _why_no_token(request)

@@ -32,6 +32,7 @@ from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
+from inflight.speculation.speculative_config import NGRAM, SUFFIX
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
 from inflight.text.chat import Chat
@@ -73,11 +74,13 @@ class Engine:
             hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
             swap_space=SwapSpace(self._runner.num_host_blocks),
         )
+        drafts = bool(config.speculative_config)
         self._scheduler = Scheduler(
             config,
             tables,
             config.queue_policies,
             swap_seconds_per_block=self._runner.swap_seconds_per_block,
+            row_times=self._runner.measure_rows(config.max_num_batched_tokens) if drafts else None,
         )
         self.core = EngineCore(
             self._scheduler,
@@ -180,6 +183,8 @@ class Engine:
         return request_id
 
     def _submit(self, requests: Sequence[Request], options: RequestOptions | None) -> None:
+        if options is not None and options.draft_input_ids:
+            self._check_draft(options.draft_input_ids)
         for request in requests:
             if options is not None:
                 request.options = options
@@ -534,6 +539,18 @@ class Engine:
         for token in (min(prompt_ids), max(prompt_ids)):
             self._check_token("prompt", token)
         return prompt_ids
+
+    def _check_draft(self, token_ids: Sequence[int]) -> None:
+        if not self.config.speculative_config or self.config.speculative_config.get("method", NGRAM) not in (
+            NGRAM,
+            SUFFIX,
+        ):
+            raise InvalidRequest(
+                f"draft_input_ids is given, but speculative_config is {dict(self.config.speculative_config)}; it must "
+                f"name the method {NGRAM} or {SUFFIX}"
+            )
+        for token in token_ids:
+            self._check_token("draft_input_ids", token)
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         if not params.bad_words:

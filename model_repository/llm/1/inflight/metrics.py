@@ -13,6 +13,7 @@ from inflight.outputs import Delta
 from inflight.request import FINISH_REASONS
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.speculation.speculative_config import MAX_DRAFT
 from inflight.step_result import StepResult
 
 # Names of the observed values. The first four are observed at every step and counted in histograms here. The others are
@@ -76,6 +77,11 @@ class EngineMetrics:
         self.decode_tokens = 0
         self.sampled_tokens = 0
         self.forced_tokens = 0
+        self.drafts = 0
+        self.draft_tokens = 0
+        self.accepted_tokens = 0
+        self.accepted_at = [0] * MAX_DRAFT
+        """How often the drafted token at each place of a draft was right and was kept."""
         self.padding_avoided = 0
         self.padding_tokens = 0
         self.histograms = {name: Buckets(bounds) for name, bounds in FILLED_BOUNDS.items()}
@@ -108,11 +114,13 @@ class EngineMetrics:
             if not scheduled.samples:
                 continue
             sampled += len(result.token_ids)
-            forced += max(0, len(outcome.token_ids) - len(result.token_ids))
+            forced += outcome.num_forced
+            if scheduled.num_draft:
+                self._count_draft(scheduled, outcome)
             if scheduled.last_token_at is None:
                 self.observations.append((FIRST_TOKEN_SECONDS, ended - scheduled.request.arrival))
             else:
-                decodes += scheduled.num_tokens == 1
+                decodes += scheduled.num_tokens == 1 + scheduled.num_draft
                 # Most requests got their last token at the same time, so a step has few different gaps.
                 gaps[scheduled.last_token_at, len(outcome.token_ids)] += 1
         for (last, count), times in gaps.items():
@@ -121,7 +129,7 @@ class EngineMetrics:
         self.steps += 1
         self.budget_tokens += budget
         self.step_seconds += ended - started
-        self.prefill_tokens += total - decodes
+        self.prefill_tokens += total - decodes - plan.num_draft
         self.decode_tokens += decodes
         self.sampled_tokens += sampled
         self.forced_tokens += forced
@@ -136,6 +144,13 @@ class EngineMetrics:
         self.observations.append((QUEUE_SECONDS, started - scheduled.request.arrival))
         self.prompt_tokens += len(scheduled.request.prompt_ids)
         self.cached_tokens += scheduled.first
+
+    def _count_draft(self, scheduled: ScheduledRequest, outcome: Committed) -> None:
+        self.drafts += 1
+        self.draft_tokens += scheduled.num_draft
+        self.accepted_tokens += outcome.num_accepted
+        for place in range(outcome.num_accepted):
+            self.accepted_at[place] += 1
 
     def outputs(self, deltas: Iterable[Delta]) -> None:
         """Count what clients are about to get: the tokens, and the requests that end."""

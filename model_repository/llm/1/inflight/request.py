@@ -16,6 +16,7 @@ from inflight.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from inflight.beam_search.beam_group import BeamGroup
     from inflight.guided_decoding.grammar_state import GrammarState
+    from inflight.speculation.follower import Follower
 
 STOP = "stop"
 LENGTH = "length"
@@ -80,6 +81,12 @@ class Request:
     """How many tokens the last step with a new token brought; 1 before the first one."""
     num_forced: int = 0
     """How many output tokens the grammar forced, so that they were not sampled."""
+    follower: "Follower | None" = None
+    """Finds drafts in earlier tokens, once the request may use them."""
+    num_drafted: int = 0
+    """How many tokens were drafted and computed."""
+    num_accepted: int = 0
+    """How many of these were right, and are part of the output."""
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
@@ -209,7 +216,15 @@ class Request:
             reason = self.finish_reason(token)
             if reason is not None:
                 return token_ids[:count], reason
+            if self._is_forced_otherwise(token_ids, count):
+                return token_ids[:count], None
         return token_ids, None
+
+    def _is_forced_otherwise(self, token_ids: Sequence[int], count: int) -> bool:
+        """Whether the grammar forces another token than the one after the first `count` ones, which was drafted."""
+        if self.grammar is None or not self.grammar.forced or count == len(token_ids):
+            return False
+        return token_ids[count] != self.grammar.forced[0]
 
     def finish_reason(self, token: int) -> str | None:
         """Return the finish reason if the newest token, `token`, ends the request."""

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from inflight.errors import InvalidRequest
+from inflight.speculation.speculative_config import MAX_DRAFT
 
 MAX_NAME_CHARACTERS = 256
 """Maximum length of a tenant's name, of a cache salt, and of a client's name for its request."""
 
 _MAX_INT64 = 2**63 - 1
+# Drafts of clients are indexed when the request first decodes, in the stepping thread.
+_MAX_GIVEN = 16_384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,14 @@ class RequestOptions:
     """The client's own name for the request, shown in the log, the trace and `inflight top`. It need not be unique.
     Default: Triton's request id."""
 
+    num_speculative_tokens: int | None = None
+    """Maximum number of drafted tokens in a step, at most 64; 0 turns drafts off. Default: as configured. The output is
+    the same, whatever the number."""
+
+    draft_input_ids: tuple[int, ...] = ()
+    """Token ids of what the output may be, or of a text that it may copy from. Where it is right, several tokens come
+    in a step. Only where `speculative_config` is set, with a method other than `draft_model`."""
+
     trace_context: str | None = None
     """The client's OpenTelemetry context as Triton passes it (JSON), shown in the trace."""
 
@@ -54,15 +65,23 @@ class RequestOptions:
             _check_integer("deadline_ms", self.deadline_ms, 1)
         if self.target_ttft_ms is not None:
             _check_integer("target_ttft_ms", self.target_ttft_ms, 1)
+        if self.num_speculative_tokens is not None:
+            _check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_DRAFT)
+        if len(self.draft_input_ids) > _MAX_GIVEN:
+            raise InvalidRequest(
+                f"draft_input_ids has {len(self.draft_input_ids)} token ids; it must have at most {_MAX_GIVEN}"
+            )
+        for token in self.draft_input_ids:
+            _check_integer("draft_input_ids", token, 0)
         for name in ("tenant", "cache_salt", "client_request_id"):
             _check_name(name, getattr(self, name))
 
 
-def _check_integer(name: str, value: object, low: int) -> None:
+def _check_integer(name: str, value: object, low: int, high: int = _MAX_INT64) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
-    if not low <= value <= _MAX_INT64:
-        raise InvalidRequest(f"{name} is {value}; it must be at least {low} and at most {_MAX_INT64}")
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} is {value}; it must be at least {low} and at most {high}")
 
 
 def _check_name(name: str, value: object) -> None:

@@ -1,6 +1,6 @@
 """Counters and current state of an engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -53,6 +53,14 @@ class EngineStats:
     host_blocks_used: int
     forced_tokens: int
     """Output tokens that were not sampled, because a grammar allowed no other."""
+    drafts: int
+    """Steps of a request that computed drafted tokens."""
+    draft_tokens: int
+    """Drafted tokens that went through the model."""
+    accepted_draft_tokens: int
+    """Those that were right, and are part of the output."""
+    accepted_draft_tokens_at: Sequence[int]
+    """How many of these were at each place of a draft, the first one first."""
     grammars_compiled: int = 0
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
@@ -60,5 +68,5 @@ class EngineStats:
 
     @property
     def computed_tokens(self) -> int:
-        """Tokens that went through the model, in prefill and decode."""
-        return self.prefill_tokens + self.decode_tokens
+        """Tokens that went through the model: in prefill, in decode and in drafts."""
+        return self.prefill_tokens + self.decode_tokens + self.draft_tokens

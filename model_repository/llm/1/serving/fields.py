@@ -192,6 +192,10 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("cache_salt", NAME),
         Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
     ),
+    "Speculative decoding": (
+        Field("draft_input_ids", INTEGERS),
+        Field("num_speculative_tokens", INTEGER),
+    ),
     "Beam search": (
         Field("beam_width", INTEGER),
         Field(

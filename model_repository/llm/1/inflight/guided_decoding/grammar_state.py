@@ -42,6 +42,10 @@ class GrammarState:
         self._seen.append(token_id)
         self._follow()
 
+    def num_legal(self, draft: list[int]) -> int:
+        """Return how many of the drafted tokens, from the first one on, the grammar allows."""
+        return int(self.matcher.validate_tokens(draft))
+
     def recover(self) -> bool:
         """After an error, try once more with a matcher that shares nothing. Return whether that works.
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLExecutor
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fill_next_token_bitmask_par
+from llguidance.numpy import (
+    allocate_token_bitmask,
+    fill_next_token_bitmask,
+    fill_next_token_bitmask_par,
+    fill_next_token_bitmask_par_with_draft_tokens,
+)
 from numpy.typing import NDArray
 
 from inflight.guided_decoding.grammar_state import GrammarState
@@ -39,33 +44,40 @@ class TokenMasker:
 
         The step may be committed only when they are there.
         """
-        states = [each.request.grammar for each in scheduled]
-        return self._pool.submit(self._make, states) if any(state is not None for state in states) else None
+        drafts = [(each.request.grammar, each.draft) for each in scheduled]
+        return self._pool.submit(self._make, drafts) if any(state is not None for state, _ in drafts) else None
 
-    def _make(self, states: Sequence[GrammarState | None]) -> TokenMasks:
+    def _make(self, drafts: Sequence[tuple[GrammarState | None, list[int]]]) -> TokenMasks:
+        """Make the masks of the next token of each output, and of the tokens after each token of its draft."""
         begun = time.perf_counter()
-        guided = [state for state in states if state is not None]
-        bits = allocate_token_bitmask(len(guided), self._vocab_size)
-        free = [(row, state) for row, state in enumerate(guided) if not state.forced]
-        if free:
-            fill_next_token_bitmask_par(self._executor, [(state.matcher, row) for row, state in free], bits)
-        for row, state in free:
+        counts = [1 + len(draft) for _, draft in drafts]
+        is_guided = np.repeat([state is not None for state, _ in drafts], counts)
+        index = np.where(is_guided, np.cumsum(is_guided) - 1, -1)
+        bits = allocate_token_bitmask(int(is_guided.sum()), self._vocab_size)
+        guided = [(state, draft) for state, draft in drafts if state is not None]
+        rows = np.cumsum([0, *(1 + len(draft) for _, draft in guided)]).tolist()
+        free = [(row, state, draft) for row, (state, draft) in zip(rows, guided, strict=False) if not state.forced]
+        # The library takes no empty drafts.
+        if single := [(state.matcher, row) for row, state, draft in free if not draft]:
+            fill_next_token_bitmask_par(self._executor, single, bits)
+        if several := [(state.matcher, row, draft) for row, state, draft in free if draft]:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, several, bits)
+        for row, state, draft in free:
             if state.matcher.is_error():
-                self._fill_again(state, row, bits)
-        for row, state in enumerate(guided):
+                self._fill_again(state, bits[row : row + 1 + len(draft)])
+        for row, (state, _) in zip(rows, guided, strict=False):
             if state.forced:
                 _allow_only(state.forced[0], bits[row])
-        index = np.full(len(states), -1, dtype=np.int64)
-        index[[row for row, state in enumerate(states) if state is not None]] = np.arange(len(guided))
         self.seconds += time.perf_counter() - begun
-        return TokenMasks(index, bits)
+        return TokenMasks(index.astype(np.int64), bits)
 
-    def _fill_again(self, state: GrammarState, row: int, bits: NDArray[np.int32]) -> None:
-        """Try again after an error. If that fails too, no token is allowed."""
+    def _fill_again(self, state: GrammarState, bits: NDArray[np.int32]) -> None:
+        """Try again after an error, without the draft. If that fails too, no token is allowed."""
+        bits[1:] = 0
         if state.recover():
-            fill_next_token_bitmask(state.matcher, bits, row)
+            fill_next_token_bitmask(state.matcher, bits, 0)
         if state.matcher.is_error():
-            bits[row] = 0
+            bits[0] = 0
 
 
 def _allow_only(token: int, bits: NDArray[np.int32]) -> None:

@@ -28,6 +28,11 @@ class BlockPool:
         return len(self._empty) + len(self._cached)
 
     @property
+    def num_empty(self) -> int:
+        """Free blocks that hold no reusable prefix."""
+        return len(self._empty)
+
+    @property
     def num_cached(self) -> int:
         """Free blocks that hold a reusable prefix."""
         return len(self._cached)

@@ -39,6 +39,10 @@ class BlockTableArray:
             self._ids[slot] = blocks[0]
         self._ids[slot, first:end] = blocks
 
+    def cut(self, slot: int, count: int) -> None:
+        """Keep only the first `count` blocks of a slot, at least one."""
+        self._ids[slot, count:] = self._ids[slot, 0]
+
     def gather(self, slots: Sequence[int], width: int) -> NDArray[np.int64]:
         """Return a copy of the first `width` entries of each slot, [R, width]."""
         return self._ids[np.array(slots, dtype=np.int64), :width]

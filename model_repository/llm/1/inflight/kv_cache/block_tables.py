@@ -122,11 +122,37 @@ class BlockTables:
             return True
         if missing > self.pool.num_free:
             return False
-        blocks = self.pool.allocate(missing)
+        self._add(request, self.pool.allocate(missing))
+        return True
+
+    def _add(self, request: Request, blocks: Sequence[int]) -> None:
         self._array.put(request.slot, len(request.blocks), blocks)
         request.blocks += blocks
-        self.num_promised -= missing
-        return True
+        self.num_promised -= len(blocks)
+
+    def room_for_draft(self, request: Request, num_tokens: int) -> int:
+        """Return how many drafted tokens, at most `num_tokens`, have room after the known tokens of a running request.
+
+        Empty blocks count, but none that holds a reusable prefix: a draft may be wrong.
+        """
+        blocks = len(request.blocks) + self.pool.num_empty
+        return min(num_tokens, blocks * self.block_size - len(request.token_ids))
+
+    def grow_for_draft(self, request: Request, num_tokens: int) -> None:
+        """Allocate the missing blocks for a draft that has room. `trim` gives them back after the step."""
+        missing = self.blocks_for(len(request.token_ids) + num_tokens) - len(request.blocks)
+        if missing > 0:
+            self._add(request, self.pool.allocate(missing))
+
+    def trim(self, request: Request) -> None:
+        """Free the blocks of a running request that none of its known tokens needs."""
+        count = self.blocks_for(len(request.token_ids))
+        surplus = request.blocks[count:]
+        if surplus:
+            self.pool.release(surplus)
+            del request.blocks[count:]
+            self._array.cut(request.slot, count)
+            self.num_promised += len(surplus)
 
     def outgrown(self, requests: Iterable[Request]) -> list[Request]:
         """Return the requests that have more tokens than their blocks can hold."""

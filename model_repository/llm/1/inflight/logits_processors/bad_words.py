@@ -23,16 +23,18 @@ class BadWords:
                 self._always.append(last)
         self._output: deque[int] = deque(maxlen=longest)
 
-    def edit(self, edits: LogitEdits) -> None:
+    def edit(self, edits: LogitEdits, ahead: Sequence[int] = ()) -> None:
         edits.forbid(self._always)
-        if not self._output:
+        output = self._output if not ahead else deque([*self._output, *ahead], maxlen=self._output.maxlen)
+        if not output:
             return
-        ends = [last for beginning, last in self._after.get(self._output[-1], ()) if self._ends_with(beginning)]
+        ends = [last for beginning, last in self._after.get(output[-1], ()) if _ends_with(output, beginning)]
         edits.forbid(list(dict.fromkeys(ends)))
-
-    def _ends_with(self, beginning: Sequence[int]) -> bool:
-        start = len(self._output) - len(beginning)
-        return start >= 0 and tuple(islice(self._output, start, None)) == beginning
 
     def accept(self, token_id: int) -> None:
         self._output.append(token_id)
+
+
+def _ends_with(output: deque[int], beginning: Sequence[int]) -> bool:
+    start = len(output) - len(beginning)
+    return start >= 0 and tuple(islice(output, start, None)) == beginning

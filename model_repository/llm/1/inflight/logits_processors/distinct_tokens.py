@@ -16,6 +16,13 @@ class DistinctTokens:
         self._tokens = np.empty(2 * len(self._index) + _ROOM, dtype=np.int64)
         self._tokens[: len(self._index)] = list(self._index)
 
+    def __contains__(self, token: int) -> bool:
+        return token in self._index
+
+    def index(self, token: int) -> int | None:
+        """Return the index of a token in `tokens`, or None if it is not there."""
+        return self._index.get(token)
+
     def add(self, token: int) -> int:
         """Add a token, unless it is there, and return its index in `tokens`."""
         size = len(self._index)

@@ -1,6 +1,6 @@
 """`logit_bias`: numbers to add to the logits of some tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ class LogitBias:
         self._tokens = np.array(list(biases), dtype=np.int64)
         self._biases = np.array(list(biases.values()), dtype=np.float32)
 
-    def edit(self, edits: LogitEdits) -> None:
+    def edit(self, edits: LogitEdits, ahead: Sequence[int] = ()) -> None:
         edits.add(self._tokens, self._biases)
 
     def accept(self, token_id: int) -> None:

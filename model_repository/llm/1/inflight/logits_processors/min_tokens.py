@@ -1,6 +1,6 @@
 """`min_tokens`: no token may end the output before the output has this length."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,8 +14,8 @@ class MinTokens:
         self._left = min_tokens
         self._stops = np.array(sorted(stop_token_ids), dtype=np.int64)
 
-    def edit(self, edits: LogitEdits) -> None:
-        if self._left > 0:
+    def edit(self, edits: LogitEdits, ahead: Sequence[int] = ()) -> None:
+        if self._left > len(ahead):
             edits.forbid(self._stops)
 
     def accept(self, token_id: int) -> None:

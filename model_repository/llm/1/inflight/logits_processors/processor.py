@@ -1,5 +1,6 @@
 """The interface of logits processors."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from inflight.logits_processors.edits import LogitEdits
@@ -11,8 +12,12 @@ class LogitsProcessor(Protocol):
     The processors of a request apply one after another, in the order of `factory.make_processors`.
     """
 
-    def edit(self, edits: LogitEdits) -> None:
-        """Add changes to the row of the next token. Called once in each step in which the request samples."""
+    def edit(self, edits: LogitEdits, ahead: Sequence[int] = ()) -> None:
+        """Add changes to the row of the token that follows the output and the tokens `ahead`.
+
+        Called in each step in which the request samples: for the next token, and for each token after a drafted one,
+        with the draft up to there as `ahead`. These tokens do not belong to the output yet.
+        """
 
     def accept(self, token_id: int) -> None:
         """Record a new output token. Called when a step is committed."""

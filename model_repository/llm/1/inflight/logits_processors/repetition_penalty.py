@@ -13,8 +13,9 @@ class RepetitionPenalty:
         self._penalty = penalty
         self._seen = DistinctTokens(prompt_ids)
 
-    def edit(self, edits: LogitEdits) -> None:
+    def edit(self, edits: LogitEdits, ahead: Sequence[int] = ()) -> None:
         edits.penalise(self._seen.tokens, self._penalty)
+        edits.penalise(list({token for token in ahead if token not in self._seen}), self._penalty)
 
     def accept(self, token_id: int) -> None:
         self._seen.add(token_id)

@@ -41,7 +41,8 @@ class BatchArrays:
     context_lens: Ints
     """[R], the number of cached and new tokens of each row."""
     logit_rows: Ints
-    """[S], the indices of the tokens whose logits are sampled, in the order of `StepPlan.sampling`."""
+    """[S], the indices of the tokens whose logits are sampled: `num_rows` for each request of `StepPlan.sampling`, in
+    order."""
 
     @classmethod
     def of(cls, plan: StepPlan, block_size: int) -> "BatchArrays":
@@ -60,6 +61,10 @@ class BatchArrays:
         partial = blocks[(offsets == 0) & (positions + block_size > ends[rows])]
         last_tokens = np.empty_like(order)
         last_tokens[order] = borders[1:] - 1
+        logit_rows = last_tokens[[s.want is Want.TOKEN for s in scheduled]]
+        if plan.num_draft:
+            counts = np.array([s.num_rows for s in plan.sampling])
+            logit_rows = np.repeat(logit_rows + 1 - np.cumsum(counts), counts) + np.arange(counts.sum())
         token_ids = [scheduled[i].token_ids for i in order.tolist()]
         return cls(
             order=order,
@@ -70,5 +75,5 @@ class BatchArrays:
             block_tables=tables,
             query_starts=borders,
             context_lens=ends,
-            logit_rows=last_tokens[[s.want is Want.TOKEN for s in scheduled]],
+            logit_rows=logit_rows,
         )

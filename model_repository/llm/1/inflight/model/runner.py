@@ -11,8 +11,10 @@ from inflight.model.cache import kv_tensors
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks
 from inflight.model.loading.loader import LoadedModel
+from inflight.model.row_timing import measure_rows
 from inflight.model.step import compute
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.row_times import RowTimes
 from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,10 @@ class ModelRunner:
         self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
+
+    def measure_rows(self, max_rows: int) -> RowTimes:
+        """Measure steps of up to `max_rows` rows. Call this before the first request: it writes into the cache."""
+        return measure_rows(self.run, block_size=self._block_size, num_blocks=self.num_blocks, max_rows=max_rows)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[StepResult]:

@@ -15,6 +15,7 @@ from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.named_tokens import with_named_tokens
 from inflight.model.sampling.sampler import sample
 from inflight.model.sampling.sampling_batch import SamplingBatch
+from inflight.model.sampling.verification import verified
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.step_result import StepResult
@@ -36,7 +37,8 @@ def compute(
     arrays = BatchArrays.of(plan, block_size)
     batch = RaggedBatch.on(model.device, arrays)
     logits, hidden = model.forward(batch, caches, batch.logit_rows)
-    results = with_named_tokens(sample(logits, sampling, masks.result() if masks else None), logits, plan.sampling)
+    rows = with_named_tokens(sample(logits, sampling, masks.result() if masks else None), logits, plan.sampling)
+    results = verified(rows, plan.sampling)
     if len(results) == len(plan.answered) and not plan.reading:
         return results
     read = PromptReader(plan, arrays, hidden, model.forward.head).results()

@@ -14,6 +14,10 @@ class Committed(NamedTuple):
     """The new tokens that belong to the output of the request."""
     finish_reason: str | None
     """None if the request goes on."""
+    num_forced: int = 0
+    """How many of the new tokens a grammar forced."""
+    num_accepted: int = 0
+    """How many of the new tokens were drafted."""
 
     @property
     def num_generated(self) -> int:

@@ -17,6 +17,10 @@ from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
+from inflight.speculation.drafter import Drafter
+from inflight.speculation.lookup_drafter import LookupDrafter
+from inflight.speculation.speculative_config import SpeculativeConfig
+from inflight.speculation.speculator import NoSpeculation, Speculator
 
 
 def make_policy(
@@ -70,6 +74,16 @@ def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
         target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
         return AdaptiveBudget(target, times)
     return FixedBudget()
+
+
+def make_speculator(
+    config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, drafter: Drafter | None
+) -> NoSpeculation:
+    """Create what drafts. `drafter` is one with a model, which the method `draft_model` needs."""
+    if not config.speculative_config:
+        return NoSpeculation()
+    settings = SpeculativeConfig.of(config.speculative_config)
+    return Speculator(settings, drafter or LookupDrafter(settings), tables, times)
 
 
 def check_levels(policy: str, levels: int) -> None:

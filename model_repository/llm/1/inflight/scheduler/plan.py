@@ -33,7 +33,7 @@ class ScheduledRequest(NamedTuple):
     first: int
     """Position of the first scheduled token in the sequence. It is also the number of tokens already computed."""
     token_ids: list[int]
-    """The tokens to compute, in sequence order."""
+    """The tokens to compute, in sequence order: known ones, and then drafted ones."""
     want: Want
     begins: bool
     """Whether this is the first step of the request."""
@@ -41,6 +41,8 @@ class ScheduledRequest(NamedTuple):
     """When the request got its newest token, on the clock of `Request.arrival`; None before the first one."""
     read: range = range(0)
     """Positions of the scheduled prompt tokens whose log-probabilities or hidden states are read."""
+    num_draft: int = 0
+    """How many of the tokens are drafted: guesses of what follows the known ones. The model may confirm them."""
 
     @property
     def num_tokens(self) -> int:
@@ -50,6 +52,25 @@ class ScheduledRequest(NamedTuple):
     def end(self) -> int:
         """Position after the last scheduled token."""
         return self.first + len(self.token_ids)
+
+    @property
+    def known_end(self) -> int:
+        """Position after the last scheduled token that is known."""
+        return self.end - self.num_draft
+
+    @property
+    def draft(self) -> list[int]:
+        """The drafted tokens, at the positions from `known_end` on."""
+        return self.token_ids[len(self.token_ids) - self.num_draft :]
+
+    @property
+    def num_rows(self) -> int:
+        """How many positions are sampled, if it samples: the last known one, and those of the draft."""
+        return 1 + self.num_draft
+
+    def with_draft(self, draft: Sequence[int]) -> "ScheduledRequest":
+        """Return the same request with a draft after its known tokens, all of which must be scheduled."""
+        return self._replace(token_ids=[*self.token_ids, *draft], num_draft=len(draft))
 
     @property
     def samples(self) -> bool:
@@ -130,8 +151,13 @@ class StepPlan:
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:
-        """The scheduled requests that get a new token."""
+        """The scheduled requests that get new tokens. Each has `num_rows` rows of the S that are sampled."""
         return [scheduled for scheduled in self.scheduled if scheduled.want is Want.TOKEN]
+
+    @cached_property
+    def num_draft(self) -> int:
+        """Drafted tokens to compute."""
+        return sum([scheduled.num_draft for scheduled in self.scheduled])
 
     @cached_property
     def reading(self) -> list[ScheduledRequest]:

@@ -79,6 +79,16 @@ class PrefillAllowance:
             if tenant in self._credits:
                 self._credits[tenant] -= seconds
 
+    @property
+    def tokens_left(self) -> int:
+        """How many more tokens the step may have."""
+        return self._tokens - self._taken
+
+    @property
+    def seconds_left(self) -> float:
+        """How much longer the step may take."""
+        return self._seconds
+
     def lift_credits(self) -> None:
         """From now on no tenant has a limit of its own."""
         self._credits.clear()

@@ -8,6 +8,7 @@ cache has room for, when a batch forms and how many prompt tokens a step may hav
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import takewhile
 
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
@@ -20,11 +21,13 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
 from inflight.scheduler.queue_policy import QueuePolicies
+from inflight.scheduler.row_times import RowTimes
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_limit import StepLimit
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
+from inflight.speculation.drafter import Drafter
 from inflight.step_result import StepResult
 
 # Maximum number of tokens in a step that grammars force in addition to the sampled ones. They make the step longer.
@@ -45,9 +48,15 @@ class Scheduler:
         policies: QueuePolicies | None = None,
         *,
         swap_seconds_per_block: float = 0.0,
+        row_times: RowTimes | None = None,
+        drafter: Drafter | None = None,
         make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     ) -> None:
-        """`swap_seconds_per_block` is the time to copy a block between the cache and host memory in one direction.
+        """
+        Args:
+            swap_seconds_per_block: the time to copy a block between the cache and host memory in one direction.
+            row_times: measured times of steps, for the step-time model.
+            drafter: asks a draft model, if `speculative_config` names one.
 
         Raises:
             ValueError: the scheduling policy does not work with the priority levels.
@@ -56,7 +65,7 @@ class Scheduler:
         self.tables = tables
         self.policies = policies or QueuePolicies()
         factory.check_levels(config.scheduling_policy, self.policies.priority_levels)
-        self.times = StepTimeModel()
+        self.times = StepTimeModel(row_times)
         self.lengths = LengthPredictor()
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
         self.waiting = make_queue(self.policies, self.policy)
@@ -68,6 +77,7 @@ class Scheduler:
         self._limit = StepLimit(config.max_num_batched_tokens)
         self._max_chunk = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
+        self._speculator = factory.make_speculator(config, tables, self.times, drafter)
         self._swap_seconds_per_block = swap_seconds_per_block
         self._deadlines = Timers()
         self._moving: list[BeamGroup] = []
@@ -177,7 +187,9 @@ class Scheduler:
         if not scheduled and self.running:
             scheduled = self._decodes()
             num_decodes = len(scheduled)
+            allowance = PrefillAllowance(self.token_budget - sum([each.num_tokens for each in scheduled]))
         padding = self._batching.padding(num_decodes)
+        scheduled = self._speculator.with_drafts(scheduled, allowance)
         out, forked, into = self.tables.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
@@ -399,6 +411,8 @@ class Scheduler:
         If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
         before the step, whose block copies have been made. Return False and do nothing if the step cannot be halved.
         """
+        for each in plan.scheduled:
+            self.tables.trim(each.request)
         if plan.num_tokens <= max(Counter(s.request.leader for s in plan.scheduled).values()):
             return False  # One token, or one of each beam of a search.
         self._limit.shrink(plan.num_tokens)
@@ -420,18 +434,21 @@ class Scheduler:
         for each in plan.scheduled:
             request, first = each.request, each.first
             request.has_run = True
-            end = first + len(each.token_ids)
+            end = first + len(each.token_ids) - each.num_draft
             # Other requests must not reuse the keys and values of a failed one.
             if end // size > first // size and request not in failed:
                 self.tables.register_filled(request, end)
             request.num_computed = end
-        self.policy.computed((each.request, each.num_tokens) for each in plan.scheduled)
         committed = [
-            self._append(each.request, result.token_ids, now)
+            self._append(each, result.token_ids, now)
             if result.token_ids and not each.read and each.request.beams is None
             else self._conclude(each, result, now)
             for each, result in answers
         ]
+        self.policy.computed((each.request, each.num_tokens - each.num_draft) for each in plan.scheduled)
+        for outcome in committed:
+            if outcome.num_accepted:  # They count like decodes one after the other.
+                self.policy.computed([(outcome.request, 1)] * outcome.num_accepted)
         self.policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
         return committed
 
@@ -442,7 +459,7 @@ class Scheduler:
         if each.read and not result.is_faulty:
             request.read(each.read, result.states)
         if each.samples or result.is_faulty:
-            return self._append(request, result.token_ids, now)
+            return self._append(each, result.token_ids, now)
         if not _is_whole(each):
             return Committed(request, (), None)
         self.remove(request.request_id)
@@ -464,17 +481,44 @@ class Scheduler:
             self._moving.append(group)
         return Committed(leader, (), None)
 
-    def _append(self, request: Request, new: Sequence[int], now: float) -> Committed:
+    def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
+        request = each.request
         if not new:
             self.remove(request.request_id)
             failed = request.grammar is not None and request.grammar.error is not None
             return Committed(request, (), INVALID if failed else ERROR)
         request.last_token_at = now
+        forced = request.num_forced
         token_ids, reason = request.append(new)
+        accepted = self._accept(each) if each.num_draft else 0
+        self._speculator.observe(request)
         if reason is not None:
-            self.lengths.observe(request)
+            self.completed(request)
             self.remove(request.request_id)
-        return Committed(request, token_ids, reason)
+        return Committed(request, token_ids, reason, request.num_forced - forced, accepted)
+
+    def completed(self, request: Request) -> None:
+        """Learn from a request whose output is complete."""
+        self.lengths.observe(request)
+        self._speculator.completed(request)
+
+    def _accept(self, each: ScheduledRequest) -> int:
+        """Count the drafted tokens that the output now has as computed, and return their number.
+
+        The rest of the draft leaves no trace: its slots are written again, and its blocks are free.
+        """
+        request, first = each.request, each.known_end
+        kept = request.token_ids[first : each.end]
+        accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(kept, each.draft, strict=False))))
+        # If the request goes on, the logits of its last token are needed, so that it is computed again.
+        end = max(first, min(first + accepted, len(request.token_ids) - 1))
+        if end // self.tables.block_size > first // self.tables.block_size:
+            self.tables.register_filled(request, end)
+        request.num_computed = end
+        request.num_drafted += each.num_draft
+        request.num_accepted += accepted
+        self.tables.trim(request)
+        return accepted
 
 
 def _is_whole(chunk: ScheduledRequest) -> bool:

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.speculation.speculative_config import SpeculativeConfig
 
 BATCHING_STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
 SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo")
@@ -92,7 +95,13 @@ class SchedulerConfig:
     """Admit no request that has waited less than this factor times the duration of the last step with prompts, so
     that arrivals are grouped."""
 
+    speculative_config: Mapping[str, Any] = field(default_factory=dict)
+    """Speculative decoding, as JSON with vLLM's names, such as `{"method": "ngram"}`; see `SpeculativeConfig`. Empty:
+    off."""
+
     def __post_init__(self) -> None:
+        if self.speculative_config:
+            SpeculativeConfig.of(self.speculative_config)
         for name, known in (
             ("batching_strategy", BATCHING_STRATEGIES),
             ("scheduling_policy", SCHEDULING_POLICIES),

@@ -2,6 +2,8 @@
 
 import math
 
+from inflight.scheduler.row_times import RowTimes
+
 # Scaled features are about 1, which keeps the covariance well conditioned.
 _SCALE = (1.0, 1 / 256, 1 / 4096, 1 / 65536)
 _SIZE = len(_SCALE)
@@ -19,6 +21,9 @@ class StepTimeModel:
     and values of earlier tokens, and the arithmetic of attention (per pair of query and key). Sarathi-Serve (OSDI'24)
     profiles the same quantities. Pairs matter for long prompts only: a chunk reads the earlier keys once but pairs each
     with all of its tokens. Old steps lose weight, so that the model follows a machine that gets busier.
+
+    A row more costs little in a small step, and more in a large one. Where this was measured, `tokens` is the weight
+    that `RowTimes` gives them.
     """
 
     # The newest 350 steps have half of the weight.
@@ -28,7 +33,9 @@ class StepTimeModel:
     # single unusual step could change the whole model.
     _MAX_VARIANCE = 10.0
 
-    def __init__(self) -> None:
+    def __init__(self, row_times: RowTimes | None = None) -> None:
+        """`row_times` were measured; without them, each row costs the same."""
+        self._row_times = row_times
         self.num_steps = 0
         self._weights = [0.0] * _SIZE
         self._covariance = [[1e3 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
@@ -50,7 +57,7 @@ class StepTimeModel:
         It computed `tokens` tokens, read the keys and values of `cached` earlier ones, and had `pairs` pairs of a query
         and a key in attention.
         """
-        x = [f * s for f, s in zip((1, tokens, cached, pairs), _SCALE, strict=True)]
+        x = [f * s for f, s in zip((1, self._weight(tokens), cached, pairs), _SCALE, strict=True)]
         px = [sum(p * v for p, v in zip(row, x, strict=True)) for row in self._covariance]
         scale = self._FORGETTING + sum(p * v for p, v in zip(px, x, strict=True))
         error = seconds - sum(w * v for w, v in zip(self._weights, x, strict=True))
@@ -61,6 +68,9 @@ class StepTimeModel:
         ]
         self.num_steps += 1
 
+    def _weight(self, rows: int) -> float:
+        return rows if self._row_times is None else self._row_times.weight(rows)
+
     def _spread(self) -> float:
         return sum(self._covariance[i][i] for i in range(_SIZE))
 
@@ -69,7 +79,12 @@ class StepTimeModel:
     def decode_seconds(self, decodes: int, cached: int) -> float:
         """Predict a step of decodes, which read `cached` cached tokens in all."""
         a, b, c, d = self.coefficients if self.known else (0.0,) * _SIZE
-        return a + b * decodes + c * cached + d * (cached + decodes)
+        return a + b * self._weight(decodes) + c * cached + d * (cached + decodes)
+
+    def draft_seconds(self, rows: int, drafted: int, context: int) -> float:
+        """Predict how much longer a step of `rows` tokens takes with `drafted` drafted ones, after `context` each."""
+        _, b, _, d = self.coefficients if self.known else (0.0,) * _SIZE
+        return b * (self._weight(rows + drafted) - self._weight(rows)) + d * drafted * context
 
     def prefill_seconds(self, tokens: int) -> float:
         """Predict a step that computes a prompt of `tokens` tokens and nothing else."""

@@ -13,12 +13,16 @@ from inflight.step_result import StepResult
 def with_named_tokens(
     results: list[StepResult], logits: torch.Tensor, sampling: Sequence[ScheduledRequest]
 ) -> list[StepResult]:
-    """Return the results of `sampling` with the log-probabilities of named tokens. The logits are [S, vocabulary]."""
+    """Return the results of S rows with the log-probabilities of named tokens. The logits are [S, vocabulary].
+
+    `sampling` is `StepPlan.sampling`.
+    """
+    requests = [each.request for each in sampling for _ in range(each.num_rows)]
     asked = [
         (row, token)
-        for row, (each, result) in enumerate(zip(sampling, results, strict=True))
+        for row, (request, result) in enumerate(zip(requests, results, strict=True))
         if result.logprobs
-        for token in each.request.params.logprob_token_ids
+        for token in request.params.logprob_token_ids
     ]
     if not asked:
         return results

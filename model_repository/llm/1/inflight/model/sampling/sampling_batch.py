@@ -24,17 +24,24 @@ class SamplingBatch:
 
     @classmethod
     def of(cls, scheduled: Sequence[ScheduledRequest]) -> "SamplingBatch":
-        """Gather the parameters of `StepPlan.sampling`. Call this before the step is committed."""
+        """Gather the parameters of `StepPlan.sampling`. Call this before the step is committed.
+
+        A request has a row for its next token, and one for the token after each drafted one, as if the draft were part
+        of the output.
+        """
         edits = LogitEdits()
-        for row, each in enumerate(scheduled):
+        row = 0
+        for each in scheduled:
             grammar = each.request.grammar
             if each.request.processors and (grammar is None or not grammar.forced):
-                edits.begin_row(row)
-                for processor in each.request.processors:
-                    processor.edit(edits)
-        parameters = np.array([each.request.draws.at(each.end) for each in scheduled], dtype=np.float64)
+                for ahead in range(each.num_rows):
+                    edits.begin_row(row + ahead)
+                    for processor in each.request.processors:
+                        processor.edit(edits, each.draft[:ahead])
+            row += each.num_rows
+        draws = [each.request.draws.at(place) for each in scheduled for place in range(each.known_end, each.end + 1)]
         return cls(
             edits=edits,
-            num_logprobs=[each.request.num_logprobs for each in scheduled],
-            parameters=parameters.reshape(-1, len(PARAMETERS)),
+            num_logprobs=[each.request.num_logprobs for each in scheduled for _ in range(each.num_rows)],
+            parameters=np.array(draws, dtype=np.float64).reshape(-1, len(PARAMETERS)),
         )

@@ -1,0 +1,83 @@
+"""The setting `speculative_config`, with vLLM's names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+NGRAM = "ngram"
+SUFFIX = "suffix"
+DRAFT_MODEL = "draft_model"
+METHODS = (NGRAM, SUFFIX, DRAFT_MODEL)
+
+MAX_DRAFT = 64
+"""Maximum number of tokens in a draft."""
+_MAX_MATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig:
+    """How drafts are made.
+
+    Raises:
+        ValueError: a value is out of its bounds; the message names the field, the value and the bound.
+    """
+
+    method: str = NGRAM
+    """`ngram` finds the newest tokens of a request earlier in the request, and takes what followed them there (prompt
+    lookup decoding). `suffix` also looks in recent outputs of the same tenant (SuffixDecoding, NeurIPS'25).
+    `draft_model` asks a smaller model (Leviathan et al., ICML'23)."""
+
+    num_speculative_tokens: int = 15
+    """Maximum number of drafted tokens of a request in a step."""
+
+    adaptive: bool = True
+    """Choose the number of drafted tokens by what a step takes and by how many were right so far, 0 included. If false,
+    drafts are as long as possible."""
+
+    prompt_lookup_max: int = 16
+    """Maximum number of newest tokens that are compared with earlier ones. More of them make a better prediction."""
+
+    prompt_lookup_min: int = 2
+    """Minimum number of newest tokens that must occur earlier."""
+
+    model: str | None = None
+    """The folder of the smaller model, under `draft_model`. It must have the same tokenizer."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"speculative_config: method is {self.method!r}; it must be one of {', '.join(METHODS)}")
+        if not isinstance(self.adaptive, bool):
+            raise ValueError(f"speculative_config: adaptive is {self.adaptive!r}; it must be true or false")
+        for name, low, high in (
+            ("num_speculative_tokens", 1, MAX_DRAFT),
+            ("prompt_lookup_min", 1, _MAX_MATCH),
+            ("prompt_lookup_max", 1, _MAX_MATCH),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ValueError(
+                    f"speculative_config: {name} is {value!r}; it must be a whole number from {low} to {high}"
+                )
+        if self.prompt_lookup_max < self.prompt_lookup_min:
+            raise ValueError(
+                f"speculative_config: prompt_lookup_max is {self.prompt_lookup_max}; it must be at least "
+                f"prompt_lookup_min, {self.prompt_lookup_min}"
+            )
+        if (self.method == DRAFT_MODEL) != isinstance(self.model, str):
+            raise ValueError(
+                f"speculative_config: method is {self.method!r} and model is {self.model!r}; {DRAFT_MODEL} needs the "
+                "folder of a model, and no other method takes one"
+            )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "SpeculativeConfig":
+        """Return the config with these values.
+
+        Raises:
+            ValueError: as above, or a name is unknown.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ValueError(f"speculative_config has {name!r}; it may have {', '.join(known)}")
+        return cls(**values)
