@@ -83,6 +83,8 @@ class Request:
     """How many output tokens the grammar forced, so that they were not sampled."""
     follower: "Follower | None" = None
     """Finds drafts in earlier tokens, once the request may use them."""
+    may_draft: bool = True
+    """False once a draft had keys and values that were not numbers."""
     num_drafted: int = 0
     """How many tokens were drafted and computed."""
     num_accepted: int = 0

@@ -39,6 +39,15 @@ class RaggedBatch:
     def num_rows(self) -> int:
         return len(self.context_lens)
 
+    @property
+    def num_tokens(self) -> int:
+        return self.query_starts[-1]
+
+    @property
+    def longest_row(self) -> int:
+        """The number of tokens of the longest row."""
+        return int(np.diff(self.query_starts).max())
+
     @classmethod
     def on(cls, device: torch.device, arrays: BatchArrays) -> "RaggedBatch":
         """Copy the arrays of a batch to a device."""

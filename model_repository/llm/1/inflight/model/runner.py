@@ -42,7 +42,7 @@ class ModelRunner:
             if resident < 1.0:
                 logger.info("prefaulted %.0f %% of the KV cache; the rest is allocated on first use", 100 * resident)
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
-        model.forward.prepare(self._caches, config.max_num_seqs, max_blocks)
+        model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
         self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()

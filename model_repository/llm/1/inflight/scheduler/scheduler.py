@@ -450,6 +450,11 @@ class Scheduler:
             if outcome.num_accepted:  # They count like decodes one after the other.
                 self.policy.computed([(outcome.request, 1)] * outcome.num_accepted)
         self.policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
+        for each, result in answers:
+            if result.is_tainted and self._runs(each.request):
+                # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
+                each.request.may_draft = False
+                self._preempt(each.request, swap=False)
         return committed
 
     def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
@@ -483,6 +488,8 @@ class Scheduler:
 
     def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
         request = each.request
+        if not new and each.num_draft:
+            return Committed(request, (), None)  # The draft may be at fault; the next step does without it.
         if not new:
             self.remove(request.request_id)
             failed = request.grammar is not None and request.grammar.error is not None

@@ -128,6 +128,18 @@ class SchedulerConfig:
         if self.preemption_mode != "recompute" and self.swap_space_tokens == 0:
             raise ValueError(f"preemption_mode is {self.preemption_mode!r}; swap_space_tokens must be over 0 then")
 
+    @property
+    def max_draft(self) -> int:
+        """Maximum number of drafted tokens of a request in a step."""
+        if not self.speculative_config:
+            return 0
+        return SpeculativeConfig.of(self.speculative_config).num_speculative_tokens
+
+    @property
+    def max_sampled_rows(self) -> int:
+        """Maximum number of positions that a step samples: one for each sequence, and one for each drafted token."""
+        return min(self.max_num_batched_tokens, self.max_num_seqs * (1 + self.max_draft))
+
     def _check_tenant_weights(self) -> None:
         if len(self.tenant_weights) > _MAX_TENANT_WEIGHTS:
             raise ValueError(

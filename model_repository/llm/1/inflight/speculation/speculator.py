@@ -56,7 +56,7 @@ class Speculator(NoSpeculation):
 
     def _outlook(self, each: ScheduledRequest) -> Outlook | None:
         request = each.request
-        if not each.samples or request.beams is not None or not request.num_output:
+        if not each.samples or request.beams is not None or not (request.num_output and request.may_draft):
             return None
         if request.grammar is not None and request.grammar.forced:
             return None

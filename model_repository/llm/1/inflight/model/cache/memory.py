@@ -63,7 +63,7 @@ def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:
 def _bytes_to_prepare(model: LoadedModel, config: EngineConfig) -> int:
     one_block = model.backend.allocate(_shapes(model), 1, config.block_size, model.dtype, model.device)
     max_blocks = -(-model.max_model_len // config.block_size)
-    return model.forward.bytes_to_prepare(one_block, config.max_num_seqs, max_blocks)
+    return model.forward.bytes_to_prepare(one_block, config.max_sampled_rows, max_blocks)
 
 
 def largest_step(model: LoadedModel, config: EngineConfig) -> Callable[[], object]:
@@ -80,7 +80,7 @@ def _shapes(model: LoadedModel) -> list[LayerShape]:
 
 
 def largest_plan(config: EngineConfig, max_model_len: int, *, scored: bool = True) -> StepPlan:
-    """Make a plan that computes `max_num_batched_tokens` tokens and samples for `max_num_seqs` requests.
+    """Make a plan that computes `max_num_batched_tokens` tokens and samples for `max_num_seqs` requests with drafts.
 
     It has fewer tokens if they cannot be split evenly or would exceed `max_model_len`. No request is without a token.
     `scored`: the prompts are scored, too.
@@ -93,4 +93,5 @@ def largest_plan(config: EngineConfig, max_model_len: int, *, scored: bool = Tru
     )
     requests = [Request(str(row), [0] * length, params, max_tokens=1, seed=0) for row in range(rows)]
     tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)
-    return StepPlan(tuple(ScheduledRequest.next_of(request, length) for request in requests), tables)
+    draft = min(length - 1, config.max_draft)
+    return StepPlan(tuple(ScheduledRequest.next_of(r, length)._replace(num_draft=draft) for r in requests), tables)

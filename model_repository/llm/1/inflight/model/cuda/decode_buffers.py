@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from inflight.model.ragged_batch import RaggedBatch
@@ -42,14 +43,21 @@ class DecodeBuffers:
         return self.token_ids[:rows], self.positions[:rows], self.slots[:rows], self.block_tables[:rows]
 
     def fill(self, batch: RaggedBatch, rows: int) -> None:
-        """Write a batch of decodes into the first rows. If it has fewer than `rows` rows, its first row is repeated."""
-        count, width = batch.block_tables.shape
+        """Write the tokens of a batch into the first rows, each with the blocks of its request.
+
+        If there are fewer than `rows` tokens, the first one is repeated.
+        """
+        tables = batch.block_tables
+        if batch.num_tokens > batch.num_rows:
+            lengths = np.diff(batch.query_starts)
+            tables = tables[torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(tables.device)]
+        count, width = tables.shape
         token_ids, positions, slots, block_tables = self.inputs(rows)
         for mine, theirs in (
             (token_ids, batch.token_ids),
             (positions, batch.positions),
             (slots, batch.slots),
-            (block_tables[:, :width], batch.block_tables),
+            (block_tables[:, :width], tables),
         ):
             mine[:count] = theirs
             mine[count:] = theirs[0]

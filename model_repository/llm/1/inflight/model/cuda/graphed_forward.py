@@ -4,6 +4,9 @@ A step in which every request decodes launches the same kernels as the step befo
 step is captured once for each of some numbers of rows, and is then a single launch. A batch with another number of rows
 uses the next larger graph. The missing rows are copies of its first row: they write the same data to the same slot.
 
+A request with a draft is as many rows of one token, which share its blocks. Keys and values of all rows are written
+before attention, so that each row finds those of the tokens before it.
+
 All graphs read the same input tensors and write the same outputs, each the first rows of them. Their intermediate
 results share one memory pool. So all graphs together need hardly more memory than the largest.
 """
@@ -27,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # With more rows than this, computing a step takes longer than launching its kernels.
 _MAX_ROWS = 256
+# Each token of a row reads the row's keys and values by itself. For longer rows, prompt tiles are faster.
+_MAX_ROW_TOKENS = 16
 
 
 class Graphs(Protocol):
@@ -68,7 +73,7 @@ class CudaGraphs:
 
 
 class GraphedForward:
-    """Runs captured graphs for steps that only decode, and the model's own code for all others."""
+    """Runs captured graphs for steps that only decode, with or without drafts, and the model's own code for others."""
 
     def __init__(self, eager: EagerForward, graphs: Graphs) -> None:
         self._eager, self._graphs = eager, graphs
@@ -109,12 +114,12 @@ class GraphedForward:
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         """See `ForwardPass`. `caches` must be those given to `prepare`."""
-        if self._buffers is not None and batch.num_single == batch.num_rows:
+        if self._buffers is not None and batch.longest_row <= _MAX_ROW_TOKENS:
             for size, replay in self._replays.items():
-                if size >= batch.num_rows:
+                if size >= batch.num_tokens:
                     self._buffers.fill(batch, size)
                     replay()
-                    return Outputs(self._buffers.logits[rows], self._buffers.hidden[: batch.num_rows])
+                    return Outputs(self._buffers.logits[rows], self._buffers.hidden[: batch.num_tokens])
         return self._eager(batch, caches, rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,17 @@ def verified(rows: list[StepResult], sampling: Sequence[ScheduledRequest]) -> li
     if len(rows) == len(sampling):
         return rows
     remaining = iter(rows)
-    return [_joined(list(_right(each, [next(remaining) for _ in range(each.num_rows)]))) for each in sampling]
+    return [_verified(each, [next(remaining) for _ in range(each.num_rows)]) for each in sampling]
+
+
+def _verified(each: ScheduledRequest, rows: Sequence[StepResult]) -> StepResult:
+    """Join the tokens of the rows that count. One without a token ends them: the next step computes it again."""
+    right = list(_right(each, rows))
+    return StepResult(
+        [token for row in right for token in row.token_ids],
+        [entry for row in right for entry in row.logprobs],
+        is_tainted=not all(row.token_ids for row in rows),
+    )
 
 
 def _right(each: ScheduledRequest, rows: Sequence[StepResult]) -> Iterator[StepResult]:
@@ -29,9 +39,3 @@ def _right(each: ScheduledRequest, rows: Sequence[StepResult]) -> Iterator[StepR
         yield row
         if draft is None or tuple(row.token_ids) != (draft,):
             return
-
-
-def _joined(rows: Sequence[StepResult]) -> StepResult:
-    """Join the tokens of rows. A row without a token ends the tokens before it: the next step computes it again."""
-    tokens = [token for row in rows for token in row.token_ids]
-    return StepResult(tokens, [entry for row in rows for entry in row.logprobs])
