@@ -23,6 +23,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the whole answer as one JSON object, with token ids and timings"
     )
     add_sampling_options(parser)
+    parser.add_argument(
+        "--draft",
+        type=readable_file,
+        metavar="FILE",
+        help="a file with a text that the answer may repeat, as code to edit",
+    )
     group = parser.add_argument_group("what the answer must be").add_mutually_exclusive_group()
     group.add_argument(
         "--schema", type=_schema, metavar="FILE", help="JSON that matches this JSON schema: a file, or JSON"
@@ -58,6 +64,9 @@ async def _generate(options: argparse.Namespace, prompt: str) -> None:
     if form := {name: value for name, value in given.items() if value is not None}:
         sampling["structured_outputs"] = form
     async with AsyncClient(**options.connection) as client:
+        if options.draft is not None:
+            draft = await client.tokenize(options.draft.read_text(), add_special_tokens=False)
+            sampling["draft_input_ids"] = draft.token_ids
         if options.json:
             print(json.dumps(_as_json(await client.generate(prompt, **sampling))))
         else:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from inflight_cli.histogram import buckets, gained, increase, quantile
 from inflight_client import MetricsSnapshot
 
+_DRAFTED = "inflight:spec_decode_num_draft_tokens_total"
+_ACCEPTED = "inflight:spec_decode_num_accepted_tokens_total"
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -18,6 +21,10 @@ class Reading:
     def value(self, name: str, **labels: str) -> float:
         """Return the value of one of the model's metrics. Raises KeyError if there is none."""
         return self.metrics.value(name, model=self.model, **labels)
+
+    def has(self, name: str) -> bool:
+        """Return whether the model has this metric."""
+        return any(self.metrics.select(name, model=self.model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,10 @@ class Load:
     refused_per_second: float
     prefix_hit_rate: float | None
     """Fraction of the prompt tokens that were in the prefix cache; None if there were no prompt tokens."""
+    drafted_tokens_per_second: float | None
+    """None if the model makes no drafts."""
+    acceptance_rate: float | None
+    """Fraction of the drafted tokens that were right; None if there were no drafted tokens."""
     step_fill: float | None
     """Fraction of the steps' token budget that was used; None if there were no steps."""
     first_token: Latency
@@ -70,6 +81,9 @@ def load(before: Reading, after: Reading) -> Load:
     def gain(name: str) -> float:
         return increase(before.value(name), after.value(name))
 
+    def rate_if_any(name: str) -> float | None:
+        return gain(name) / seconds if after.has(name) else None
+
     def latency(name: str) -> Latency:
         old, new = (buckets(reading.metrics, name, model=reading.model) for reading in (before, after))
         counts = gained(old, new)
@@ -90,6 +104,8 @@ def load(before: Reading, after: Reading) -> Load:
         finished_per_second=gain("inflight:request_success_total") / seconds,
         refused_per_second=gain("inflight:request_refused_total") / seconds,
         prefix_hit_rate=share("inflight:prefix_cache_hits_total", "inflight:prefix_cache_queries_total"),
+        drafted_tokens_per_second=rate_if_any(_DRAFTED),
+        acceptance_rate=share(_ACCEPTED, _DRAFTED) if after.has(_DRAFTED) else None,
         step_fill=share("inflight:computed_tokens_total", "inflight:step_budget_tokens_total"),
         first_token=latency("inflight:time_to_first_token_seconds"),
         inter_token=latency("inflight:inter_token_latency_seconds"),

@@ -83,6 +83,8 @@ def plain(load: Load, requests: Sequence[UnfinishedRequest], max_num_seqs: int) 
         **{f"{name}_p99_seconds": latency.p99 for name, latency in latencies.items()},
         "kv_cache_usage": load.blocks_used / load.blocks,
         "prefix_hit_rate": load.prefix_hit_rate,
+        "drafted_tokens_per_second": load.drafted_tokens_per_second,
+        "acceptance_rate": load.acceptance_rate,
         "step_fill": load.step_fill,
         "preemptions": load.preemptions,
     }
@@ -127,6 +129,10 @@ def _tokens(load: Load) -> Panel:
         ("prefix hits", _share(load.prefix_hit_rate)),
         ("steps filled", _share(load.step_fill)),
     )
+    if load.drafted_tokens_per_second is not None:
+        # In place of a row, so that the frames keep their height.
+        drafted = f"{load.drafted_tokens_per_second:.0f}, {_share(load.acceptance_rate)} right"
+        rows = (*rows[:2], ("drafted/s", drafted), ("prefix hits", _share(load.prefix_hit_rate)))
     return _frame("tokens", _rows(*rows))
 
 

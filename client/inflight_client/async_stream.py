@@ -9,7 +9,7 @@ from typing import Self
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import Timeouts
 from inflight_client.request import Request
-from inflight_client.response import Chunk, Completion, Embedding, Reply, Timings, Usage
+from inflight_client.response import Chunk, Completion, Embedding, PerfMetrics, Reply, Timings, Usage
 from inflight_client.retry import Attempts, RetryPolicy
 from inflight_client.transcript import Transcript
 from inflight_client.transport.connection import AsyncConnection
@@ -80,6 +80,11 @@ class AsyncTextStream:
     def timings(self) -> Timings:
         """The times measured so far."""
         return self._transcript.timings()
+
+    @property
+    def perf(self) -> tuple[PerfMetrics, ...]:
+        """What the server did for each answer, at the end and if `return_perf_metrics` asked for it."""
+        return self._transcript.perf()
 
     async def completion(self) -> Completion:
         """Read the rest of the answer and return the whole of it."""

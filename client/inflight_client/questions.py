@@ -39,6 +39,8 @@ class ModelDescription:
     special_tokens: Mapping[int, str]
     """The texts of the special tokens by id."""
     eos_token_ids: tuple[int, ...]
+    max_draft_input_ids: int = 0
+    """How many token ids a draft of an answer may have; 0 where the model takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def description(model: str) -> Question[ModelDescription]:
             template_variables=tuple(answer["template_variables"]),
             special_tokens=special_tokens,
             eos_token_ids=tuple(answer["eos_token_ids"]),
+            max_draft_input_ids=answer.get("max_draft_input_ids", 0),
         )
 
     return Question(_request(model, "describe_model"), read)

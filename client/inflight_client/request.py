@@ -84,6 +84,13 @@ class Sampling(Queueing, total=False):
     return_prompt: bool
     # Return the token ids in the chunks of a stream. This costs some time per chunk. Whole answers always have them.
     return_token_ids: bool
+    # Token ids of what the answer may be, or of a text that it may copy from. It comes sooner where they are right.
+    # `tokenize(text, add_special_tokens=False)` returns those of a text.
+    draft_input_ids: Sequence[int]
+    # Maximum number of drafted tokens in a step; 0: none. The answer is the same.
+    num_speculative_tokens: int
+    # Return what the server did for each answer: drafted tokens, reused blocks and times.
+    return_perf_metrics: bool
     target_ttft_ms: int
     # Further parameters, sent unchanged. The keys above take precedence.
     sampling_parameters: Mapping[str, object]

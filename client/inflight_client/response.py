@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from inflight_client.schema import AnswerSchema
@@ -56,6 +56,29 @@ class Usage:
     def total_tokens(self) -> int:
         """The sum of both."""
         return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PerfMetrics:
+    """What the server did for one answer. The names are those of TensorRT-LLM's outputs.
+
+    Times are on the server's monotonic clock; 0 where there is nothing to tell.
+    """
+
+    acceptance_rate: float
+    """The share of the drafted tokens that were right; 0 if none were drafted."""
+    total_accepted_draft_tokens: int
+    total_draft_tokens: int
+    kv_cache_reused_blocks: int
+    """Whole blocks of the prompt that were in the prefix cache."""
+    arrival_time_ns: int
+    first_scheduled_time_ns: int
+    first_token_time_ns: int
+    last_token_time_ns: int
+
+
+PERF_OUTPUTS = tuple(entry.name for entry in fields(PerfMetrics))
+"""The server's outputs that a `PerfMetrics` is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +139,8 @@ class Completion:
     """Present if `return_prompt` or `prompt_logprobs` asked for it."""
     prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
     """One element per token of the prompt, if `prompt_logprobs` asked for them; None for the first token."""
+    perf: tuple[PerfMetrics, ...] = ()
+    """One element per answer, if `return_perf_metrics` asked for them."""
 
     @property
     def text(self) -> str:
@@ -169,6 +194,8 @@ class Reply:
     """JSON; in one response of a request that asked for it, and so are the next two."""
     prompt_logprobs: str = ""
     embedding: Sequence[float] = ()
+    perf: Sequence[PerfMetrics] = ()
+    """Only in the last response of a request that asked for it."""
 
 
 def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs, ...]:

@@ -10,6 +10,7 @@ from inflight_client.response import (
     Chunk,
     Completion,
     Embedding,
+    PerfMetrics,
     PromptTokens,
     Reply,
     Timings,
@@ -36,6 +37,7 @@ class Transcript:
         self._prompt: PromptTokens | None = None
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
         self._embedding: tuple[float, ...] = ()
+        self._perf: tuple[PerfMetrics, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -67,6 +69,7 @@ class Transcript:
                 self._prompt_logprobs = parse_prompt_logprobs(reply.prompt_logprobs, self._prompt.token_ids)
         if reply.embedding:
             self._embedding = tuple(reply.embedding)
+        self._perf = tuple(reply.perf)
         chunks = [self._chunk(reply, index) for index in range(len(self._chunks)) if index not in self._finished]
         for chunk in chunks:
             self._chunks[chunk.index].append(chunk)
@@ -101,11 +104,15 @@ class Transcript:
         """The times measured so far."""
         return Timings(self._first - self._sent, self._last - self._sent)
 
+    def perf(self) -> tuple[PerfMetrics, ...]:
+        """What the server did for each answer, once they are finished and if it was asked for."""
+        return self._perf
+
     def completion(self) -> Completion:
         """Return the whole answer. Raises ServerFault unless it is finished."""
         self.check_finished()
         choices = tuple(_choice(chunks, self._request.schema) for chunks in self._chunks)
-        return Completion(choices, self.usage(), self.timings(), self._prompt, self._prompt_logprobs)
+        return Completion(choices, self.usage(), self.timings(), self._prompt, self._prompt_logprobs, self._perf)
 
     def embedding(self) -> Embedding:
         """Return the embedding. Raises ServerFault unless there is one."""

@@ -20,6 +20,7 @@ from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.messages import sent_messages
+from inflight_gateway.prediction import draft_of
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, sampling, usage_count
@@ -42,6 +43,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
+    asked |= await draft_of(body.prediction, service)
     ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), body.chat_template_kwargs or {})
     plan = await plan_chat(service.client, await service.model.formats(), ask)
     head = {
@@ -57,7 +59,9 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         answer = await service.client.generate(**plan.arguments(asked))
     service.metrics.count_tokens(answer.usage)
     choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
-    return JSONResponse({**head, "choices": choices, "usage": usage_count(answer.usage)})
+    return JSONResponse(
+        {**head, "choices": choices, "usage": usage_count(answer.usage, answer.perf if body.prediction else None)}
+    )
 
 
 async def _events(
@@ -78,7 +82,8 @@ async def _events(
                 yield sse.event({**head, "choices": [choice]})
     service.metrics.count_tokens(answers.usage)
     if body.wants_usage:
-        yield sse.event({**head, "choices": [], "usage": usage_count(answers.usage)})
+        usage = usage_count(answers.usage, answers.perf if body.prediction else None)
+        yield sse.event({**head, "choices": [], "usage": usage})
     yield sse.DONE
 
 

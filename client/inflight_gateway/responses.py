@@ -22,12 +22,20 @@ class ModelList(TypedDict):
     data: list[Model]
 
 
+class CompletionTokensDetails(TypedDict):
+    """What became of the drafted tokens, where an answer was predicted. They are no tokens of the answer."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageCount(TypedDict):
     """The number of tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
 class CompletionLogprobs(TypedDict):

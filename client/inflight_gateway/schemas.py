@@ -133,6 +133,9 @@ class Generation(Authored, GuidedFields):
     logprob_token_ids: Annotated[list[_TokenId], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."
     )
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        None, description="Maximum number of drafted tokens in a step; 0: none. The answer is the same."
+    )
 
     use_beam_search: bool | None = Field(
         None, description="As in vLLM: `n` beams, or `best_of` in a completion. Not with stream, seed and logprobs."

@@ -23,6 +23,7 @@ class ServedModel:
         self._client = client
         self._names = (tool_format, reasoning_format)
         self._formats: Formats | None = None
+        self._max_draft_input_ids = 0
         self._lock = asyncio.Lock()
 
     async def formats(self) -> Formats:
@@ -31,6 +32,11 @@ class ServedModel:
             async with self._lock:  # Many requests may wait for one answer.
                 return self._formats or await self._ask()
         return self._formats
+
+    async def max_draft_input_ids(self) -> int:
+        """Return how many token ids a draft may have; 0 where the model takes none. Raises what `formats` raises."""
+        await self.formats()
+        return self._max_draft_input_ids
 
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None, None]:
@@ -52,9 +58,10 @@ class ServedModel:
             await asyncio.sleep(_RETRY_SECONDS if self._formats is None else _REFRESH_SECONDS)
 
     async def _ask(self) -> Formats:
-        found = Formats.of(await self._client.describe_model(), *self._names)
+        model = await self._client.describe_model()
+        found = Formats.of(model, *self._names)
         if found != self._formats:
             tools, reasoning = found.tool_format, found.reasoning_format
             logger.info("tool format %s, reasoning format %s", tools and tools.name, reasoning and reasoning.name)
-        self._formats = found
+        self._formats, self._max_draft_input_ids = found, model.max_draft_input_ids
         return found

@@ -1,12 +1,13 @@
 """The model that the gateway serves, and the parameters of requests to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from inflight_client import AsyncClient, Queueing, Sampling, Usage
+from inflight_client import AsyncClient, PerfMetrics, Queueing, Sampling, Usage
 from inflight_gateway.errors import ApiError
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import KEY, ApiKey
@@ -30,6 +31,7 @@ _SAME = (
     "logprob_token_ids",
     "length_penalty",
     "early_stopping",
+    "num_speculative_tokens",
 )
 _DEFAULT_TEMPERATURE = 1.0
 
@@ -99,13 +101,21 @@ def queueing(body: Authored, scope: Scope) -> Queueing:
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 
-def usage_count(usage: Usage) -> UsageCount:
-    """Return the usage in OpenAI's format."""
-    return {
+def usage_count(usage: Usage, perf: Sequence[PerfMetrics] | None = None) -> UsageCount:
+    """Return the usage in OpenAI's format. `perf`: what the server did for the answers, if they were predicted."""
+    count: UsageCount = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
     }
+    if perf is not None:
+        drafted = sum(answer.total_draft_tokens for answer in perf)
+        accepted = sum(answer.total_accepted_draft_tokens for answer in perf)
+        count["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
+    return count
 
 
 def total(usages: list[Usage]) -> Usage:

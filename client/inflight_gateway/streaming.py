@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack
 
-from inflight_client import AsyncTextStream, Chunk, Usage
+from inflight_client import AsyncTextStream, Chunk, PerfMetrics, Usage
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.service import total
 from inflight_gateway.sse import ErrorEvent, EventStream, error_as_event
@@ -48,6 +48,11 @@ class Answers:
     def usage(self) -> Usage:
         """The number of tokens so far."""
         return total([stream.usage for stream in self._streams])
+
+    @property
+    def perf(self) -> list[PerfMetrics]:
+        """What the server did for each answer, at the end and if it was asked for."""
+        return [answer for stream in self._streams for answer in stream.perf]
 
 
 async def _next(stream: AsyncTextStream) -> Chunk | None:

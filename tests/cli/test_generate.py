@@ -56,6 +56,14 @@ def test_whole_answer_as_json(program: Program) -> None:
     }
 
 
+def test_a_draft_reaches_the_model_as_tokens(program: Program, tmp_path: Path) -> None:
+    path = tmp_path / "draft.txt"
+    path.write_text("Bär")
+    request, _ = json.JSONDecoder().raw_decode(program.run("generate", "!request", "--draft", str(path)).stdout)
+    # A token of the echo model is a character.
+    assert json.loads(request["sampling_parameters"])["draft_input_ids"] == [2**20 + ord(letter) for letter in "Bär"]
+
+
 def test_the_form_of_an_answer_reaches_the_model(program: Program, tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text('{"type": "object"}')

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
+from scripts.launch.default_model import default_model
+from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import ECHO
 from tests.gateway.gateway_process import GatewayProcess
@@ -15,6 +17,20 @@ from tests.running_server import running_server
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("models")
     (repository / "llm").symlink_to(ECHO)
+    with running_server(repository, ["llm"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def drafting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A server with the default model in float32, and with drafts wherever tokens repeat, whether they pay or not."""
+    parameters = {
+        "model": str(default_model()),
+        "dtype": "float32",
+        "kv_cache_tokens": "6144",
+        "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',
+    }
+    repository = render_repository(tmp_path_factory.mktemp("repository") / "models", parameters=parameters)
     with running_server(repository, ["llm"]) as server:
         yield server
 

@@ -99,3 +99,14 @@ def test_answer_can_be_sent_back(client: OpenAI) -> None:
 def test_fields_reach_the_server(client: OpenAI, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     _, parameters = arrived(client, [{"role": "user", "content": "!request"}], **fields)
     assert {name: parameters[name] for name in expected} == expected
+
+
+def test_a_prediction_is_a_hint_that_a_server_without_drafts_never_sees(client: OpenAI) -> None:
+    prediction: Any = {"type": "content", "content": "one two three"}
+    asked: Any = {"model": "llm", "messages": [{"role": "user", "content": "!request"}], "prediction": prediction}
+    answer = client.chat.completions.create(**asked)
+    assert "draft_input_ids" not in (answer.choices[0].message.content or "")
+    assert answer.usage is not None
+    details = answer.usage.completion_tokens_details
+    assert details is not None
+    assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)

@@ -1,4 +1,7 @@
-"""Features that the echo model lacks, with the default model: samples, seeds, log-probabilities, stops, biases."""
+"""Features that the echo model lacks, with the default model: samples, seeds, log-probabilities, stops, biases.
+
+The server makes drafts, which must not show.
+"""
 
 import math
 from collections.abc import Iterator
@@ -10,24 +13,15 @@ from openai import OpenAI
 from transformers import AutoTokenizer
 
 from scripts.launch.default_model import default_model
-from scripts.launch.model_repository import render_repository
+from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
-from tests.running_server import running_server
 
 COUNT = "One, two, three, four,"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    repository = render_repository(
-        tmp_path_factory.mktemp("repository") / "models",
-        parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
-    )
-    with (
-        running_server(repository, ["llm"]) as server,
-        GatewayProcess(server.grpc_url) as gateway,
-        gateway.openai() as client,
-    ):
+def client(drafting_server: TritonServer) -> Iterator[OpenAI]:
+    with GatewayProcess(drafting_server.grpc_url) as gateway, gateway.openai() as client:
         gateway.wait_for(["/health"], 30)
         yield client
 

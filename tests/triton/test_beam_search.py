@@ -45,6 +45,7 @@ def test_outputs_of_beams(server: TritonServer, beams: list[str]) -> None:
         return_cumulative_logprob=True,
         return_num_output_tokens=True,
         return_usage=True,
+        return_perf_metrics=True,
     )
     assert found["text_output"] == [PROMPT + text for text in beams]
     assert found["finish_reason"] == ["length"] * 4
@@ -52,6 +53,8 @@ def test_outputs_of_beams(server: TritonServer, beams: list[str]) -> None:
     assert max(found["cumulative_logprob"]) < 0
     assert found["num_output_tokens"] == [12] * 4
     assert found["usage"] == [7, 48]
+    assert found["total_draft_tokens"] == [0] * 4
+    assert 0 < found["first_token_time_ns"][3] < found["last_token_time_ns"][3]
 
 
 def test_the_client_gets_the_beams(server: TritonServer, beams: list[str]) -> None:

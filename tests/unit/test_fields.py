@@ -7,6 +7,7 @@ import pytest
 from inflight import InvalidRequest, RequestOptions, SamplingParams
 from serving.fields import FIELDS, GROUPS, OUTPUTS, add_tensors
 from serving.output_options import OutputOptions
+from serving.perf_metrics import perf_metrics
 from serving.read_fields import read_fields
 
 
@@ -39,8 +40,9 @@ def test_what_a_request_can_ask_of_the_engine_can_be_given_over_the_wire() -> No
 def test_every_output_is_one_that_a_request_can_ask_for() -> None:
     asked = {field.name.removeprefix("return_") for field in GROUPS["Answer"] if field.name.startswith("return_")}
     assert asked == {option.name for option in dataclasses.fields(OutputOptions)} - {"has_logprobs"}
-    tensorrt_llm = {"cum_log_probs", "output_log_probs"}
-    assert {output.name for output in OUTPUTS} == (asked - {"log_probs"}) | tensorrt_llm | {"text_output"}
+    tensorrt_llm = {"cum_log_probs", "output_log_probs", *perf_metrics([], block_size=16)}
+    others = asked - {"log_probs", "perf_metrics"}
+    assert {output.name for output in OUTPUTS} == others | tensorrt_llm | {"text_output"}
 
 
 def test_every_input_is_optional_and_one_can_be_left_out() -> None:

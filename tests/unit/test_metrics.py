@@ -2,10 +2,12 @@
 
 from bisect import bisect_left
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
 from inflight.core import EngineCore
+from inflight.metric_families import FAMILIES
 from inflight.metrics import (
     FILLED_BOUNDS,
     FIRST_TOKEN_SECONDS,
@@ -27,6 +29,7 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.step_result import StepResult
 from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel
 
 
@@ -188,3 +191,27 @@ def test_several_tokens_of_a_step_divide_the_time_since_the_last_one() -> None:
     gaps = metrics.histograms[TOKEN_GAP_SECONDS]
     assert (gaps.sum, sum(gaps.counts), metrics.sampled_tokens) == (pytest.approx(1.0), 4, 4)
     assert gaps.counts[bisect_left(gaps.bounds, 0.25)] == 4
+
+
+def test_drafts_are_counted_by_their_place() -> None:
+    config = {"num_speculative_tokens": 3, "adaptive": False}
+    harness = Harness(make_scheduler(drafter=FakeDrafter("half right"), speculative_config=config))
+    request = make_request("a", 4, max_tokens=20)
+    harness.submit(request)
+    harness.drain()
+    stats = harness.core.stats()
+    assert (stats.draft_tokens, stats.accepted_draft_tokens) == (request.num_drafted, request.num_accepted)
+    assert stats.accepted_draft_tokens == sum(stats.accepted_draft_tokens_at)
+    assert stats.drafts >= stats.accepted_draft_tokens_at[0] >= stats.accepted_draft_tokens_at[1] > 0
+    assert stats.decode_tokens + stats.accepted_draft_tokens == 19
+
+
+def test_the_metrics_of_drafts_are_there_only_where_drafts_are_made() -> None:
+    stats = Harness(make_scheduler()).core.stats()
+    families = [family for family in FAMILIES if family.name.startswith("inflight:spec_decode")]
+    for places, label_values in (((), []), ((2, 1), ["0", "1"])):
+        shown = replace(stats, accepted_draft_tokens_at=places)
+        assert [list(family.read(shown)) for family in families if family.read] == [
+            *([[""]] * 3 if places else [[]] * 3),
+            label_values,
+        ]

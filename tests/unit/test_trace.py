@@ -14,8 +14,11 @@ from inflight.scheduler.scheduler import Scheduler
 from inflight.step_result import StepResult
 from inflight.trace import Trace
 from tests.unit.builders import make_request, make_scheduler
+from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel
 from tests.unit.traces import ReadTrace, check_trace, read_trace
+
+FIXED = {"num_speculative_tokens": 3, "adaptive": False}
 
 
 class Harness:
@@ -170,3 +173,19 @@ def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"trace_file is .*/trace.json', which cannot be written: No such file"):
         Trace(str(tmp_path / "missing" / "trace.json"), 8)
+
+
+def test_drafts_are_in_slices_steps_and_at_the_end(path: Path) -> None:
+    harness = Harness(path, make_scheduler(drafter=FakeDrafter("half right"), speculative_config=FIXED))
+    harness.submit("a", 4, max_tokens=20)
+    trace = harness.drain()
+    stats, request = harness.core.stats(), trace.requests["a"]
+    assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
+    slices = [span for phase in request.inner for span in phase.inner if "drafted_tokens" in span.args]
+    steps = [step["args"] for step in trace.steps if "drafted_tokens" in step["args"]]
+    for counted in (slices[0].args, steps[0]):
+        assert counted["drafted_tokens"] == 3
+    for found in ([span.args for span in slices], steps, [request.args]):
+        assert sum(args["drafted_tokens"] for args in found) == stats.draft_tokens
+        assert sum(args["accepted_tokens"] for args in found) == stats.accepted_draft_tokens
+    assert slices[0].name == f"token + 3 drafted, {slices[0].args['accepted_tokens']} right"

@@ -1,7 +1,7 @@
 """Converts requests, responses and errors to and from the gRPC messages of Triton's protocol."""
 
 import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -20,10 +20,12 @@ from inflight_client.errors import (
 )
 from inflight_client.options import TLS, Options
 from inflight_client.request import Request
-from inflight_client.response import Reply, Usage
+from inflight_client.response import PERF_OUTPUTS, PerfMetrics, Reply, Usage
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
 _INT32_MAX = 2**31 - 1
+# Of arrays, for the types of numbers in `PERF_OUTPUTS`.
+_TYPE_CODES = {"FP32": "f", "INT32": "i", "INT64": "q"}
 
 
 def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
@@ -121,9 +123,16 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
             prompt="".join(_strings(outputs["prompt"][1])) if "prompt" in outputs else "",
             prompt_logprobs="".join(_strings(outputs["prompt_logprobs"][1])) if "prompt_logprobs" in outputs else "",
             embedding=array.array("f", outputs["embedding"][1]) if "embedding" in outputs else (),
+            perf=_perf(response, outputs) if PERF_OUTPUTS[0] in outputs else (),
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None
+
+
+def _perf(response: service_pb2.ModelInferResponse, outputs: Mapping[str, tuple[Any, bytes]]) -> list[PerfMetrics]:
+    codes = {output.name: _TYPE_CODES.get(output.datatype, "") for output in response.outputs}
+    columns = [array.array(codes[name], outputs[name][1]) for name in PERF_OUTPUTS]
+    return [PerfMetrics(*row) for row in zip(*columns, strict=True)]
 
 
 def _strings(content: bytes) -> list[str]:

@@ -21,7 +21,7 @@ from inflight_client.errors import (
 )
 from inflight_client.options import Options
 from inflight_client.request import Request
-from inflight_client.response import Reply, Usage
+from inflight_client.response import PERF_OUTPUTS, PerfMetrics, Reply, Usage
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
 _T = TypeVar("_T")
@@ -102,9 +102,15 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
             prompt=outputs.get("prompt", ""),
             prompt_logprobs=outputs.get("prompt_logprobs", ""),
             embedding=_as_list(outputs.get("embedding", [])),
+            perf=_perf(outputs) if PERF_OUTPUTS[0] in outputs else (),
         )
     except KeyError as missing:
         raise ServerFault(f"the model's response lacks {missing}; it is no model of Inflight") from None
+
+
+def _perf(outputs: dict[str, Any]) -> list[PerfMetrics]:
+    columns = [_as_list(outputs[name]) for name in PERF_OUTPUTS]
+    return [PerfMetrics(*row) for row in zip(*columns, strict=True)]
 
 
 def _as_list(value: _T | list[_T]) -> list[_T]:

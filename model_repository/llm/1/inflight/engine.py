@@ -32,7 +32,7 @@ from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
-from inflight.speculation.speculative_config import NGRAM, SUFFIX
+from inflight.speculation.speculative_config import NGRAM, SUFFIX, SpeculativeConfig
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
 from inflight.text.chat import Chat
@@ -75,6 +75,8 @@ class Engine:
             swap_space=SwapSpace(self._runner.num_host_blocks),
         )
         drafts = bool(config.speculative_config)
+        self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0
+        """Maximum number of drafted tokens of a request in a step, unless the request asks for another one."""
         self._scheduler = Scheduler(
             config,
             tables,
@@ -282,8 +284,10 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
+        stats = self.core.stats()
         return replace(
-            self.core.stats(),
+            stats,
+            accepted_draft_tokens_at=stats.accepted_draft_tokens_at[: self._most_drafted],
             grammars_compiled=self.grammars.num_compiled,
             grammar_compile_seconds=self.grammars.seconds,
             grammar_mask_seconds=self._runner.masker.seconds,
@@ -540,11 +544,14 @@ class Engine:
             self._check_token("prompt", token)
         return prompt_ids
 
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether requests may bring drafts of their outputs."""
+        config = self.config.speculative_config
+        return bool(config) and config.get("method", NGRAM) in (NGRAM, SUFFIX)
+
     def _check_draft(self, token_ids: Sequence[int]) -> None:
-        if not self.config.speculative_config or self.config.speculative_config.get("method", NGRAM) not in (
-            NGRAM,
-            SUFFIX,
-        ):
+        if not self.takes_drafts:
             raise InvalidRequest(
                 f"draft_input_ids is given, but speculative_config is {dict(self.config.speculative_config)}; it must "
                 f"name the method {NGRAM} or {SUFFIX}"

@@ -50,6 +50,13 @@ def _value(name: str, kind: str, help: str, read: Callable[[EngineStats], float]
     return Family(name, kind, help, read=lambda stats: {"": read(stats)})
 
 
+def _of_drafts(
+    name: str, help: str, read: Callable[[EngineStats], Mapping[str, float]], label: str | None = None
+) -> Family:
+    """A counter that exists only where drafts are made."""
+    return Family(name, COUNTER, help, label, read=lambda stats: read(stats) if stats.accepted_draft_tokens_at else {})
+
+
 def _histogram(name: str, observes: str, buckets: tuple[float, ...], help: str) -> Family:
     return Family(name, HISTOGRAM, help, observes=observes, buckets=buckets)
 
@@ -134,10 +141,14 @@ FAMILIES = (
     Family(
         "inflight:computed_tokens_total",
         COUNTER,
-        "Tokens that went through the model. `decode`: one at a time, after a request's first output token. `prefill`: "
-        "all others, including those computed again after a preemption.",
+        "Tokens that went through the model. `decode`: one at a time, after a request's first output token. `draft`: "
+        "drafted ones, where there are any. `prefill`: all others, including those computed again after a preemption.",
         label="kind",
-        read=lambda s: {"prefill": s.prefill_tokens, "decode": s.decode_tokens},
+        read=lambda s: {
+            "prefill": s.prefill_tokens,
+            "decode": s.decode_tokens,
+            **({"draft": s.draft_tokens} if s.accepted_draft_tokens_at else {}),
+        },
     ),
     _value(
         "inflight:step_budget_tokens_total",
@@ -222,6 +233,30 @@ FAMILIES = (
         COUNTER,
         "Time spent on finding the tokens that grammars allow, while the model runs.",
         lambda s: s.grammar_mask_seconds,
+    ),
+    _of_drafts(
+        "inflight:spec_decode_num_drafts_total",
+        "Drafts that went through the model: one for each step of a request with drafted tokens. Like the next three, "
+        "it exists only with `speculative_config`.",
+        lambda s: {"": s.drafts},
+    ),
+    _of_drafts(
+        "inflight:spec_decode_num_draft_tokens_total",
+        "Drafted tokens that went through the model.",
+        lambda s: {"": s.draft_tokens},
+    ),
+    _of_drafts(
+        "inflight:spec_decode_num_accepted_tokens_total",
+        "Drafted tokens that were right. The rate of this metric divided by that of the drafted tokens is the "
+        "acceptance rate; divided by the rate of drafts, it is the number of tokens that a draft gains.",
+        lambda s: {"": s.accepted_draft_tokens},
+    ),
+    _of_drafts(
+        "inflight:spec_decode_num_accepted_tokens_per_pos_total",
+        "Drafted tokens that were right, by their place in the draft, from 0. Requests may ask for longer drafts than "
+        "`num_speculative_tokens`; places after that number are not counted here.",
+        lambda s: {str(place): count for place, count in enumerate(s.accepted_draft_tokens_at)},
+        label="position",
     ),
     Family(
         "nv_trt_llm_kv_cache_block_metrics",

@@ -99,8 +99,12 @@ class Request:
     """The sum [width] of the hidden states read so far."""
     has_run: bool = False
     """Whether a step with some of the request's tokens has been committed."""
+    first_step_at: float | None = None
+    """When the first step of the request was planned, on the clock of `arrival`; also the next two."""
+    first_token_at: float | None = None
+    """When the first token was sampled."""
     last_token_at: float | None = None
-    """When the newest token was sampled, on the clock of `arrival`."""
+    """When the newest token was sampled."""
     blocks: list[int] = field(default_factory=list)
     slot: int = -1
     """Row of `BlockTableArray` that holds `blocks`; valid while the request has blocks."""
@@ -193,6 +197,12 @@ class Request:
         if self.pooling is None or self.pooled is None or self.num_read < self.read_end:
             return None
         return self.pooling.embedding(self.pooled, 1 if self.pooling.pooling == LAST else self.read_end)
+
+    def sampled_at(self, now: float) -> None:
+        """Note that a new token was sampled."""
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.last_token_at = now
 
     def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
         """Add the new tokens of a step, up to the end of the request. Return the added tokens and the finish reason.

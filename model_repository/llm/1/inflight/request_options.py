@@ -8,9 +8,10 @@ from inflight.speculation.speculative_config import MAX_DRAFT
 MAX_NAME_CHARACTERS = 256
 """Maximum length of a tenant's name, of a cache salt, and of a client's name for its request."""
 
+MAX_GIVEN_DRAFT = 16_384
+"""Maximum number of tokens in a client's draft, which the stepping thread indexes when the request first decodes."""
+
 _MAX_INT64 = 2**63 - 1
-# Drafts of clients are indexed when the request first decodes, in the stepping thread.
-_MAX_GIVEN = 16_384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +68,9 @@ class RequestOptions:
             _check_integer("target_ttft_ms", self.target_ttft_ms, 1)
         if self.num_speculative_tokens is not None:
             _check_integer("num_speculative_tokens", self.num_speculative_tokens, 0, MAX_DRAFT)
-        if len(self.draft_input_ids) > _MAX_GIVEN:
+        if len(self.draft_input_ids) > MAX_GIVEN_DRAFT:
             raise InvalidRequest(
-                f"draft_input_ids has {len(self.draft_input_ids)} token ids; it must have at most {_MAX_GIVEN}"
+                f"draft_input_ids has {len(self.draft_input_ids)} token ids; it must have at most {MAX_GIVEN_DRAFT}"
             )
         for token in self.draft_input_ids:
             _check_integer("draft_input_ids", token, 0)

@@ -32,6 +32,10 @@ class RequestOutput:
     """The outputs of a beam search, best first, at its end. Text and tokens are those of the best one."""
     num_cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    num_drafted: int = 0
+    """Tokens that were drafted and computed."""
+    num_accepted: int = 0
+    """Those of them that were right."""
     pieces: list[str] = field(default_factory=list)
 
     @classmethod
@@ -61,4 +65,5 @@ class RequestOutput:
         if delta.text:
             self.pieces.append(delta.text)
         self.num_cached_tokens = delta.request.num_cached
+        self.num_drafted, self.num_accepted = delta.request.num_drafted, delta.request.num_accepted
         self.finish_reason, self.error = delta.finish_reason, delta.error

@@ -60,7 +60,8 @@ class EngineStats:
     accepted_draft_tokens: int
     """Those that were right, and are part of the output."""
     accepted_draft_tokens_at: Sequence[int]
-    """How many of these were at each place of a draft, the first one first."""
+    """How many of these were at each of the first `num_speculative_tokens` places of a draft. Empty where no drafts are
+    made."""
     grammars_compiled: int = 0
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,15 @@ class Trace:
     def _add_record(self, record: StepRecord) -> None:
         for request in record.plan.preempted:
             self._change_phase(request, "preempted", record.started)
+        accepted = _accepted(record)
         for scheduled in record.plan.scheduled:
-            self._add_scheduled(scheduled, record)
+            self._add_scheduled(scheduled, record, accepted.get(scheduled.request, 0))
         took_part = {scheduled.request.leader for scheduled in record.plan.scheduled}
         for event in record.events:
             self._add_event(event, record.ended if event.request in took_part else record.started)
-        self._add_step(record)
+        self._add_step(record, sum(accepted.values()))
 
-    def _add_scheduled(self, scheduled: ScheduledRequest, record: StepRecord) -> None:
+    def _add_scheduled(self, scheduled: ScheduledRequest, record: StepRecord, accepted: int) -> None:
         request = scheduled.request
         if request is not request.leader:
             return  # The line of a beam search shows the steps of one beam.
@@ -130,9 +132,13 @@ class Trace:
             self._change_phase(request, "recompute", record.started)
         elif track.phase != "decode" and request.beams is not None and scheduled.last_token_at is not None:
             self._change_phase(request, "decode", record.started)
-        tokens = scheduled.num_tokens
-        name = f"chunk of {tokens}" if track.phase != "decode" else "token" if tokens == 1 else f"{tokens} tokens"
-        self._begin(track, name, record.started, {"tokens": scheduled.num_tokens})
+        known = scheduled.num_tokens - scheduled.num_draft
+        name = f"chunk of {known}" if track.phase != "decode" else "token" if known == 1 else f"{known} tokens"
+        args = {"tokens": scheduled.num_tokens}
+        if scheduled.num_draft:
+            name += f" + {scheduled.num_draft} drafted, {accepted} right"
+            args |= {"drafted_tokens": scheduled.num_draft, "accepted_tokens": accepted}
+        self._begin(track, name, record.started, args)
         self._end(track, record.ended)
 
     def _add_event(self, event: TokenEvent, at: float) -> None:
@@ -146,10 +152,13 @@ class Trace:
             ending: dict[str, object] = {"finish_reason": event.finish_reason, "output_tokens": track.outputs}
             if event.request.grammar is not None:
                 ending["forced_tokens"] = event.request.num_forced
+            if event.request.num_drafted:
+                ending["drafted_tokens"] = event.request.num_drafted
+                ending["accepted_tokens"] = event.request.num_accepted
             self._end(track, at, ending)
             del self._tracks[event.request]
 
-    def _add_step(self, record: StepRecord) -> None:
+    def _add_step(self, record: StepRecord, accepted: int) -> None:
         plan = record.plan
         tokens_by_request = {scheduled.request.request_id: scheduled.num_tokens for scheduled in plan.scheduled}
         failed = any(event.finish_reason == ERROR for event in record.events)
@@ -162,6 +171,8 @@ class Trace:
                 "padding_tokens": plan.padding,
                 "requests": tokens_by_request,
             }
+            if plan.num_draft:
+                args |= {"drafted_tokens": plan.num_draft, "accepted_tokens": accepted}
             if plan.prefill_budget is not None:
                 args |= {
                     "prefill_budget": plan.prefill_budget.tokens,
@@ -236,3 +247,18 @@ class Trace:
 
     def _microseconds(self, at: float) -> float:
         return round((at - self._origin) * 1e6, 3)
+
+
+def _accepted(record: StepRecord) -> dict[Request, int]:
+    """Return how many drafted tokens of each request were right, for those that have drafts."""
+    new = {event.request: event.token_ids for event in record.events}
+    return {
+        each.request: _num_equal(each.draft, new.get(each.request, ()))
+        for each in record.plan.scheduled
+        if each.num_draft
+    }
+
+
+def _num_equal(draft: Sequence[int], token_ids: Sequence[int]) -> int:
+    """Return up to where a draft equals what came."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, token_ids, strict=False)))

@@ -182,6 +182,12 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("return_num_output_tokens", TRUTH, "Add the output `num_output_tokens`."),
         Field("return_token_ids", TRUTH, "Add the output `token_ids`."),
         Field("return_usage", TRUTH, "Add the output `usage` to the first and the last response."),
+        Field(
+            "return_perf_metrics",
+            TRUTH,
+            "Add TensorRT-LLM's outputs about drafts, reused blocks and times, `acceptance_rate` and those after it, "
+            "to the last response.",
+        ),
     ),
     "Queue and limits": (
         Field("priority", INTEGER),
@@ -271,6 +277,25 @@ OUTPUTS = (
     Output("num_output_tokens", "TYPE_UINT32", (-1,), "New tokens in this response."),
     Output("token_ids", "TYPE_INT32", (-1, -1), "New tokens in this response, padded with -1."),
     Output("usage", "TYPE_UINT32", (2,), "Tokens of the prompt, and tokens of all samples so far."),
+    Output(
+        "acceptance_rate",
+        "TYPE_FP32",
+        (-1,),
+        "The share of the drafted tokens that were right; 0 if none were drafted.",
+    ),
+    Output("total_accepted_draft_tokens", "TYPE_INT32", (-1,), "Drafted tokens that were right."),
+    Output("total_draft_tokens", "TYPE_INT32", (-1,), "Drafted tokens that went through the model."),
+    Output("kv_cache_reused_blocks", "TYPE_INT32", (-1,), "Whole blocks of the prompt that were in the prefix cache."),
+    Output(
+        "arrival_time_ns",
+        "TYPE_INT64",
+        (-1,),
+        "When the request arrived: nanoseconds on the server's monotonic clock, which says nothing about the time of "
+        "day. The next three are on the same clock, and 0 where there is nothing to tell.",
+    ),
+    Output("first_scheduled_time_ns", "TYPE_INT64", (-1,), "When its first step began."),
+    Output("first_token_time_ns", "TYPE_INT64", (-1,), "When its first token was known."),
+    Output("last_token_time_ns", "TYPE_INT64", (-1,), "When its last token was known."),
 )
 """Each has an element for each of `n` samples, but for those of the prompt, and `usage`."""
 

@@ -21,5 +21,7 @@ class OutputOptions:
     embedding: bool = False
     token_ids: bool = False
     usage: bool = False
+    perf_metrics: bool = False
+    """TensorRT-LLM's outputs about the work on a request; see `perf_metrics`."""
     has_logprobs: bool = False
     """Whether the request has the field `logprobs`. If not, the output `logprobs` is "null", as in vllm_backend."""

@@ -4,6 +4,7 @@ import logging
 import time
 
 from inflight import Engine
+from inflight.stats import EngineStats
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class ProgressLog:
         if steps:
             logger.info(
                 "%.0f tokens/s out, %.0f tokens/s computed, %.1f ms a step (%d steps); "
-                "running %d, waiting %d, blocks %d of %d, preempted %d",
+                "running %d, waiting %d, blocks %d of %d, preempted %d%s",
                 (stats.generated_tokens - before.generated_tokens) / (now - self._since),
                 (stats.computed_tokens - before.computed_tokens) / (now - self._since),
                 (stats.step_seconds - before.step_seconds) / steps * 1000,
@@ -40,5 +41,13 @@ class ProgressLog:
                 stats.blocks_used,
                 stats.blocks_total,
                 stats.preemptions - before.preemptions,
+                _drafts(before, stats),
             )
         self._since, self._before = now, stats
+
+
+def _drafts(before: EngineStats, stats: EngineStats) -> str:
+    """What became of the drafts in between, as the end of a line; empty if there were none."""
+    drafted = stats.draft_tokens - before.draft_tokens
+    accepted = stats.accepted_draft_tokens - before.accepted_draft_tokens
+    return f", drafted {drafted} tokens, {accepted / drafted:.0%} right" if drafted else ""

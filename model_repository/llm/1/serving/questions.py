@@ -6,6 +6,7 @@ from typing import Any
 
 from inflight import InvalidRequest
 from inflight.engine import Engine
+from inflight.request_options import MAX_GIVEN_DRAFT
 from inflight.text.template_variables import template_variables
 from serving import values
 from serving.parse import read_prompt, read_request
@@ -44,6 +45,7 @@ class Questions:
             "template_variables": [] if template is None else template_variables(template),
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
             "eos_token_ids": sorted(engine.model.eos_token_ids),
+            "max_draft_input_ids": MAX_GIVEN_DRAFT if engine.takes_drafts else 0,
         }
 
     def _tokenize(self, request: Any) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.outputs import Beam, Delta, TokenLogprobs
+from inflight.request import Request
 from serving.output_options import OutputOptions
+from serving.perf_metrics import perf_metrics
 
 # OpenAI's value for an impossible token; JSON has no infinity.
 _LOWEST = -9999.0
@@ -27,8 +29,8 @@ class Sample:
     token_ids: list[int] = field(default_factory=list)
     num_tokens: int = 0
     """Number of output tokens so far, including those already sent."""
-    prompt_ids: list[int] = field(default_factory=list)
-    """Token ids of the prompt; empty before the first output."""
+    request: Request | None = None
+    """The engine's request; None before the first output."""
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     scores: list[str] | None = None
@@ -36,16 +38,21 @@ class Sample:
     embedding: Sequence[float] | None = None
 
     @classmethod
-    def of_beam(cls, beam: Beam, prompt_ids: list[int], opening: Sequence[str]) -> "Sample":
+    def of_beam(cls, beam: Beam, request: Request, opening: Sequence[str]) -> "Sample":
         """Return one output of a beam search. `opening` is text before it."""
         return cls(
             text=[*opening, beam.text],
             token_ids=list(beam.token_ids),
             num_tokens=len(beam.token_ids),
-            prompt_ids=prompt_ids,
+            request=request,
             cumulative_logprob=beam.logprob,
             finish_reason=beam.finish_reason,
         )
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt; empty before the first output."""
+        return [] if self.request is None else self.request.prompt_ids
 
     @property
     def knows_prompt(self) -> bool:
@@ -61,7 +68,7 @@ class Sample:
             self.logprobs += zip(delta.token_ids, delta.logprobs, strict=True)
             self.cumulative_logprob += sum(entry.chosen for entry in delta.logprobs)
         self.num_tokens = delta.num_output
-        self.prompt_ids = delta.request.prompt_ids
+        self.request = delta.request
         self.finish_reason = delta.finish_reason
         self.embedding = delta.embedding
 
@@ -77,21 +84,23 @@ class ResponseFormat:
 
     Args:
         decode: returns the text of tokens, special ones included.
+        block_size: tokens per block of the KV cache.
         batched: whether the model's config has a batch dimension. Every tensor then has it as its first dimension.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], *, batched: bool) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], *, block_size: int, batched: bool) -> None:
         self._decode = decode
+        self._block_size = block_size
         self._token_text = functools.lru_cache(_KNOWN_TOKENS)(lambda token: decode([token]))
         self._batched = batched
 
     def response(
-        self, samples: Sequence[Sample], outputs: OutputOptions, *, outermost: bool, with_prompt: bool = False
+        self, samples: Sequence[Sample], outputs: OutputOptions, *, first: bool, final: bool, with_prompt: bool = False
     ) -> Any:
         """Make a response. Each output has one element per sample.
 
-        `outermost`: this is the first or the last response of the request. `with_prompt`: add what the request asks to
-        know about its prompt.
+        `first`, `final`: this is the first or the last response of the request. `with_prompt`: add what the request
+        asks to know about its prompt.
         """
         tensors = [self._texts("text_output", [self._text(sample, outputs) for sample in samples])]
         if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
@@ -112,9 +121,12 @@ class ResponseFormat:
             tensors.append(self._numbers("num_output_tokens", [len(s.token_ids) for s in samples], np.uint32))
         if outputs.token_ids:
             tensors.append(self._tensor("token_ids", _padded([s.token_ids for s in samples], np.int32, -1)))
-        if outputs.usage and outermost:
+        if outputs.usage and (first or final):
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
+        if outputs.perf_metrics and final:
+            found = perf_metrics([s.request for s in samples if s.request is not None], self._block_size)
+            tensors += [self._tensor(name, values) for name, values in found.items()]
         if with_prompt:
             tensors += self._of_prompt(samples[0], outputs)
         return pb_utils.InferenceResponse(output_tensors=tensors)

@@ -60,7 +60,7 @@ class ResponseStream:
     def add(self, delta: Delta) -> None:
         """Add the new output of one sample, or all outputs of a beam search; `flush` sends them."""
         beams = delta.beams[: self._num_beams]
-        self._beams = [Sample.of_beam(beam, delta.request.prompt_ids, self._opening) for beam in beams]
+        self._beams = [Sample.of_beam(beam, delta.request, self._opening) for beam in beams]
         sample = self.samples[delta.request.request_id]
         sample.add(delta)
         self._form.add_scores(sample, delta)
@@ -74,9 +74,10 @@ class ResponseStream:
         samples = self._beams or list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples)):
-            outermost = final or not self._begun
             with_prompt = not self._prompt_sent and samples[0].knows_prompt
-            response = self._form.response(samples, self._outputs, outermost=outermost, with_prompt=with_prompt)
+            response = self._form.response(
+                samples, self._outputs, first=not self._begun, final=final, with_prompt=with_prompt
+            )
             self._begun, self._prompt_sent = True, self._prompt_sent or with_prompt
             self.sender.send(response, final=final)
             for sample in samples:

@@ -287,7 +287,7 @@ class Scheduler:
                 break
             if not self._suits(request, hit, allowance, partial, bool(chunks or admitted)):
                 break
-            self._join(request, hit)
+            self._join(request, hit, now)
             admitted.append(self._chunk(request, allowance))
             partial += not _is_whole(admitted[-1])
             filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
@@ -307,7 +307,7 @@ class Scheduler:
             return fits == uncomputed or not has_others
         return fits == uncomputed or (fits > 0 and partial < self._max_partial)
 
-    def _join(self, request: Request, hit: Sequence[int]) -> None:
+    def _join(self, request: Request, hit: Sequence[int], now: float) -> None:
         first_time = request.num_preemptions == 0
         self.waiting.remove(request.request_id)
         self.tables.admit(request, hit)
@@ -316,6 +316,7 @@ class Scheduler:
             self.running.update((beam.request_id, beam) for beam in request.beams.join())
         if first_time:
             request.num_cached = request.num_computed
+            request.first_step_at = now
         self.policy.admitted(request)
         self._batching.joined(request)
 
@@ -478,7 +479,8 @@ class Scheduler:
         if not result.token_ids:
             self.remove(leader.request_id)
             return Committed(leader, (), ERROR)
-        request.last_token_at = now
+        for each in (leader, request):
+            each.sampled_at(now)
         if group.found(request, result.logprobs[0].top):
             if not group.advance():
                 self.remove(leader.request_id)
@@ -494,7 +496,7 @@ class Scheduler:
             self.remove(request.request_id)
             failed = request.grammar is not None and request.grammar.error is not None
             return Committed(request, (), INVALID if failed else ERROR)
-        request.last_token_at = now
+        request.sampled_at(now)
         forced = request.num_forced
         token_ids, reason = request.append(new)
         accepted = self._accept(each) if each.num_draft else 0
