@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from scripts.launch.triton_server import TritonServer
+from tests.triton.nvidia_frontend import check_32_chats_at_once, vllm_form
 from tests.triton.wire import Fields, ask, together
 
 SCHEMA: dict[str, Any] = {
@@ -84,3 +85,7 @@ def test_what_cannot_be_enforced_is_refused_and_hurts_nobody(server: TritonServe
     for answer, (_, expected) in zip(refused, REFUSED, strict=True):
         assert answer.error is not None
         assert answer.error.startswith(expected)
+
+
+def test_chats_of_nvidias_openai_frontend(server: TritonServer) -> None:
+    check_32_chats_at_once(server.grpc_url, vllm_form)
