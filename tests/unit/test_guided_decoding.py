@@ -174,6 +174,11 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
         ({"structural_tag": {"format": []}}, "structural_tag holds []; it must be an object"),
         ({"structural_tag": {"format": {"type": "or", "elements": []}}}, "structural_tag has no elements"),
         (
+            {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"title": "A tool", "not": {}}}}},
+            "structural_tag cannot be enforced: failed to compile JSON schema: Unimplemented keys: "
+            '["not"], in {"title": "A tool", "not": {}',
+        ),
+        (
             {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<g"], "tags": [CALL]}}},
             "structural_tag has the tag '<f=a>', which begins with none of its triggers",
         ),

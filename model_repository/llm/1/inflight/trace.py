@@ -144,8 +144,8 @@ class Trace:
         if event.finish_reason is not None:
             self._end(track, at)
             ending: dict[str, object] = {"finish_reason": event.finish_reason, "output_tokens": track.outputs}
-            if event.request.grammar is not None:
-                ending["forced_tokens"] = event.request.num_forced
+            if (grammar := event.request.grammar) is not None:
+                ending |= {"forced_tokens": event.request.num_forced, "mask_ms": _milliseconds(grammar.mask_seconds)}
             self._end(track, at, ending)
             del self._tracks[event.request]
 
@@ -211,6 +211,8 @@ class Trace:
                     details[name] = value
             if request.params.structured_outputs is not None:
                 details["structured_outputs"] = request.params.structured_outputs.kind
+            if request.grammar is not None:
+                details["compile_ms"] = _milliseconds(request.grammar.compile_seconds)
             self._begin(track, "request", request.arrival, details)
             self._begin(track, "queued", request.arrival)
         return track
@@ -236,3 +238,7 @@ class Trace:
 
     def _microseconds(self, at: float) -> float:
         return round((at - self._origin) * 1e6, 3)
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
