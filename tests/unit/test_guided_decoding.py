@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -249,16 +250,38 @@ def test_equal_constraints_are_compiled_once_and_the_oldest_is_forgotten() -> No
     assert grammars.num_compiled >= 65
 
 
-def test_no_more_than_256_wait_to_be_compiled() -> None:
-    grammars, busy = Grammars(TOKENIZER, VOCABULARY, [END]), threading.Event()
-    grammars._pool.submit(busy.wait)
+@pytest.fixture
+def busy_grammars() -> Iterator[tuple[Grammars, threading.Event]]:
+    """Grammars that begin to compile when the event is set."""
+    grammars, free = Grammars(TOKENIZER, VOCABULARY, [END]), threading.Event()
+    grammars._pool.submit(free.wait)
     try:
-        for number in range(256):
-            grammars.compile(StructuredOutputs(regex=f"a{{{number}}}"))
-        with pytest.raises(QueueFull, match="Exceeds maximum queue size: 256 grammars wait to be compiled"):
-            grammars.compile(StructuredOutputs(regex="b"))
+        yield grammars, free
     finally:
-        busy.set()
+        free.set()
+
+
+def test_no_more_than_256_of_a_tenant_wait_to_be_compiled(busy_grammars: tuple[Grammars, threading.Event]) -> None:
+    grammars, _ = busy_grammars
+    for number in range(1024):
+        grammars.compile(StructuredOutputs(regex=f"a{{{number}}}"), f"tenant {number // 256}")
+        if number == 255:
+            with pytest.raises(QueueFull, match="Exceeds maximum queue size: 256 grammars wait to be compiled"):
+                grammars.compile(StructuredOutputs(regex="b"), "tenant 0")
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size: 1024 grammars wait to be compiled"):
+        grammars.compile(StructuredOutputs(regex="b"), "another")
+
+
+def test_tenants_take_turns_to_have_their_constraints_compiled(busy_grammars: tuple[Grammars, threading.Event]) -> None:
+    grammars, free = busy_grammars
+    order: list[str] = []
+    for tenant, count in (("a", 3), ("b", 1), ("c", 2)):
+        for number in range(count):
+            future = grammars.compile(StructuredOutputs(regex=f"{tenant}{{{number}}}"), tenant)
+            future.add_done_callback(lambda _, tenant=tenant: order.append(tenant))
+    free.set()
+    grammars.compile(StructuredOutputs(regex="last"), "a").result()
+    assert "".join(order) == "abcaca"
 
 
 def test_a_model_without_a_tokenizer_that_llguidance_knows_refuses_constraints() -> None:
