@@ -1,5 +1,6 @@
 """Each spelling of a constraint reaches the engine, over gRPC tensors, parameters and HTTP, and in `completion`."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -8,6 +9,9 @@ import httpx
 import jsonschema
 import pytest
 
+from load_tests.schemas.applications import APPLICATIONS
+from load_tests.schemas.check import ask_all
+from load_tests.schemas.keywords import KEYWORDS
 from scripts.launch.triton_server import TritonServer
 from tests.triton.nvidia_frontend import check_32_chats_at_once, vllm_form
 from tests.triton.wire import Fields, ask, together
@@ -56,6 +60,14 @@ def test_over_http_with_a_decoded_object(server: TritonServer, model: str) -> No
     body["structured_outputs"] = json.dumps({"json": SCHEMA})
     answer = httpx.post(f"http://{server.http_url}/v2/models/{model}/generate", json=body, timeout=60, trust_env=False)
     check("json", answer.json()["text_output"])
+
+
+def test_answers_match_a_part_of_the_schemas_of_make_schemas(server: TritonServer) -> None:
+    schemas = [*APPLICATIONS.values(), *KEYWORDS.values()][::8]
+    found = asyncio.run(ask_all(server.grpc_url, schemas, samples=1, temperature=1.5, max_tokens=32))
+    assert [outcome.wrong for outcome in found] == [[]] * len(schemas)
+    assert sum(len(outcome.matching) for outcome in found) > len(schemas) / 3
+    assert "" not in {outcome.refusal for outcome in found}
 
 
 NESTED: dict[str, Any] = {"type": "string"}
