@@ -158,6 +158,11 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
         ({"json": {"type": "string", "format": "phone"}}, "json cannot be enforced: Unknown format: phone"),
         ({"json": {"minimum": 3, "maximum": 2, "type": "integer"}}, "json cannot be enforced: Unsatisfiable schema"),
         ({"json": {"$ref": "http://a/b"}}, "json cannot be enforced: "),
+        ({"json": {"oneOf": [{}, {}]}}, "json cannot be enforced: oneOf constraints are not supported where more than"),
+        (
+            {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
+            "json cannot be enforced: no finite text matches it",
+        ),
         ({"json": {"not": {}, "items": {"minProperties": 3}}}, "json has minProperties 3; it must be at most 1, as 0"),
         ({"json": {"x-guidance": {"lenient": True}}}, "json has the key 'x-guidance', which is not supported"),
         ({"json": False}, "json is false; no document matches that schema"),

@@ -10,6 +10,12 @@ from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.structural_tag import error_of_part
 from inflight.structured_outputs import STRUCTURAL_TAG
 
+# Reasons of llguidance that speak of its options and parts, and what they mean.
+_WORDINGS = {
+    ". Enable 'coerce_one_of' option to approximate oneOf with anyOf": " where more than one part may match",
+    "NoExtensionBias\n<non-verbose/>": "no finite text matches it",
+}
+
 
 class Grammar:
     """A constraint that llguidance has compiled for one model's tokens.
@@ -29,6 +35,8 @@ class Grammar:
             fill_next_token_bitmask(self._start, allocate_token_bitmask(1, tokenizer.vocab_size))
         if self._start.is_error():
             error = str(self._start.get_error())
+            for theirs, ours in _WORDINGS.items():
+                error = error.replace(theirs, ours)
             reason = error_of_part(error, text) if name == STRUCTURAL_TAG else error
             raise InvalidRequest(f"{name} cannot be enforced: {reason}")
         self._seconds = time.perf_counter() - begun
