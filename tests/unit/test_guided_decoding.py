@@ -185,6 +185,11 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
             '["not"], in {"title": "A tool", "not": {}',
         ),
         (
+            {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"type": "string", "pattern": "["}}}},
+            "structural_tag cannot be enforced: failed to compile JSON schema: regex parse error:\n    [\n    ^\n"
+            'error: unclosed character class, in {"type": "string", "pattern": "["',
+        ),
+        (
             {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<g"], "tags": [CALL]}}},
             "structural_tag has the tag '<f=a>', which begins with none of its triggers",
         ),

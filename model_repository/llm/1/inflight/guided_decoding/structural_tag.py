@@ -15,7 +15,8 @@ from inflight.errors import InvalidRequest
 
 _MAX_DEPTH = 32
 _ANY = "/(.|\\n)*/"
-_AT_LINE = re.compile(r"at (\d+)\(\d+\): (.*)")
+_AT_LINE = re.compile(r"at (\d+)\(\d+\): (.*)", re.DOTALL)
+_QUOTED_LINE = re.compile(r"\n *\d+ \| ")
 _LONGEST_QUOTE = 200
 
 
@@ -62,7 +63,7 @@ def error_of_part(error: str, written: str) -> str:
     Args:
         written: what `structural_tag_grammars` has returned, serialized.
     """
-    reason = error.partition("\n")[0]
+    reason = _QUOTED_LINE.split(error, maxsplit=1)[0]
     if (found := _AT_LINE.match(reason)) is None:
         return reason
     lines = json.loads(written)["grammars"][0]["lark_grammar"].splitlines()
