@@ -12,7 +12,7 @@ gpu_tests := $(VENV)/.gpu-tests
 docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided peers gpu-check \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided schemas peers gpu-check \
 	precision experiments chaos storm confined neighbour docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
@@ -31,6 +31,8 @@ help:
 	@echo "              for the three above: MODEL is a folder, SHAPE a well-known shape, such as llama-1b, which gets random weights"
 	@echo "make bench-mixed  measure how evenly tokens arrive while long prompts are computed"
 	@echo "make bench-guided measure the throughput of guided outputs, and what constraints that are made to cost much do to others"
+	@echo "make schemas  ask for answers to hundreds of JSON schemas at a high temperature and check each; takes minutes;"
+	@echo "              variable: SCHEMAS (flags, such as --samples 1 or --help)"
 	@echo "make precision    measure the effect of bfloat16 and int8: perplexity, divergence, agreement with transformers"
 	@echo "make peers    install vLLM and llama.cpp for make compare COMPARE=--peers"
 	@echo "make bench-client measure the client library's overhead over the generated gRPC stubs, and its memory"
@@ -97,6 +99,9 @@ bench-mixed: $(installed)
 
 bench-guided: $(installed)
 	@$(bin)/python -m load_tests.bench.guided
+
+schemas: $(installed)
+	@$(bin)/python -m load_tests.schemas $(SCHEMAS)
 
 precision: $(installed)
 	@$(bin)/python -m load_tests.bench.precision

@@ -7,7 +7,7 @@ from inflight_gateway import structural_tags
 from inflight_gateway.structural_tags import Tag, either
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
+OPTIONS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 
 
 def server_names(asked_by: str) -> dict[str, str]:

@@ -190,6 +190,9 @@ class ChatRequest(Generation):
     )
     functions: None = None
     function_call: None = None
+    # With these values they ask for what there is.
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["medium"] | None = None
 
     @field_validator("max_completion_tokens")
     @classmethod

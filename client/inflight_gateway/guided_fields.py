@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from inflight_gateway.strict import Strict
+from inflight_gateway.strict import Never, Strict
 
 MAX_CHOICES = 4096
 
@@ -55,6 +55,7 @@ class StructuredOutputs(Strict):
     structural_tag: JsonObject | None = None
     whitespace_pattern: _Written | None = None
     disable_any_whitespace: bool | None = None
+    disable_additional_properties: Never | None = None
 
 
 class Grammar(Strict):

@@ -2,19 +2,11 @@
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_client import Prompt
 from inflight_gateway.guided_fields import GuidedFields
-from inflight_gateway.strict import Strict
+from inflight_gateway.strict import Never, Strict
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
@@ -46,16 +38,6 @@ def text_or_list(value: Any) -> str:
     """Return which of two forms a value has, for a discriminator."""
     return "a list" if isinstance(value, list) else "a text"
 
-
-def _refuse_true(value: bool) -> bool:
-    if value:
-        raise ValueError("it must be false or absent")
-    return value
-
-
-# Not `Literal[False]`, which also accepts 0.
-Never = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
-"""False: something that is not there, and must not be asked for."""
 
 _Text = Annotated[str, Field(min_length=1)]
 _StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -147,6 +129,8 @@ class Generation(Authored, GuidedFields):
     store: Never | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
 
     @field_validator("stream_options")
     @classmethod

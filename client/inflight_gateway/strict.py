@@ -1,9 +1,22 @@
-"""The base of all requests."""
+"""The base of all requests, and a type of their fields."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
 
 class Strict(BaseModel):
     """Takes only fields that it knows, and only values of their own types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _refuse_true(value: bool) -> bool:
+    if value:
+        raise ValueError("it must be false or absent")
+    return value
+
+
+# Not `Literal[False]`, which also accepts 0.
+Never = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
+"""False: something that is not there, and must not be asked for."""

@@ -6,8 +6,9 @@ Users stream over gRPC in closed loops. All loads ask the same prompt for the sa
     story     a JSON object with one long string, in which almost every token is sampled
     records   an array of objects, of which the grammar forces more than half of the tokens
 
-Then come the time to first token with schemas that the server has never seen, and the gaps between the tokens of others
-while a client sends constraints that are made to cost much.
+Then come the time to first token with schemas that the server has never seen, also while many costly ones of another
+tenant wait to be compiled, and the gaps between the tokens of others while a client sends constraints that are made to
+cost much.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ ROUNDS = 5
 SECONDS = 6.0
 TOKENS = 96
 NEW_SCHEMAS = 40
+COSTLY_SCHEMAS = 32
 NEIGHBOURS = 8
+_RULE = "|---:|---:|---:|---:|\n"
 PROMPT = "Here is a JSON document about people and their lives: "
 Fields = Mapping[str, object]
 
@@ -123,11 +126,31 @@ async def first_tokens(client: AsyncClient) -> str:
     """A line with the median time to first token: without a schema, with a known one, with new ones."""
     found = {"none": Received(), "known": Received(), "new": Received()}
     for number in tqdm(range(NEW_SCHEMAS), desc="first tokens"):
-        new = {"guided_json": _object({f"field_{number}_{i}": _NAME for i in range(8)})}
-        for name, fields in (("none", {}), ("known", LOADS["records"]), ("new", new)):
+        for name, fields in (("none", {}), ("known", LOADS["records"]), ("new", _new_schema(f"a{number}"))):
             await found[name].ask(client, fields)
+    found["behind others"] = await _behind_costly_schemas(client)
     times = (1000 * median(received.first_tokens) for received in found.values())
     return f"| {' | '.join(f'{milliseconds:.1f}' for milliseconds in times)} |"
+
+
+def _new_schema(name: str) -> Fields:
+    return {"guided_json": _object({f"{name}_{i}": _NAME for i in range(8)})}
+
+
+async def _behind_costly_schemas(client: AsyncClient) -> Received:
+    """What is received with a new schema while another tenant's wait, each of which takes long to compile."""
+    costly = [
+        {"guided_json": {"type": "object", "properties": {f"p{number}_{i}": _NAME for i in range(1200)}}}
+        for number in range(COSTLY_SCHEMAS)
+    ]
+    waiting = [asyncio.create_task(Received().ask(client, {**fields, "tenant": "costly"})) for fields in costly]
+    await asyncio.sleep(0.5)  # Until they have arrived.
+    received = Received()
+    await received.ask(client, _new_schema("b"))
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return received
 
 
 async def beside_attackers(client: AsyncClient) -> list[str]:
@@ -157,15 +180,15 @@ async def measure(url: str) -> None:
     async with AsyncClient(f"grpc://{url}") as client:
         for fields in LOADS.values():
             await _during(SECONDS / 2, NEIGHBOURS, client, fields)  # Warm up.
-        rates = await throughput(client)
+        rates = "\n".join(await throughput(client))
+        print(f"\n| Users | Tokens/s without a constraint | story, to that | records, to that |\n{_RULE}{rates}")
         firsts = await first_tokens(client)
-        attacks = await beside_attackers(client)
-    print("\n| Users | Tokens/s without a constraint | story, to that | records, to that |\n|---:|---:|---:|---:|")
-    print("\n".join(rates))
-    print("\n| First token p50 (ms), no schema | a known schema | a new schema |\n|---:|---:|---:|")
-    print(firsts)
+        print(
+            f"\n| First token p50 (ms), no schema | a known one | a new one | behind 32 costly ones |\n{_RULE}{firsts}"
+        )
+        attacks = "\n".join(await beside_attackers(client))
     print("\n| Constraint | The attacker's request | Others' gaps p50 (ms) | p99 | longest |\n|---|---|---:|---:|---:|")
-    print("\n".join(attacks))
+    print(attacks)
 
 
 def main() -> int:

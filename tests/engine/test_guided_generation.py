@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from inflight.model.cpu import kernel_sampler
 from inflight.model.sampling import torch_sampler
 from tests.engine.models import drain, greedy, tokens
 from tests.engine.sampling_reference import batch_with
+from tests.unit.traces import read_trace
 
 PROMPT = "A person as JSON: "
 PERSON: dict[str, Any] = {
@@ -178,3 +180,15 @@ def test_kernels_and_torch_choose_the_same_allowed_tokens(vocabulary: int, dtype
 def test_masks_that_do_not_fit_are_an_error(way: ModuleType, masks: TokenMasks) -> None:
     with pytest.raises(RuntimeError, match="mask"):
         way.sample(torch.zeros((2, 40)), batch_with([0.1, 0.2]), masks)
+
+
+def test_the_trace_tells_what_a_grammar_costs(texts: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    traced = Engine(replace(texts.config, trace_file=str(path)), texts.model)
+    output = traced.generate([PROMPT], guided())[0]
+    (request,) = read_trace(path).requests.values()
+    forced = traced.stats().forced_tokens
+    assert (request.args["structured_outputs"], request.args["forced_tokens"]) == ("json", forced)
+    assert 0 < request.args["compile_ms"] <= 1000 * traced.stats().grammar_compile_seconds + 0.001
+    assert request.args["mask_ms"] == pytest.approx(1000 * traced.stats().grammar_mask_seconds, abs=0.001)
+    assert 0 < forced < len(output.token_ids)

@@ -169,5 +169,5 @@ def test_fields_that_do_not_fit_together(client: OpenAI, fields: Any, message: s
 
 
 def test_fields_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
-    harmless = {"store": False, "metadata": {"a": "b"}, "service_tier": "auto"}
+    harmless = {"store": False, "metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "a"}
     assert client.completions.create(model="llm", prompt="one", echo=False, extra_body=harmless).choices[0].text

@@ -23,7 +23,7 @@ USER: Any = [{"role": "user", "content": "!request"}]
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         ({"response_format": NAMED}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
-        ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, {"json": SCHEMA}),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, {"json": SCHEMA}),
         (
             {"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}},
             {"regex": "a+", "whitespace_pattern": " "},
@@ -63,6 +63,11 @@ def test_a_form_reaches_the_server(client: OpenAI, fields: dict[str, Any], expec
         ({"structured_outputs": {}}, "structured_outputs", "has none; it must have exactly one of json"),
         ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs", "has regex, grammar"),
         ({"structured_outputs": {"json_object": False}}, "structured_outputs.json_object", "False"),
+        (
+            {"structured_outputs": {"json": {}, "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+            "it must be false or absent",
+        ),
         ({"structured_outputs": {"yaml": "a"}}, "structured_outputs.yaml", "not supported"),
         ({"grammar": {"type": "regex", "value": {}}}, "grammar.value", "with the type regex it must be a text"),
     ],

@@ -1,5 +1,6 @@
 """Each spelling of a constraint reaches the engine, over gRPC tensors, parameters and HTTP, and in `completion`."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -8,7 +9,11 @@ import httpx
 import jsonschema
 import pytest
 
+from load_tests.schemas.applications import APPLICATIONS
+from load_tests.schemas.check import ask_all
+from load_tests.schemas.keywords import KEYWORDS
 from scripts.launch.triton_server import TritonServer
+from tests.triton.nvidia_frontend import check_32_chats_at_once, vllm_form
 from tests.triton.wire import Fields, ask, together
 
 SCHEMA: dict[str, Any] = {
@@ -57,6 +62,14 @@ def test_over_http_with_a_decoded_object(server: TritonServer, model: str) -> No
     check("json", answer.json()["text_output"])
 
 
+def test_answers_match_a_part_of_the_schemas_of_make_schemas(server: TritonServer) -> None:
+    schemas = [*APPLICATIONS.values(), *KEYWORDS.values()][::8]
+    found = asyncio.run(ask_all(server.grpc_url, schemas, samples=1, temperature=1.5, max_tokens=32))
+    assert [outcome.wrong for outcome in found] == [[]] * len(schemas)
+    assert sum(len(outcome.matching) for outcome in found) > len(schemas) / 3
+    assert "" not in {outcome.refusal for outcome in found}
+
+
 NESTED: dict[str, Any] = {"type": "string"}
 for level in range(5):
     NESTED = {"oneOf": [{"type": "object", "properties": {f"p{level}{i}": NESTED}} for i in range(4)]}
@@ -84,3 +97,7 @@ def test_what_cannot_be_enforced_is_refused_and_hurts_nobody(server: TritonServe
     for answer, (_, expected) in zip(refused, REFUSED, strict=True):
         assert answer.error is not None
         assert answer.error.startswith(expected)
+
+
+def test_chats_of_nvidias_openai_frontend(server: TritonServer) -> None:
+    check_32_chats_at_once(server.grpc_url, vllm_form)

@@ -13,6 +13,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.running_server import running_server
+from tests.triton.nvidia_frontend import check_32_chats_at_once, tensorrt_llm_form
 from tests.triton.test_cancellation import LONG, leave_completion
 from tests.triton.test_contract import stream
 
@@ -65,6 +66,10 @@ def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
     )
     assert sum(len(np.atleast_1d(event["output_log_probs"])) for event in events) == 6
     assert events[-1]["cum_log_probs"] < 0
+
+
+def test_chats_of_nvidias_openai_frontend(trtllm: TritonServer) -> None:
+    check_32_chats_at_once(trtllm.grpc_url, tensorrt_llm_form)
 
 
 def test_tokens_of_a_stream_go_out_together(trtllm: TritonServer) -> None:

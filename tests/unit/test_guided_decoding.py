@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,11 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
         ({"json": {"type": "string", "format": "phone"}}, "json cannot be enforced: Unknown format: phone"),
         ({"json": {"minimum": 3, "maximum": 2, "type": "integer"}}, "json cannot be enforced: Unsatisfiable schema"),
         ({"json": {"$ref": "http://a/b"}}, "json cannot be enforced: "),
+        ({"json": {"oneOf": [{}, {}]}}, "json cannot be enforced: oneOf constraints are not supported where more than"),
+        (
+            {"json": {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}},
+            "json cannot be enforced: no finite text matches it",
+        ),
         ({"json": {"not": {}, "items": {"minProperties": 3}}}, "json has minProperties 3; it must be at most 1, as 0"),
         ({"json": {"x-guidance": {"lenient": True}}}, "json has the key 'x-guidance', which is not supported"),
         ({"json": False}, "json is false; no document matches that schema"),
@@ -173,6 +179,16 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
         ({"structural_tag": {"format": {"type": "xml"}}}, "structural_tag has the type 'xml'; it must be one of"),
         ({"structural_tag": {"format": []}}, "structural_tag holds []; it must be an object"),
         ({"structural_tag": {"format": {"type": "or", "elements": []}}}, "structural_tag has no elements"),
+        (
+            {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"title": "A tool", "not": {}}}}},
+            "structural_tag cannot be enforced: failed to compile JSON schema: Unimplemented keys: "
+            '["not"], in {"title": "A tool", "not": {}',
+        ),
+        (
+            {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"type": "string", "pattern": "["}}}},
+            "structural_tag cannot be enforced: failed to compile JSON schema: regex parse error:\n    [\n    ^\n"
+            'error: unclosed character class, in {"type": "string", "pattern": "["',
+        ),
         (
             {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<g"], "tags": [CALL]}}},
             "structural_tag has the tag '<f=a>', which begins with none of its triggers",
@@ -244,16 +260,38 @@ def test_equal_constraints_are_compiled_once_and_the_oldest_is_forgotten() -> No
     assert grammars.num_compiled >= 65
 
 
-def test_no_more_than_256_wait_to_be_compiled() -> None:
-    grammars, busy = Grammars(TOKENIZER, VOCABULARY, [END]), threading.Event()
-    grammars._pool.submit(busy.wait)
+@pytest.fixture
+def busy_grammars() -> Iterator[tuple[Grammars, threading.Event]]:
+    """Grammars that begin to compile when the event is set."""
+    grammars, free = Grammars(TOKENIZER, VOCABULARY, [END]), threading.Event()
+    grammars._pool.submit(free.wait)
     try:
-        for number in range(256):
-            grammars.compile(StructuredOutputs(regex=f"a{{{number}}}"))
-        with pytest.raises(QueueFull, match="Exceeds maximum queue size: 256 grammars wait to be compiled"):
-            grammars.compile(StructuredOutputs(regex="b"))
+        yield grammars, free
     finally:
-        busy.set()
+        free.set()
+
+
+def test_no_more_than_256_of_a_tenant_wait_to_be_compiled(busy_grammars: tuple[Grammars, threading.Event]) -> None:
+    grammars, _ = busy_grammars
+    for number in range(1024):
+        grammars.compile(StructuredOutputs(regex=f"a{{{number}}}"), f"tenant {number // 256}")
+        if number == 255:
+            with pytest.raises(QueueFull, match="Exceeds maximum queue size: 256 grammars wait to be compiled"):
+                grammars.compile(StructuredOutputs(regex="b"), "tenant 0")
+    with pytest.raises(QueueFull, match="Exceeds maximum queue size: 1024 grammars wait to be compiled"):
+        grammars.compile(StructuredOutputs(regex="b"), "another")
+
+
+def test_tenants_take_turns_to_have_their_constraints_compiled(busy_grammars: tuple[Grammars, threading.Event]) -> None:
+    grammars, free = busy_grammars
+    order: list[str] = []
+    for tenant, count in (("a", 3), ("b", 1), ("c", 2)):
+        for number in range(count):
+            future = grammars.compile(StructuredOutputs(regex=f"{tenant}{{{number}}}"), tenant)
+            future.add_done_callback(lambda _, tenant=tenant: order.append(tenant))
+    free.set()
+    grammars.compile(StructuredOutputs(regex="last"), "a").result()
+    assert "".join(order) == "abcaca"
 
 
 def test_a_model_without_a_tokenizer_that_llguidance_knows_refuses_constraints() -> None:

@@ -24,7 +24,7 @@ def test_a_prompt_is_computed_and_sampled_in_one_step_if_the_budget_allows() -> 
     plan = scheduler.schedule(0.0)
     assert shares(plan) == {"a": 8}
     assert [share.request for share in plan.sampling] == [request]
-    assert commit(scheduler, plan, [5]) == [(request, (5,), None)]
+    assert commit(scheduler, plan, [5]) == [Committed(request, (5,), None)]
     assert request.token_ids[-1] == 5
     assert request.num_uncomputed == 1
 
@@ -119,7 +119,7 @@ def test_a_request_leaves_with_its_last_token() -> None:
     add(scheduler, request)
     step(scheduler)
     plan = scheduler.schedule(0.0)
-    assert commit(scheduler, plan, [9]) == [(request, (9,), "length")]
+    assert commit(scheduler, plan, [9]) == [Committed(request, (9,), "length")]
     assert not holds(scheduler, "a")
     assert scheduler.tables.pool.num_used == 0
 
@@ -128,22 +128,22 @@ def test_a_stop_token_ends_a_request() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, stop_token_ids=[9])
     add(scheduler, request)
-    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [(request, (9,), "stop")]
+    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [Committed(request, (9,), "stop")]
 
 
 def test_a_stop_token_that_is_also_the_last_token_counts_as_a_stop() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=1, stop_token_ids=[9])
     add(scheduler, request)
-    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [(request, (9,), "stop")]
+    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [Committed(request, (9,), "stop")]
 
 
 def test_a_stop_token_before_min_tokens_ends_nothing() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=5, min_tokens=2, stop_token_ids=[9])
     add(scheduler, request)
-    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [(request, (9,), None)]
-    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [(request, (9,), "stop")]
+    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [Committed(request, (9,), None)]
+    assert commit(scheduler, scheduler.schedule(0.0), [9]) == [Committed(request, (9,), "stop")]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])

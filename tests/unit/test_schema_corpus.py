@@ -14,8 +14,9 @@ from inflight import InvalidRequest, StructuredOutputs
 from inflight.guided_decoding.grammars import Grammars
 from inflight.guided_decoding.token_masks import TokenMasker
 from inflight.scheduler.plan import ScheduledRequest
+from load_tests.schemas.applications import APPLICATIONS, Schema
+from load_tests.schemas.generated import SCHEMAS
 from tests.unit.builders import make_request
-from tests.unit.schemas import KNOWN, SCHEMAS, Schema
 from tests.unit.tiny_tokenizers import byte_level
 
 TOKENIZER = byte_level()
@@ -58,13 +59,18 @@ def check(text: str, schema: Schema) -> None:
     jsonschema.validate(json.loads(text), schema, cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", list(APPLICATIONS)[:6])
 def test_schemas_as_applications_send_them(grammars: Grammars, name: str) -> None:
-    outputs = [random_output(grammars, KNOWN[name], random.Random(seed)) for seed in range(8)]
+    outputs = [random_output(grammars, APPLICATIONS[name], random.Random(seed)) for seed in range(8)]
     assert any(outputs)
     for text in outputs:
         if text is not None:
-            check(text, KNOWN[name])
+            check(text, APPLICATIONS[name])
+
+
+def test_schemas_of_applications_are_served(grammars: Grammars) -> None:
+    for schema in APPLICATIONS.values():
+        grammars.compile(StructuredOutputs(json=schema)).result()
 
 
 def test_generated_schemas(grammars: Grammars) -> None:

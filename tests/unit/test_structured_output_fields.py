@@ -21,6 +21,8 @@ TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
         ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": json.dumps({"json": SCHEMA})}, {"json": SCHEMA}),
         ({"structured_outputs": b'{"choice": ["a", "b"]}'}, {"choice": ["a", "b"]}),
+        ({"structured_outputs": {"json": SCHEMA, "regex": None, "_backend": None, "x": False}}, {"json": SCHEMA}),
+        ({"guided_decoding": json.dumps({"regex": "a+", "backend": None})}, {"regex": "a+"}),
         ({"guided_json": SCHEMA}, {"json": SCHEMA}),
         ({"guided_json": json.dumps(SCHEMA)}, {"json": SCHEMA}),
         ({"guided_regex": "a+"}, {"regex": "a+"}),

@@ -6,8 +6,8 @@ from pydantic import Discriminator, Field, Tag
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
 from inflight_gateway.responses_api.input_items import InputItem
-from inflight_gateway.schemas import Authored, Count, Never, text_or_list
-from inflight_gateway.strict import Strict
+from inflight_gateway.schemas import Authored, Count, text_or_list
+from inflight_gateway.strict import Never, Strict
 
 _Text = Annotated[str, Field(min_length=1)]
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]

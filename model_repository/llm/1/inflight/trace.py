@@ -150,8 +150,8 @@ class Trace:
         if event.finish_reason is not None:
             self._end(track, at)
             ending: dict[str, object] = {"finish_reason": event.finish_reason, "output_tokens": track.outputs}
-            if event.request.grammar is not None:
-                ending["forced_tokens"] = event.request.num_forced
+            if (grammar := event.request.grammar) is not None:
+                ending |= {"forced_tokens": event.request.num_forced, "mask_ms": _milliseconds(grammar.mask_seconds)}
             if event.request.num_drafted:
                 ending["drafted_tokens"] = event.request.num_drafted
                 ending["accepted_tokens"] = event.request.num_accepted
@@ -222,6 +222,8 @@ class Trace:
                     details[name] = value
             if request.params.structured_outputs is not None:
                 details["structured_outputs"] = request.params.structured_outputs.kind
+            if request.grammar is not None:
+                details["compile_ms"] = _milliseconds(request.grammar.compile_seconds)
             self._begin(track, "request", request.arrival, details)
             self._begin(track, "queued", request.arrival)
         return track
@@ -262,3 +264,7 @@ def _accepted(record: StepRecord) -> dict[Request, int]:
 def _num_equal(draft: Sequence[int], token_ids: Sequence[int]) -> int:
     """Return up to where a draft equals what came."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(draft, token_ids, strict=False)))
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -128,7 +128,10 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field(
             "structured_outputs",
             DOCUMENT,
-            "An object as in vLLM; [its keys](#keys-of-structured_outputs) are in a table below.",
+            "An object as in vLLM; [its keys](#keys-of-structured_outputs) are in a table below. Other keys may be "
+            "null or false. `guided_decoding` is its name in older releases of vllm_backend.",
+            also=("guided_decoding",),
+            not_inputs=("guided_decoding",),
         ),
         Field(
             "response_format", DOCUMENT, "OpenAI's object: `text`, `json_object`, `json_schema` or `structural_tag`."

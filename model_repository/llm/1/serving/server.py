@@ -146,7 +146,7 @@ class Server:
         if constraint is None:
             self._submit_now(stream, parsed)
         else:
-            compiled = self._engine.grammars.compile(constraint)
+            compiled = self._engine.grammars.compile(constraint, parsed.options.tenant)
             compiled.add_done_callback(functools.partial(self._submit_now, stream, parsed))
 
     def _submit_now(

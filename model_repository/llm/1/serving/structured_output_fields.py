@@ -29,12 +29,13 @@ def _vllm(fields: Mapping[str, Any]) -> StructuredOutputs:
     given = fields["structured_outputs"]
     if not isinstance(given, dict):
         raise InvalidRequest(f"structured_outputs is {given!r}; it must be a JSON object")
-    for key in given:
-        if key not in _KEYS:
+    for key, value in given.items():
+        # Triton's OpenAI frontend sends all attributes of vLLM's class. Null and false ask for nothing.
+        if key not in _KEYS and value is not None and value is not False:
             raise InvalidRequest(
                 f"structured_outputs has the key {key!r}; it must have only {', '.join(sorted(_KEYS))}"
             )
-    return StructuredOutputs(**given)
+    return StructuredOutputs(**{key: value for key, value in given.items() if key in _KEYS})
 
 
 def _openai(fields: Mapping[str, Any]) -> StructuredOutputs | None:

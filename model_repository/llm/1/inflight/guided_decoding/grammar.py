@@ -1,10 +1,20 @@
 """A compiled constraint. Requests with equal constraints share it."""
 
+import time
+
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar_state import GrammarState
+from inflight.guided_decoding.structural_tag import error_of_part
+from inflight.structured_outputs import STRUCTURAL_TAG
+
+# Reasons of llguidance that speak of its options and parts, and what they mean.
+_WORDINGS = {
+    ". Enable 'coerce_one_of' option to approximate oneOf with anyOf": " where more than one part may match",
+    "NoExtensionBias\n<non-verbose/>": "no finite text matches it",
+}
 
 
 class Grammar:
@@ -16,6 +26,7 @@ class Grammar:
 
     def __init__(self, tokenizer: LLTokenizer, name: str, text: str) -> None:
         """`name` is that of the request's field, and `text` llguidance's serialized form."""
+        begun = time.perf_counter()
         self._tokenizer, self._text = tokenizer, text
         self._start = self._fresh_matcher()
         # Much of the lexer is built when it is first used, which takes milliseconds. The copies share it.
@@ -23,11 +34,16 @@ class Grammar:
         if not self._start.is_stopped():
             fill_next_token_bitmask(self._start, allocate_token_bitmask(1, tokenizer.vocab_size))
         if self._start.is_error():
-            raise InvalidRequest(f"{name} cannot be enforced: {self._start.get_error()}")
+            error = str(self._start.get_error())
+            for theirs, ours in _WORDINGS.items():
+                error = error.replace(theirs, ours)
+            reason = error_of_part(error, text) if name == STRUCTURAL_TAG else error
+            raise InvalidRequest(f"{name} cannot be enforced: {reason}")
+        self._seconds = time.perf_counter() - begun
 
     def begin(self) -> GrammarState:
         """Return the state of a new output."""
-        return GrammarState(self._start.deep_copy(), self._fresh_matcher)
+        return GrammarState(self._start.deep_copy(), self._fresh_matcher, self._seconds)
 
     def _fresh_matcher(self) -> LLMatcher:
         """Return a matcher at the start of the output that shares nothing with others."""

@@ -12,10 +12,14 @@ class GrammarState:
     Often the grammar leaves no choice: after `{"name` comes `": "`. Such forced tokens need no sampling.
     """
 
-    def __init__(self, matcher: LLMatcher, fresh_matcher: Callable[[], LLMatcher]) -> None:
+    def __init__(self, matcher: LLMatcher, fresh_matcher: Callable[[], LLMatcher], compile_seconds: float) -> None:
         """`matcher` may share parts with others. `fresh_matcher` returns one that does not."""
         self.matcher = matcher
         """Gives the mask of the token after those of `forced`."""
+        self.compile_seconds = compile_seconds
+        """How long the grammar took to compile, for this output or an earlier one."""
+        self.mask_seconds = 0.0
+        """Time spent on the masks of this output. Of masks that are made together, each has the same share."""
         self._fresh_matcher: Callable[[], LLMatcher] | None = fresh_matcher
         self._seen: list[int] = []
         """The tokens that the matcher has consumed: those of the output, and then those of `forced`."""

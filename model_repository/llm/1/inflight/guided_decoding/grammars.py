@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 
 _MAX_KEPT = 64
 _MAX_WAITING = 256
+_MAX_WAITING_IN_ALL = 1024
 
 
 class Grammars:
-    """Compiles constraints on a thread of its own, one after the other. Any thread may use it.
+    """Compiles constraints on a thread of its own. Any thread may use it.
 
-    Most take a millisecond, and the GIL is free most of that time.
+    Most take a millisecond, and the GIL is free most of that time. The worst take half a second. So tenants take turns:
+    however many constraints one of them sends, the next one of another tenant waits for a single one.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
@@ -35,7 +37,8 @@ class Grammars:
         self.num_compiled = 0
         self.seconds = 0.0
         """Time spent on compiling."""
-        self._waiting = 0
+        self._waiting: OrderedDict[str, deque[tuple[StructuredOutputs, Future[Grammar]]]] = OrderedDict()
+        """What waits, by tenant; the first one is the next."""
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer = functools.cache(lambda: _ll_tokenizer(tokenizer, vocab_size, eos_token_ids))
@@ -45,24 +48,40 @@ class Grammars:
         """Begin what only the first constraint has to wait for. It takes half a second."""
         self.compile(StructuredOutputs(json_object=True))
 
-    def compile(self, wanted: StructuredOutputs) -> "Future[Grammar]":
+    def compile(self, wanted: StructuredOutputs, tenant: str = "") -> "Future[Grammar]":
         """Return the future grammar of a constraint. Its exception is InvalidRequest if it cannot be enforced.
 
         Raises:
-            QueueFull: too many constraints wait to be compiled.
+            QueueFull: too many constraints wait to be compiled, of this tenant or of all.
         """
         with self._lock:
             future = self._kept.get(wanted)
             if future is not None:
                 self._kept.move_to_end(wanted)
                 return future
-            if self._waiting >= _MAX_WAITING:
-                raise QueueFull(f"Exceeds maximum queue size: {self._waiting} grammars wait to be compiled")
-            self._waiting += 1
-            future = self._kept[wanted] = self._pool.submit(self._compile, wanted)
+            mine = len(self._waiting.get(tenant, ()))
+            for waiting, most in ((mine, _MAX_WAITING), (sum(map(len, self._waiting.values())), _MAX_WAITING_IN_ALL)):
+                if waiting >= most:
+                    raise QueueFull(f"Exceeds maximum queue size: {waiting} grammars wait to be compiled")
+            future = self._kept[wanted] = Future()
+            self._waiting.setdefault(tenant, deque()).append((wanted, future))
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
+        self._pool.submit(self._compile_next)
         return future
+
+    def _compile_next(self) -> None:
+        with self._lock:
+            tenant, waiting = self._waiting.popitem(last=False)
+            wanted, future = waiting.popleft()
+            if waiting:
+                self._waiting[tenant] = waiting
+        try:
+            grammar = self._compile(wanted)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the grammar gets it
+            future.set_exception(error)
+        else:
+            future.set_result(grammar)
 
     def _compile(self, wanted: StructuredOutputs) -> Grammar:
         tokenizer = self._tokenizer()
@@ -74,8 +93,6 @@ class Grammars:
         finally:
             self.num_compiled += 1
             self.seconds += time.perf_counter() - begun
-            with self._lock:
-                self._waiting -= 1
 
 
 def _ll_tokenizer(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> LLTokenizer | str:

@@ -15,6 +15,9 @@ from inflight.errors import InvalidRequest
 
 _MAX_DEPTH = 32
 _ANY = "/(.|\\n)*/"
+_AT_LINE = re.compile(r"at (\d+)\(\d+\): (.*)", re.DOTALL)
+_QUOTED_LINE = re.compile(r"\n *\d+ \| ")
+_LONGEST_QUOTE = 200
 
 
 def structural_tag_grammars(
@@ -52,6 +55,21 @@ def _older(tag: dict[str, Any]) -> dict[str, Any]:
         content = {"type": "json_schema", "json_schema": schema}
         tags.append({**structure, "type": "tag", "content": content})
     return {"type": "triggered_tags", "triggers": _list(tag, "triggers"), "tags": tags}
+
+
+def error_of_part(error: str, written: str) -> str:
+    """Return llguidance's error with the part of the tag that it is about, in place of the line of the grammar.
+
+    Args:
+        written: what `structural_tag_grammars` has returned, serialized.
+    """
+    reason = _QUOTED_LINE.split(error, maxsplit=1)[0]
+    if (found := _AT_LINE.match(reason)) is None:
+        return reason
+    lines = json.loads(written)["grammars"][0]["lark_grammar"].splitlines()
+    number = int(found[1])
+    part = lines[number - 1].partition(": ")[2] if number <= len(lines) else ""
+    return f"{found[2]}, in {part.removeprefix('%json ')[:_LONGEST_QUOTE]}"
 
 
 class _Writer:

@@ -68,7 +68,10 @@ class TokenMasker:
         for row, (state, _) in zip(rows, guided, strict=False):
             if state.forced:
                 _allow_only(state.forced[0], bits[row])
-        self.seconds += time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        self.seconds += seconds
+        for state, _ in guided:
+            state.mask_seconds += seconds / len(guided)
         return TokenMasks(index.astype(np.int64), bits)
 
     def _fill_again(self, state: GrammarState, bits: NDArray[np.int32]) -> None:

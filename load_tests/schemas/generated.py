@@ -1,10 +1,12 @@
-"""JSON schemas for tests: some as applications send them, and generated ones."""
+"""Generated JSON schemas."""
 
+import json
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-Schema = dict[str, Any]
+from load_tests.schemas.applications import Schema
 
 _NAMES = ("id", "name", "value", "items", "π", 'a "b"')
 _PATTERNS = ("^[a-z]+$", "[0-9]{2}", "^(red|green)$", r"^\w{2,5}@x\.org$", "a|b", "^.{3}$")
@@ -74,81 +76,16 @@ SCHEMAS: st.SearchStrategy[Schema] = st.recursive(
 )
 """Schemas of many keywords, also with parts that nothing matches."""
 
-KNOWN: dict[str, Schema] = {
-    "calendar event": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 20},
-            "date": {"type": "string", "format": "date"},
-            "participants": {"type": "array", "items": {"type": "string", "maxLength": 10}, "maxItems": 3},
-        },
-        "required": ["name", "date", "participants"],
-        "additionalProperties": False,
-    },
-    "union of objects": {
-        "type": "object",
-        "properties": {
-            "item": {
-                "anyOf": [
-                    {
-                        "type": "object",
-                        "properties": {
-                            "kind": {"const": "user"},
-                            "age": {"type": "integer", "maximum": 150, "minimum": 0},
-                        },
-                        "required": ["kind", "age"],
-                        "additionalProperties": False,
-                    },
-                    {
-                        "type": "object",
-                        "properties": {
-                            "kind": {"const": "address"},
-                            "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
-                        },
-                        "required": ["kind", "zip"],
-                        "additionalProperties": False,
-                    },
-                ]
-            }
-        },
-        "required": ["item"],
-        "additionalProperties": False,
-    },
-    "recursive tree": {
-        "$defs": {
-            "node": {
-                "type": "object",
-                "properties": {
-                    "value": {"type": "integer", "minimum": 0, "maximum": 9},
-                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
-                },
-                "required": ["value", "children"],
-                "additionalProperties": False,
-            }
-        },
-        "$ref": "#/$defs/node",
-    },
-    "discriminated union": {
-        "oneOf": [
-            {
-                "type": "object",
-                "properties": {"kind": {"const": kind}, "size": {"enum": ["small", "large"]}},
-                "required": ["kind", "size"],
-                "additionalProperties": False,
-            }
-            for kind in ("cat", "dog")
-        ]
-    },
-    "map": {
-        "type": "object",
-        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 99},
-        "maxProperties": 2,
-    },
-    "all of": {
-        "allOf": [
-            {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]},
-            {"properties": {"a": {"maximum": 5}, "b": {"type": "boolean"}}, "additionalProperties": False},
-        ]
-    },
-}
-"""Schemas that are served."""
+
+def generated(count: int) -> dict[str, Schema]:
+    """Return so many different schemas by their texts. They are the same each time."""
+    found: dict[str, Schema] = {}
+
+    @seed(0)
+    @settings(max_examples=5 * count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(SCHEMAS)
+    def collect(schema: Schema) -> None:
+        found.setdefault(json.dumps(schema), schema)
+
+    collect()
+    return dict(list(found.items())[:count])
