@@ -11,6 +11,7 @@ import uvicorn
 
 from inflight_client.options import parse_url
 from inflight_gateway.app import create_app
+from inflight_gateway.connections import TimedConnection
 from inflight_gateway.formats import AUTO, NONE
 from inflight_gateway.keys import KeyRing
 from inflight_gateway.reasoning import REASONING_FORMATS
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         create_app(settings),
         host=options.host,
         port=options.port,
+        http=TimedConnection,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
