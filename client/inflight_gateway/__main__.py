@@ -11,8 +11,10 @@ import uvicorn
 
 from inflight_client.options import parse_url
 from inflight_gateway.app import create_app
+from inflight_gateway.connections import TimedConnection
 from inflight_gateway.formats import AUTO, NONE
 from inflight_gateway.keys import KeyRing
+from inflight_gateway.memory import give_back_large_blocks
 from inflight_gateway.reasoning import REASONING_FORMATS
 from inflight_gateway.settings import Settings
 from inflight_gateway.tool_formats import FORMATS
@@ -33,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s")
+    give_back_large_blocks()
     uvicorn.run(
         create_app(settings),
         host=options.host,
         port=options.port,
+        http=TimedConnection,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,

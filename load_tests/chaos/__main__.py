@@ -42,12 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def chaos(service: Service, faults: Sequence[Fault], times: int, number: int) -> dict[Fault, list[Outcome]]:
-    """Cause each fault `times` times under the load of `number` users, with a progress bar.
+async def chaos(
+    service: Service, faults: Sequence[Fault], times: int, number: int, outcomes: dict[Fault, list[Outcome]]
+) -> None:
+    """Cause each fault `times` times under the load of `number` users, with a progress bar. Fill in `outcomes`.
 
     Raises LauncherError if the service does not get ready, NotAnswered if it gives no answers without a fault.
     """
-    outcomes: dict[Fault, list[Outcome]] = {fault: [] for fault in faults}
     async with (
         service.running(),
         proxy(service.ports.grpc) as grpc,
@@ -64,14 +65,13 @@ async def chaos(service: Service, faults: Sequence[Fault], times: int, number: i
                     bar.set_description_str(fault.name)
                     for _ in range(times):
                         outcome = await experiment(fault, stage, users, health)
-                        outcomes[fault].append(outcome)
+                        outcomes.setdefault(fault, []).append(outcome)
                         bar.write(f"{fault.name}: {outcome}")
                         bar.update()
         finally:
             for task in load:
                 task.cancel()
             await asyncio.gather(*load, return_exceptions=True)
-    return outcomes
 
 
 def main() -> int:
@@ -79,12 +79,17 @@ def main() -> int:
     options = _parser().parse_args()
     faults = [fault for fault in options.faults if fault.begin is not set_clock or options.set_clock]
     outcomes: dict[Fault, list[Outcome]] = {}
+    failed = False
     try:
         with workplace(options.logs) as folder:
             service = Service(folder)
-            outcomes = asyncio.run(chaos(service, faults, options.times, options.users))
+            asyncio.run(chaos(service, faults, options.times, options.users, outcomes))
     except* (LauncherError, NotAnswered, ProcessLookupError) as errors:
         print(f"error: {errors.exceptions[0]}", file=sys.stderr)
+        failed = True
+    except* KeyboardInterrupt:
+        print("stopped before the end", file=sys.stderr)
+        failed = True
     if not outcomes:
         return 1
     print(f"Without load, a start took {service.first_start:.1f} s.", table(outcomes), sep="\n\n")
@@ -92,7 +97,7 @@ def main() -> int:
         print(f"left behind at the end: {process}")
     broken = broken_promises(outcomes)
     print("\n".join(broken) or "every promise was kept")
-    return 1 if broken or service.processes() else 0
+    return 1 if failed or broken or service.processes() else 0
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ class Outcome:
     """Requests that ran when it began and ended with an error."""
     running: int
     """Requests that ran when it began."""
-    last_error: float
-    """Seconds until the last of these errors. 0 if there was none."""
+    slowest_error: float
+    """The longest time in seconds from the fault, or from the request if it came later, until an error. 0: no error."""
     wrong: int
     """Requests, then or later, with a piece of text that differs from the right answer."""
     hung: int
@@ -88,7 +88,7 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
     return Outcome(
         failed=len(failed),
         running=len(ran),
-        last_error=max((request.ended - begun for request in failed), default=0.0),
+        slowest_error=max((r.ended - max(r.begun, begun) for r in asked if r.error is not None), default=0.0),
         wrong=sum(request.wrong for request in asked),
         hung=sum(request.error == HANGS for request in asked),
         unhealthy=bool(unhealthy),

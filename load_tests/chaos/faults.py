@@ -139,9 +139,9 @@ async def _slow_readers(stage: Stage) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _idle_connections(stage: Stage) -> AsyncIterator[None]:
-    """Connections that send nothing, half to each of Triton's ports."""
-    ports = (stage.service.ports.http, stage.service.ports.grpc)
-    opened = [await asyncio.open_connection(ADDRESS, ports[i % 2]) for i in range(_IDLE_CONNECTIONS)]
+    """Connections that send nothing, as many to the gateway as to each of Triton's ports."""
+    ports = (stage.service.ports.http, stage.service.ports.grpc, stage.service.ports.gateway)
+    opened = [await asyncio.open_connection(ADDRESS, ports[i % len(ports)]) for i in range(_IDLE_CONNECTIONS)]
     yield
     for _, writer in opened:
         writer.close()

@@ -3,8 +3,10 @@
 import collections
 import contextlib
 import ctypes
+import errno
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +27,9 @@ _POLL_SECONDS = 0.1
 # Time that a server needs to write its last lines and exit, after its requests have finished.
 _EXIT_MARGIN_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT = 20_000
+# Where Linux begins, by default, to choose the ports of clients.
+_FIRST_CLIENT_PORT = 32_768
 # Loaded here because the child must not import anything between fork and exec.
 _LIBC = ctypes.CDLL(None)
 
@@ -195,11 +200,26 @@ def fill_ports(*wanted: int | None) -> list[int]:
         for port in wanted:
             if port is None:
                 # Each port stays bound until all are chosen, so that no two are the same.
-                probe = stack.enter_context(socket.socket())
-                probe.bind((ADDRESS, 0))
-                port = probe.getsockname()[1]
+                port = stack.enter_context(_bound_to_free_port()).getsockname()[1]
             ports.append(port)
     return ports
+
+
+def _bound_to_free_port() -> socket.socket:
+    """Bind a socket to a random free port below those that the kernel gives to connections.
+
+    Any connection could take one of those before the server listens, or while it is started again.
+    """
+    while True:
+        probe = socket.socket()
+        try:
+            probe.bind((ADDRESS, random.randrange(_FIRST_PORT, _FIRST_CLIENT_PORT)))
+        except OSError as error:
+            probe.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return probe
 
 
 def _prepare_child() -> None:

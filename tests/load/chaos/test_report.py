@@ -10,11 +10,11 @@ from load_tests.chaos.report import broken_promises, table
 
 DEATH = next(fault for fault in FAULTS if fault.name == "gateway killed")
 CUT = next(fault for fault in FAULTS if fault.name == "connections cut")
-KEPT = Outcome(failed=3, running=9, last_error=0.25, wrong=0, hung=0, unhealthy=True, start=8.0, back=12.3, left=())
+KEPT = Outcome(failed=3, running=9, slowest_error=0.25, wrong=0, hung=0, unhealthy=True, start=8.0, back=12.3, left=())
 
 
 def test_a_row_has_sums_of_requests_and_the_longest_times() -> None:
-    other = replace(KEPT, failed=1, running=8, last_error=1.5, unhealthy=False, back=9.0, left=["tritonserver"])
+    other = replace(KEPT, failed=1, running=8, slowest_error=1.5, unhealthy=False, back=9.0, left=["tritonserver"])
     row = table({DEATH: [KEPT, other]}).splitlines()[-1]
     assert row == "| gateway killed | 2 | 4 of 17 | 1.5 | 0 | 0 | 1 times | 12.3 | 4.3 | tritonserver |"
 
@@ -32,7 +32,7 @@ def test_kept_promises_give_no_line() -> None:
     [
         ({"wrong": 1}, "an answer was wrong"),
         ({"hung": 1}, "a request never ended"),
-        ({"last_error": 5.1}, "an error took over 5 s"),
+        ({"slowest_error": 5.1}, "an error took over 5 s"),
         ({"back": None}, "the service did not come back"),
         ({"unhealthy": False}, "health did not become false"),
         ({"start": 7.2}, "the service came back later than 5 s after the time of a start"),

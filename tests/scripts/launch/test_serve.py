@@ -14,7 +14,7 @@ import pytest
 from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.launch.serve import ServeSettings, read_settings, resolve_model
-from scripts.launch.server_process import ADDRESS
+from scripts.launch.server_process import ADDRESS, fill_ports
 from scripts.launch.triton_server import SHARED_MEMORY
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.processes import children, is_model
@@ -22,19 +22,9 @@ from tests.processes import children, is_model
 READY_SECONDS = 60
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind((ADDRESS, 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 @pytest.fixture
 def ports() -> dict[str, str]:
-    return dict(zip(("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"), map(str, free_ports(3)), strict=True))
+    return dict(zip(("HTTP_PORT", "GRPC_PORT", "METRICS_PORT"), map(str, fill_ports(None, None, None)), strict=True))
 
 
 def test_settings_come_from_the_environment(ports: dict[str, str]) -> None:
