@@ -3,6 +3,7 @@
 import pytest
 
 from inflight.request import Request
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, holds, make_request, make_scheduler, shares, step
 
