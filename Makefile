@@ -12,7 +12,7 @@ gpu_tests := $(VENV)/.gpu-tests
 docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided schemas peers gpu-check \
+.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
 	precision experiments chaos storm confined neighbour docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
@@ -30,6 +30,8 @@ help:
 	@echo "              variables: MODEL or SHAPE, STEP (flags, such as --help)"
 	@echo "              for the three above: MODEL is a folder, SHAPE a well-known shape, such as llama-1b, which gets random weights"
 	@echo "make bench-mixed  measure how evenly tokens arrive while long prompts are computed"
+	@echo "make bench-speculation measure the gain of speculative decoding where answers copy from prompts, and its cost elsewhere;"
+	@echo "              variables: MODEL or SHAPE, SPECULATION (flags, such as --users 1,8 or --help)"
 	@echo "make bench-guided measure the throughput of guided outputs, and what constraints that are made to cost much do to others"
 	@echo "make schemas  ask for answers to hundreds of JSON schemas at a high temperature and check each; takes minutes;"
 	@echo "              variable: SCHEMAS (flags, such as --samples 1 or --help)"
@@ -96,6 +98,9 @@ bench-step: $(installed)
 
 bench-mixed: $(installed)
 	@$(bin)/python -m load_tests.bench.mixed
+
+bench-speculation: $(installed)
+	@$(bin)/python -m load_tests.bench.speculation $(model) $(SPECULATION)
 
 bench-guided: $(installed)
 	@$(bin)/python -m load_tests.bench.guided

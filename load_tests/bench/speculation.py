@@ -1,0 +1,146 @@
+"""`make bench-speculation`: what speculative decoding gains where answers copy from prompts, and costs elsewhere.
+
+Two engines over the same loaded model, with and without drafts, take turns in process. A turn is a number of requests
+that begin at once. Both must give the same tokens. Gaps are the times between two pieces of an output; a piece may be
+several tokens.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+from transformers.utils import logging
+
+from inflight import Engine, EngineConfig, SamplingParams
+from load_tests.bench.copying import COPYING, PROMPTS
+from load_tests.model_options import add_model_options, model_folder, model_name
+from scripts.launch.errors import LauncherError
+
+USERS = (1, 8, 32, 64)
+TOKENS = {1: 128, 8: 96, 32: 64, 64: 48}
+SAMPLED = {"temperature 1": {"temperature": 1.0, "top_p": 1.0, "top_k": 0}}
+HEADER = (
+    "| Load | Users | Tokens/s without | With | Ratio | Tokens a step and user | Drafted tokens that were right "
+    "| Gap p99, with to without |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
+)
+
+
+@dataclass
+class Turns:
+    """What the turns of one engine under one load showed."""
+
+    rates: list[float] = field(default_factory=list)
+    """Tokens per second of each turn."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds."""
+    outputs: list[list[int]] = field(default_factory=list)
+    """The tokens of the last turn."""
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    decodes: int = 0
+    """Steps, each counted once for each request that got tokens in it."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that begin at once."""
+
+    name: str
+    kinds: Sequence[str]
+    sampling: dict[str, Any]
+
+    def prompts(self, users: int, turn: int) -> list[str]:
+        return [PROMPTS[self.kinds[i % len(self.kinds)]](turn * users + i) for i in range(users)]
+
+
+LOADS = [
+    Load("copying, greedy", COPYING, {"temperature": 0}),
+    Load("copying, temperature 1", COPYING, SAMPLED["temperature 1"]),
+    Load("stories, greedy", ["story"], {"temperature": 0}),
+    Load("stories, temperature 1", ["story"], SAMPLED["temperature 1"]),
+    Load("long prompts, temperature 1", ["long"], SAMPLED["temperature 1"]),
+]
+
+
+def run_turn(engine: Engine, prompts: Sequence[str], params: dict[str, Any], tokens: int, seen: Turns) -> None:
+    """Serve one turn, and add what it shows."""
+    before = engine.stats()
+    begun = time.perf_counter()
+    ids = [
+        engine.submit(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, **params))
+        for number, prompt in enumerate(prompts)
+    ]
+    last: dict[str, float] = {}
+    outputs: dict[str, list[int]] = {}
+    while len(outputs) < len(ids):
+        changed = engine.step()
+        now = time.perf_counter()
+        for output in changed:
+            if output.request_id in last:
+                seen.gaps.append(now - last[output.request_id])
+                seen.decodes += 1
+            last[output.request_id] = now
+            if output.finished:
+                outputs[output.request_id] = list(output.token_ids)
+    after = engine.stats()
+    seen.outputs = [outputs[name] for name in ids]
+    count = sum(map(len, seen.outputs))
+    seen.rates.append(count / (time.perf_counter() - begun))
+    seen.tokens += count - len(ids)
+    seen.drafted += after.draft_tokens - before.draft_tokens
+    seen.accepted += after.accepted_draft_tokens - before.accepted_draft_tokens
+
+
+def row(load: Load, users: int, plain: Turns, drafting: Turns) -> str:
+    """A row of the table."""
+    without, with_drafts = median(plain.rates), median(drafting.rates)
+    gaps = np.percentile(drafting.gaps, 99) / np.percentile(plain.gaps, 99)
+    right = f"{100 * drafting.accepted / drafting.drafted:.0f} %" if drafting.drafted else ""
+    return (
+        f"| {load.name} | {users} | {without:.0f} | {with_drafts:.0f} | {with_drafts / without:.2f} | "
+        f"{drafting.tokens / drafting.decodes:.2f} | {right} | {gaps:.2f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-speculation", description=__doc__)
+    add_model_options(parser)
+    parser.add_argument("--users", type=lambda text: [int(each) for each in text.split(",")], default=list(USERS))
+    parser.add_argument("--turns", type=int, default=4, help="turns of each engine under each load; the default is 4")
+    parser.add_argument(
+        "--config", type=json.loads, default={"method": "ngram"}, metavar="JSON", help="speculative_config"
+    )
+    options = parser.parse_args()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = EngineConfig(
+        model=str(model_folder(options)), dtype="bfloat16", kv_cache_tokens=64 * 2048, token_budget="adaptive"
+    )
+    plain = Engine(config)
+    drafting = Engine(replace(config, speculative_config=options.config), plain.model)
+    print(f"{model_name(options)}, speculative_config {json.dumps(options.config)}\n\n{HEADER}", end="", flush=True)
+    work = [(load, users) for load in LOADS for users in options.users]
+    for load, users in tqdm(work, desc="loads"):
+        found = Turns(), Turns()
+        for turn in range(options.turns):
+            prompts = load.prompts(users, turn)
+            for engine, seen in zip((plain, drafting), found, strict=True):
+                run_turn(engine, prompts, load.sampling, TOKENS.get(users, 64), seen)
+            if found[0].outputs != found[1].outputs:
+                sys.exit(f"{load.name}, {users} users: drafts changed an output")
+        tqdm.write(row(load, users, *found), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LauncherError as error:
+        sys.exit(f"error: {error}")
