@@ -209,11 +209,10 @@ def test_not_a_number_behind_a_wrong_draft_is_not_read(tiny: Tiny) -> None:
 
 def test_settings_are_checked(tmp_path: Path) -> None:
     for config, message in (
-        ({"method": "eagle"}, "method is 'eagle'; it must be one of ngram, suffix, draft_model"),
+        ({"method": "eagle"}, "method is 'eagle'; it must be one of ngram, suffix"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be a whole number from 1 to 64"),
         ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "it must be at least prompt_lookup_min, 5"),
         ({"tree": 3}, "speculative_config has 'tree'"),
-        ({"method": "draft_model"}, "draft_model needs the folder of a model"),
     ):
         with pytest.raises(ValueError, match=message):
             EngineConfig(model=str(tmp_path), speculative_config=config)

@@ -32,7 +32,7 @@ from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
-from inflight.speculation.speculative_config import NGRAM, SUFFIX, SpeculativeConfig
+from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.stats import EngineStats
 from inflight.text.bad_words import token_sequences
 from inflight.text.chat import Chat
@@ -547,15 +547,11 @@ class Engine:
     @property
     def takes_drafts(self) -> bool:
         """Whether requests may bring drafts of their outputs."""
-        config = self.config.speculative_config
-        return bool(config) and config.get("method", NGRAM) in (NGRAM, SUFFIX)
+        return bool(self.config.speculative_config)
 
     def _check_draft(self, token_ids: Sequence[int]) -> None:
         if not self.takes_drafts:
-            raise InvalidRequest(
-                f"draft_input_ids is given, but speculative_config is {dict(self.config.speculative_config)}; it must "
-                f"name the method {NGRAM} or {SUFFIX}"
-            )
+            raise InvalidRequest("draft_input_ids is given, but speculative_config is not set, so nothing is drafted")
         for token in token_ids:
             self._check_token("draft_input_ids", token)
 

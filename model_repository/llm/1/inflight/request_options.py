@@ -54,7 +54,7 @@ class RequestOptions:
 
     draft_input_ids: tuple[int, ...] = ()
     """Token ids of what the output may be, or of a text that it may copy from. Where it is right, several tokens come
-    in a step. Only where `speculative_config` is set, with a method other than `draft_model`."""
+    in a step. Only where `speculative_config` is set."""
 
     trace_context: str | None = None
     """The client's OpenTelemetry context as Triton passes it (JSON), shown in the trace."""

@@ -79,7 +79,7 @@ def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
 def make_speculator(
     config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, drafter: Drafter | None
 ) -> NoSpeculation:
-    """Create what drafts. `drafter` is one with a model, which the method `draft_model` needs."""
+    """Create what drafts, with `drafter` in place of the drafter that the config names, if it is given."""
     if not config.speculative_config:
         return NoSpeculation()
     settings = SpeculativeConfig.of(config.speculative_config)

@@ -56,7 +56,7 @@ class Scheduler:
         Args:
             swap_seconds_per_block: the time to copy a block between the cache and host memory in one direction.
             row_times: measured times of steps, for the step-time model.
-            drafter: asks a draft model, if `speculative_config` names one.
+            drafter: makes the drafts in place of the drafter that `speculative_config` names.
 
         Raises:
             ValueError: the scheduling policy does not work with the priority levels.

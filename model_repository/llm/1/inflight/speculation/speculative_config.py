@@ -6,8 +6,7 @@ from typing import Any
 
 NGRAM = "ngram"
 SUFFIX = "suffix"
-DRAFT_MODEL = "draft_model"
-METHODS = (NGRAM, SUFFIX, DRAFT_MODEL)
+METHODS = (NGRAM, SUFFIX)
 
 MAX_DRAFT = 64
 """Maximum number of tokens in a draft."""
@@ -24,8 +23,7 @@ class SpeculativeConfig:
 
     method: str = NGRAM
     """`ngram` finds the newest tokens of a request earlier in the request, and takes what followed them there (prompt
-    lookup decoding). `suffix` also looks in recent outputs of the same tenant (SuffixDecoding, NeurIPS'25).
-    `draft_model` asks a smaller model (Leviathan et al., ICML'23)."""
+    lookup decoding). `suffix` also looks in recent outputs of the same tenant (SuffixDecoding, NeurIPS'25)."""
 
     num_speculative_tokens: int = 15
     """Maximum number of drafted tokens of a request in a step."""
@@ -39,9 +37,6 @@ class SpeculativeConfig:
 
     prompt_lookup_min: int = 2
     """Minimum number of newest tokens that must occur earlier."""
-
-    model: str | None = None
-    """The folder of the smaller model, under `draft_model`. It must have the same tokenizer."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -62,11 +57,6 @@ class SpeculativeConfig:
             raise ValueError(
                 f"speculative_config: prompt_lookup_max is {self.prompt_lookup_max}; it must be at least "
                 f"prompt_lookup_min, {self.prompt_lookup_min}"
-            )
-        if (self.method == DRAFT_MODEL) != isinstance(self.model, str):
-            raise ValueError(
-                f"speculative_config: method is {self.method!r} and model is {self.model!r}; {DRAFT_MODEL} needs the "
-                "folder of a model, and no other method takes one"
             )
 
     @classmethod
