@@ -100,7 +100,9 @@ class PromptEncoder:
             return
         backend, count = self.tokenizer(name).backend_tokenizer, 0
         for start in range(0, len(text), piece):
-            tokens = len(backend.encode(text[start : start + piece], add_special_tokens=False))
+            # `encode` would keep Python's lock, for which the engine's steps would wait.
+            (encoding,) = backend.encode_batch_fast([text[start : start + piece]], add_special_tokens=False)
+            tokens = len(encoding)
             count += max(0, tokens - _TOKENS_OF_A_CUT)
             if count >= self._max_model_len:
                 raise InvalidRequest(
