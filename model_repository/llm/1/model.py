@@ -15,8 +15,8 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 # busy process, each of torch's operators then takes that long, above all while the model is loaded. This bound, about
 # 0.1 ms, must be set before torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-# A thread that needs Python's lock waits so long, in seconds, before it asks the one that has it to give it up. With the
-# default of 5 ms, an engine thread that computes a step beside a thread that parses requests would mostly wait.
+# A thread that needs Python's lock waits so many seconds before it asks the thread that has it to give it up. With the
+# default of 5 ms, the engine's thread would mostly wait beside a thread that parses requests.
 sys.setswitchinterval(0.0005)
 # Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
 sys.path.insert(0, str(Path(__file__).parent))
