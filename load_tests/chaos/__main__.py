@@ -17,7 +17,7 @@ from load_tests.chaos.doors import NotAnswered, open_doors
 from load_tests.chaos.experiment import Health, Outcome, experiment
 from load_tests.chaos.faults import FAULTS, Fault, Stage, set_clock
 from load_tests.chaos.proxy import proxy
-from load_tests.chaos.report import broken_promises, table
+from load_tests.chaos.report import broken_promises, late, table
 from load_tests.chaos.service import Service
 from load_tests.chaos.users import LIMIT_SECONDS, Users
 from load_tests.chaos.workplace import workplace
@@ -95,7 +95,7 @@ def main() -> int:
     print(f"Without load, a start took {service.first_start:.1f} s.", table(outcomes), sep="\n\n")
     for process in service.processes().values():
         print(f"left behind at the end: {process}")
-    broken = broken_promises(outcomes)
+    broken = broken_promises(outcomes) + late(outcomes)
     print("\n".join(broken) or "every promise was kept")
     return 1 if failed or broken or service.processes() else 0
 

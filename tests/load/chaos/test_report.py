@@ -6,7 +6,7 @@ import pytest
 
 from load_tests.chaos.experiment import Outcome
 from load_tests.chaos.faults import FAULTS
-from load_tests.chaos.report import broken_promises, table
+from load_tests.chaos.report import broken_promises, late, table
 
 DEATH = next(fault for fault in FAULTS if fault.name == "gateway killed")
 CUT = next(fault for fault in FAULTS if fault.name == "connections cut")
@@ -25,6 +25,7 @@ def test_a_service_that_did_not_come_back_once_never_did() -> None:
 
 def test_kept_promises_give_no_line() -> None:
     assert broken_promises({DEATH: [KEPT, KEPT]}) == []
+    assert late({DEATH: [KEPT, KEPT]}) == []
 
 
 @pytest.mark.parametrize(
@@ -32,15 +33,28 @@ def test_kept_promises_give_no_line() -> None:
     [
         ({"wrong": 1}, "an answer was wrong"),
         ({"hung": 1}, "a request never ended"),
-        ({"slowest_error": 5.1}, "an error took over 5 s"),
         ({"back": None}, "the service did not come back"),
         ({"unhealthy": False}, "health did not become false"),
-        ({"start": 7.2}, "the service came back later than 5 s after the time of a start"),
         ({"left": ["a process"]}, "something was left behind"),
     ],
 )
 def test_each_broken_promise_has_a_line(changes: dict[str, object], line: str) -> None:
-    assert broken_promises({DEATH: [KEPT, replace(KEPT, **changes)]}) == [f"gateway killed: {line}"]  # type: ignore[arg-type]
+    outcomes = {DEATH: [KEPT, replace(KEPT, **changes)]}  # type: ignore[arg-type]
+    assert broken_promises(outcomes) == [f"gateway killed: {line}"]
+    assert late(outcomes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"slowest_error": 5.1}, "an error took over 5 s"),
+        ({"start": 7.2}, "the service came back later than 5 s after the time of a start"),
+    ],
+)
+def test_what_is_late_has_a_line(changes: dict[str, float], line: str) -> None:
+    outcomes = {DEATH: [KEPT, replace(KEPT, **changes)]}  # type: ignore[arg-type]
+    assert late(outcomes) == [f"gateway killed: {line}"]
+    assert broken_promises(outcomes) == []
 
 
 def test_a_fault_that_kills_nothing_may_leave_the_service_healthy() -> None:

@@ -1,5 +1,6 @@
 """Traces a model's forward pass into a graph of operators that runs without Python."""
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -44,25 +45,35 @@ class TracedForward:
         Exception: Any exception that the model's code raises while it is traced.
     """
 
-    def __init__(self, module: Any, layers: Sequence[AttentionLayer], *, fused: bool = False) -> None:
-        """With `fused`, single kernels replace sequences of traced operators."""
+    def __init__(self, module: Any, layers: Sequence[AttentionLayer]) -> None:
         example = _example(module, layers)
         with warnings.catch_warnings(), torch.inference_mode():
             # The tracer warns that it is deprecated, and that it fixes Python's control flow.
             warnings.simplefilter("ignore")
             traceable = _Traceable(module, [layer.window for layer in layers])
-            self._graph: Any = torch.jit.trace(traceable, example, check_trace=False)  # type: ignore[no-untyped-call]
-        torch._C._jit_pass_inline(self._graph.graph)
-        if fused:
-            fuse(self._graph.graph)
-        self._module = module
-        kinds = {node.kind() for node in self._graph.graph.nodes()}
+            traced: Any = torch.jit.trace(traceable, example, check_trace=False)  # type: ignore[no-untyped-call]
+        self._module, self._weights = module, traced._c
+        self._compile(traced.inlined_graph)
+
+    def fused(self) -> "TracedForward":
+        """The same forward pass with single kernels in place of sequences of operators."""
+        graph = self._graph.copy()
+        fuse(graph)
+        forward = copy.copy(self)
+        forward._compile(graph)
+        return forward
+
+    def _compile(self, graph: Any) -> None:
+        self._graph = graph
+        # A function keeps a graph as it is. A traced module would compile it once and not see that it was changed.
+        self._function = torch._C._create_function_from_graph("forward", graph)
+        kinds = {node.kind() for node in graph.nodes()}
         self._only_kernels = all(kind.startswith(("prim::", "inflight::")) or kind in _LIGHT for kind in kinds)
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))
         with self._threads():
-            return Outputs(*self._graph(batch.token_ids, batch.positions, rows, tensors, *_pages(caches)))
+            return Outputs(*self._function(self._weights, batch.token_ids, batch.positions, rows, tensors, *_pages(caches)))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`. The code is not traced: next to the product of many rows, it takes no time."""
@@ -82,7 +93,7 @@ class TracedForward:
     @property
     def num_compilations(self) -> int:
         """How often TorchScript has compiled the graph: once per combination of argument types, for all shapes."""
-        return len(self._graph.get_debug_state().execution_plans)
+        return len(self._function.get_debug_state().execution_plans)
 
 
 @contextmanager

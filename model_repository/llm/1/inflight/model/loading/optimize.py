@@ -96,7 +96,7 @@ def _traced(
         plain = TracedForward(module, layers)
         if check.same(plain, eager, layers, CPU_KERNELS):
             usable = plain
-            fused = TracedForward(module, layers, fused=True)
+            fused = plain.fused()
             if check.passes(fused, layers, CPU_KERNELS):
                 usable = fused
     except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
