@@ -66,14 +66,15 @@ class TracedForward:
     def _compile(self, graph: Any) -> None:
         self._graph = graph
         # A function keeps a graph as it is. A traced module would compile it once and not see that it was changed.
-        self._function = torch._C._create_function_from_graph("forward", graph)
+        self._function: Any = torch._C._create_function_from_graph("forward", graph)
         kinds = {node.kind() for node in graph.nodes()}
         self._only_kernels = all(kind.startswith(("prim::", "inflight::")) or kind in _LIGHT for kind in kinds)
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))
         with self._threads():
-            return Outputs(*self._function(self._weights, batch.token_ids, batch.positions, rows, tensors, *_pages(caches)))
+            arguments = batch.token_ids, batch.positions, rows, tensors, *_pages(caches)
+            return Outputs(*self._function(self._weights, *arguments))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`. The code is not traced: next to the product of many rows, it takes no time."""
