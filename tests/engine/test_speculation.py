@@ -63,6 +63,9 @@ class Drafter:
     def completed(self, request: Request) -> None:
         pass
 
+    def forget(self, request: Request) -> None:
+        pass
+
 
 def seen(outputs: Sequence[RequestOutput]) -> list[Any]:
     return [
@@ -209,7 +212,10 @@ def test_not_a_number_behind_a_wrong_draft_is_not_read(tiny: Tiny) -> None:
 
 def test_settings_are_checked(tmp_path: Path) -> None:
     for config, message in (
-        ({"method": "eagle"}, "method is 'eagle'; it must be one of ngram, suffix"),
+        ({"method": "eagle"}, "method is 'eagle'; it must be one of ngram, suffix, draft_model"),
+        ({"method": "draft_model"}, "the method 'draft_model' needs a model"),
+        ({"method": "ngram", "model": "small"}, "the other ones have none"),
+        ({"method": "draft_model", "model": 7}, "model is 7; it must be a folder or a hub id"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be a whole number from 1 to 64"),
         ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "it must be at least prompt_lookup_min, 5"),
         ({"tree": 3}, "speculative_config has 'tree'"),

@@ -35,3 +35,6 @@ class FakeDrafter:
 
     def completed(self, request: Request) -> None:
         pass
+
+    def forget(self, request: Request) -> None:
+        pass

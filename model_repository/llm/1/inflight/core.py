@@ -271,6 +271,7 @@ class EngineCore:
         return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
     def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
+        computing = self._clock()  # A step's time is that of the model alone. A drafter may have taken its own before.
         try:
             results = self._runner.run(plan)
         except OutOfMemory as fault:
@@ -287,7 +288,7 @@ class EngineCore:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)
         ended = self._clock()
-        self._scheduler.observe(plan, ended - started)
+        self._scheduler.observe(plan, ended - computing)
         budget = self._scheduler.token_budget
         committed = self._scheduler.commit(plan, results, ended)
         self.metrics.step(plan, results, committed, budget, started, ended)

@@ -23,6 +23,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.logits_processors.factory import make_processors
+from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
@@ -63,7 +64,8 @@ class Engine:
         """The caller that steps `core` must flush the trace."""
         self.model = model or load_model(config)
         self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
-        self._runner = ModelRunner(self.model, config)
+        draft_model = load_draft_model(config, self.model)
+        self._runner = ModelRunner(self.model, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
         tables = BlockTables(
@@ -83,6 +85,9 @@ class Engine:
             config.queue_policies,
             swap_seconds_per_block=self._runner.swap_seconds_per_block,
             row_times=self._runner.measure_rows(config.max_num_batched_tokens) if drafts else None,
+            drafter=None
+            if draft_model is None
+            else make_drafter(config, self.model, draft_model, self._runner.num_blocks),
         )
         self.core = EngineCore(
             self._scheduler,
@@ -547,11 +552,13 @@ class Engine:
     @property
     def takes_drafts(self) -> bool:
         """Whether requests may bring drafts of their outputs."""
-        return bool(self.config.speculative_config)
+        return bool(self.config.speculative_config) and not SpeculativeConfig.of(self.config.speculative_config).model
 
     def _check_draft(self, token_ids: Sequence[int]) -> None:
         if not self.takes_drafts:
-            raise InvalidRequest("draft_input_ids is given, but speculative_config is not set, so nothing is drafted")
+            raise InvalidRequest(
+                "draft_input_ids is given, but speculative_config does not name a method that uses it: ngram or suffix"
+            )
         for token in token_ids:
             self._check_token("draft_input_ids", token)
 

@@ -30,12 +30,13 @@ class ModelRunner:
         ValueError: The memory does not suffice for one block.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, model: LoadedModel, config: EngineConfig, beside: LoadedModel | None = None) -> None:
+        """`beside` is a draft model, whose cache is to have as many blocks; they share the memory."""
         self._model = model
         self._block_size = config.block_size
         self.masker = TokenMasker(model.vocab_size)
         shapes = [layer.shape for layer in model.layers]
-        self.num_blocks = num_blocks(model, config)
+        self.num_blocks = num_blocks(model, config, beside)
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
         if model.device.type == "cpu":
             resident = kv_tensors.prefault(self._caches, _PREFAULT_SECONDS)

@@ -140,6 +140,7 @@ class Scheduler:
         for each in request.members:
             self.running.pop(each.request_id, None)
             self.tables.release(each)
+            self._speculator.forget(each)
 
     def expire(self, now: float) -> list[tuple[Request, str, str | None]]:
         """Remove the requests whose time limit has passed, and apply the queue's `timeout_action`.
@@ -151,7 +152,7 @@ class Scheduler:
         ended: list[tuple[Request, str, str | None]] = []
         for request, message in self.waiting.expire(now):
             self._deadlines.clear(request.request_id)
-            self.tables.release(request)  # If it has run, it may have blocks in host memory.
+            self._stop(request)  # If it has run, it may have blocks in host memory.
             is_over = request.deadline is not None and request.deadline <= now
             ended.append((request, EXPIRED if is_over else SHED, message))
         for request in self._deadlines.due(now):

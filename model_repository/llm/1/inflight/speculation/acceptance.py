@@ -21,8 +21,14 @@ class Share:
         self.right, self.tried = right, tried
 
     def observe(self, *, right: bool) -> None:
-        self.right = self.right * self._keep + right
-        self.tried = self.tried * self._keep + 1
+        self.fade()
+        self.right += right
+        self.tried += 1
+
+    def fade(self) -> None:
+        """Let what was observed count less."""
+        self.right *= self._keep
+        self.tried *= self._keep
 
 
 class Acceptance:

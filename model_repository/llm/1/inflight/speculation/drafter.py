@@ -19,10 +19,16 @@ class Drafter(Protocol):
         """Return how long a drafted token takes to make, if so many requests get drafts in the same step."""
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """Return a draft for each request, of at most so many tokens. The last `outlook` of each was over 0."""
+        """Return a draft for each request, of at most so many tokens. The last `outlook` of each was over 0.
+
+        A draft may be empty.
+        """
 
     def observe(self, request: Request) -> None:
         """Called when a request has new tokens, before the next `outlook`."""
 
     def completed(self, request: Request) -> None:
         """Called when the output of a request is complete."""
+
+    def forget(self, request: Request) -> None:
+        """Called when a request has left the scheduler, however it ended."""

@@ -47,3 +47,6 @@ class LookupDrafter:
         """Remember the output, so that later requests of the tenant may follow it."""
         if self._outputs is not None and request.num_output:
             self._outputs.add(request.tenant, request.output_ids)
+
+    def forget(self, request: Request) -> None:
+        """Do nothing: what follows a request is part of it."""

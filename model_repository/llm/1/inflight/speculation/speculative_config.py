@@ -6,7 +6,8 @@ from typing import Any
 
 NGRAM = "ngram"
 SUFFIX = "suffix"
-METHODS = (NGRAM, SUFFIX)
+DRAFT_MODEL = "draft_model"
+METHODS = (NGRAM, SUFFIX, DRAFT_MODEL)
 
 MAX_DRAFT = 64
 """Maximum number of tokens in a draft."""
@@ -23,7 +24,11 @@ class SpeculativeConfig:
 
     method: str = NGRAM
     """`ngram` finds the newest tokens of a request earlier in the request, and takes what followed them there (prompt
-    lookup decoding). `suffix` also looks in recent outputs of the same tenant (SuffixDecoding, NeurIPS'25)."""
+    lookup decoding). `suffix` also looks in recent outputs of the same tenant (SuffixDecoding, NeurIPS'25).
+    `draft_model` asks a smaller model (Leviathan et al., ICML'23)."""
+
+    model: str | None = None
+    """Folder or hub id of the draft model. Its tokenizer has the same tokens as the one of the served model."""
 
     num_speculative_tokens: int = 15
     """Maximum number of drafted tokens of a request in a step."""
@@ -41,6 +46,13 @@ class SpeculativeConfig:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ValueError(f"speculative_config: method is {self.method!r}; it must be one of {', '.join(METHODS)}")
+        if (self.model is not None) != (self.method == DRAFT_MODEL):
+            raise ValueError(
+                f"speculative_config: method is {self.method!r} and model is {self.model!r}; the method "
+                f"{DRAFT_MODEL!r} needs a model, and the other ones have none"
+            )
+        if self.model is not None and (not isinstance(self.model, str) or not self.model):
+            raise ValueError(f"speculative_config: model is {self.model!r}; it must be a folder or a hub id")
         if not isinstance(self.adaptive, bool):
             raise ValueError(f"speculative_config: adaptive is {self.adaptive!r}; it must be true or false")
         for name, low, high in (

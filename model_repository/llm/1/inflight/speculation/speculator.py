@@ -25,6 +25,9 @@ class NoSpeculation:
     def completed(self, request: Request) -> None:
         """Learn from a request whose output is complete."""
 
+    def forget(self, request: Request) -> None:
+        """Free what is kept for a request that has left."""
+
 
 class Speculator(NoSpeculation):
     """Drafts for requests that decode, with what all others leave of a step: tokens, time and empty blocks."""
@@ -53,6 +56,10 @@ class Speculator(NoSpeculation):
     def completed(self, request: Request) -> None:
         """See `NoSpeculation`."""
         self._drafter.completed(request)
+
+    def forget(self, request: Request) -> None:
+        """See `NoSpeculation`."""
+        self._drafter.forget(request)
 
     def _outlook(self, each: ScheduledRequest) -> Outlook | None:
         request = each.request

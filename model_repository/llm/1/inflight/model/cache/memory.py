@@ -23,8 +23,10 @@ logger = logging.getLogger(__name__)
 _GPU_FRACTION, _HOST_FRACTION = 0.9, 0.2
 
 
-def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
+def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | None = None) -> int:
     """Return the configured number of blocks, else as many as fit into a fraction of the free memory.
+
+    If another model has a cache of as many blocks `beside` it, this memory is for both.
 
     In the second case it is at most as many as `max_num_seqs` requests of the longest context can use.
 
@@ -33,7 +35,9 @@ def num_blocks(model: LoadedModel, config: EngineConfig) -> int:
     """
     if config.kv_cache_tokens is not None:
         return config.kv_cache_tokens // config.block_size
-    bytes_per_token = kv_tensors.bytes_per_token(_shapes(model), model.dtype)
+    bytes_per_token = sum(
+        kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
+    )
     free = _free_memory(model.device) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
     fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
     affordable = int(free * fraction) // (bytes_per_token * config.block_size)

@@ -1,0 +1,60 @@
+"""Loads the draft model of `speculative_config`, and gives it a KV cache."""
+
+from dataclasses import replace
+
+from inflight.config import EngineConfig
+from inflight.kv_cache.block_pool import BlockPool
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.runner import ModelRunner
+from inflight.speculation.model_drafter import ModelDrafter
+from inflight.speculation.speculative_config import SpeculativeConfig
+
+
+def load_draft_model(config: EngineConfig, target: LoadedModel) -> LoadedModel | None:
+    """Return the draft model that the config names, or None.
+
+    Raises:
+        UnsupportedModel: it cannot be served.
+        ValueError: it cannot be loaded, or its tokens are not those of `target`.
+    """
+    settings = SpeculativeConfig.of(config.speculative_config)
+    if settings.model is None:
+        return None
+    draft = load_model(_config_of(config, settings.model))
+    if _tokens(draft) != _tokens(target):
+        raise ValueError(
+            f"speculative_config: model is {settings.model!r}; its tokenizer must have the same tokens as the one of "
+            f"{config.model!r}"
+        )
+    return draft
+
+
+def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, num_blocks: int) -> ModelDrafter:
+    """Return what drafts with `draft`. Its cache has `num_blocks` blocks, as many as that of `target`."""
+    mine = replace(_config_of(config, config.model), kv_cache_tokens=num_blocks * config.block_size)
+    runner = ModelRunner(draft, mine)
+    tables = BlockTables(
+        BlockPool(runner.num_blocks),
+        config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        per_tenant=config.prefix_caching_per_tenant,
+        hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
+    )
+    return ModelDrafter(
+        runner.run,
+        tables,
+        runner.measure_rows(config.max_num_seqs),
+        max_model_len=draft.max_model_len,
+        vocab_size=target.vocab_size,
+    )
+
+
+def _tokens(model: LoadedModel) -> object:
+    tokenizer = model.backend_tokenizer
+    return model.vocab_size if tokenizer is None else tokenizer.get_vocab()
+
+
+def _config_of(config: EngineConfig, model: str) -> EngineConfig:
+    """The settings of a draft model. Each step samples at most one token of each request."""
+    return replace(config, model=model, revision="main", max_model_len=None, swap_space_tokens=0, speculative_config={})

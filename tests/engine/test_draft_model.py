@@ -1,0 +1,145 @@
+"""A smaller model that drafts: it changes no output, leaves nothing behind, and may fail."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inflight import Engine, RequestOptions, SamplingParams
+from inflight.errors import InvalidRequest, OutOfMemory
+from inflight.scheduler.plan import StepPlan
+from inflight.speculation.model_drafter import ModelDrafter
+from scripts.launch.default_model import default_model
+from scripts.reference.tiny_models import SERVED, save_model
+from tests.engine.models import Tiny, drain, greedy, make_prompt
+from tests.engine.test_speculation import any_params
+
+
+@pytest.fixture(scope="module")
+def nearly(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that often says what `tiny` says: the same weights with some noise."""
+    folder = tmp_path_factory.mktemp("nearly")
+    module = save_model(SERVED["llama"].config, folder)
+    module.load_state_dict(tiny.module.state_dict())
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weights in module.parameters():
+            weights.add_(0.01 * weights.std() * torch.randn_like(weights) if weights.dim() > 1 else 0)
+    module.save_pretrained(folder)
+    return folder
+
+
+def drafting(plain: Engine, draft: Path, *, adaptive: bool = False, num: int = 4, **others: Any) -> Engine:
+    config = {"method": "draft_model", "model": str(draft), "adaptive": adaptive, "num_speculative_tokens": num}
+    return Engine(replace(plain.config, speculative_config=config, **others), plain.model)
+
+
+def drafter_of(engine: Engine) -> ModelDrafter:
+    drafter = engine._scheduler._speculator._drafter  # type: ignore[attr-defined]
+    assert isinstance(drafter, ModelDrafter)
+    return drafter
+
+
+def assert_nothing_is_left(engine: Engine) -> None:
+    drafter = drafter_of(engine)
+    assert (engine.stats().blocks_used, drafter._tables.pool.num_used, drafter._tables.num_promised) == (0, 0, 0)
+    assert not drafter._sequences
+
+
+def requests() -> tuple[list[list[int]], list[SamplingParams]]:
+    prompts = [make_prompt(length) for length in (1, 7, 20, 33, 40, 5, 20, 90)]
+    return prompts, [replace(any_params(number, guided=False), max_tokens=30) for number in range(len(prompts))]
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("tokens", [1024, 160])
+def test_drafts_of_a_model_change_nothing(tiny: Tiny, nearly: Path, adaptive: bool, tokens: int) -> None:
+    prompts, params = requests()
+    plain = tiny.engine()
+    expected = [o.token_ids for o in plain.generate(prompts, params)]
+    engine = drafting(plain, nearly, adaptive=adaptive, kv_cache_tokens=tokens, max_num_batched_tokens=48)
+    assert [o.token_ids for o in engine.generate(prompts, params)] == expected
+    stats = engine.stats()
+    assert (stats.preemptions > 0) == (tokens == 160)
+    if not adaptive:
+        assert 0.1 * stats.draft_tokens < stats.accepted_draft_tokens < stats.draft_tokens
+    assert_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_model_drafts_what_is_drawn(tiny: Tiny, temperature: float) -> None:
+    """The draft has the random numbers of the request, so that equal models draw equal tokens."""
+    prompt, params = make_prompt(9), SamplingParams(max_tokens=31, temperature=temperature, seed=5)
+    plain = tiny.engine()
+    (expected,) = plain.generate([prompt], params)
+    engine = drafting(plain, tiny.folder)
+    (found,) = engine.generate([prompt], params)
+    assert found.token_ids == expected.token_ids
+    stats = engine.stats()
+    assert stats.accepted_draft_tokens == stats.draft_tokens == 24
+    assert stats.steps == 1 + 6
+
+
+def test_a_prompt_with_a_known_prefix_is_not_read_again_for_drafts(tiny: Tiny) -> None:
+    engine = drafting(tiny.engine(), tiny.folder)
+    drafter, computed = drafter_of(engine), []
+    run = drafter._run
+    drafter._run = lambda plan: computed.append(plan.num_tokens) or run(plan)  # type: ignore[func-returns-value]
+    first, second = make_prompt(60), [*make_prompt(60), 5, 6, 7]
+    for prompt in (first, second):
+        engine.generate([prompt], greedy(8))
+    assert [tokens for tokens in computed if tokens > 8] == [61], "of the second prompt, 56 tokens are known"
+
+
+def test_a_request_that_leaves_takes_its_drafts_along(tiny: Tiny, nearly: Path) -> None:
+    engine = drafting(tiny.engine(), nearly)
+    for number in range(3):
+        engine.submit(make_prompt(20 + number), greedy(60), request_id=str(number))
+    for _ in range(5):
+        engine.step()
+    assert drafter_of(engine)._tables.pool.num_used > 0
+    engine.cancel("0")
+    engine.cancel("1")
+    drain(engine)
+    assert_nothing_is_left(engine)
+
+
+def failing(fault: Exception) -> Callable[[StepPlan], Sequence[Any]]:
+    def run(plan: StepPlan) -> Sequence[Any]:
+        raise fault
+
+    return run
+
+
+@pytest.mark.parametrize("fault", [OutOfMemory("no memory"), RuntimeError("broken")])
+def test_a_draft_model_that_fails_costs_no_answer(
+    tiny: Tiny, nearly: Path, fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = tiny.engine()
+    (expected,) = plain.generate([make_prompt(9)], greedy(20))
+    engine = drafting(plain, nearly)
+    engine.submit(make_prompt(9), greedy(20), request_id="it")
+    for _ in range(3):
+        engine.step()
+    drafter_of(engine)._run = failing(fault)
+    assert drain(engine)["it"].token_ids == expected.token_ids
+    assert "the draft model has failed; there are no more drafts" in caplog.text
+    drafted = engine.stats().draft_tokens
+    assert drafted > 0
+    engine.generate([make_prompt(9)], greedy(20))
+    assert engine.stats().draft_tokens == drafted
+    assert_nothing_is_left(engine)
+
+
+def test_a_draft_of_a_client_is_refused_where_a_model_drafts(tiny: Tiny, nearly: Path) -> None:
+    engine = drafting(tiny.engine(), nearly)
+    with pytest.raises(InvalidRequest, match="does not name a method that uses it: ngram or suffix"):
+        engine.submit(make_prompt(9), greedy(3), RequestOptions(draft_input_ids=(5,)))
+
+
+def test_a_model_with_other_tokens_cannot_draft(tiny: Tiny) -> None:
+    with pytest.raises(ValueError, match="its tokenizer must have the same tokens as the one of"):
+        drafting(tiny.engine(), default_model())
