@@ -37,7 +37,7 @@ def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, texts
         "and its river is called the Seine. In winter the days are short; people read by the fire. Water boils at one "
         "hundred degrees, unless you are high up. def add(a, b): return a + b  # adds two numbers."
     )
-    prompts = [text[:length] for length in range(20, len(text), 5)]
+    prompts = [text[:length] for length in range(20, len(text), 12)]
     # The bias makes all three engines report the log-probability of the same token. Without it, they may choose
     # different ones.
     forced = [
@@ -116,7 +116,7 @@ def products(engine: Engine) -> dict[str, int]:
 
 def difference(engine: Engine, other: Engine) -> float:
     """Mean difference of the likeliest token's log-probability."""
-    prompts = [f"{number} plus {number} is" for number in range(20)]
+    prompts = [f"{number} plus {number} is" for number in range(10)]
     mine, theirs = (
         torch.tensor([o.logprobs[0].chosen for o in which.generate(prompts, greedy(1, logprobs=1))])
         for which in (engine, other)
@@ -192,8 +192,8 @@ def test_code_whose_control_flow_depends_on_tensors_runs_in_python(
 @pytest.mark.slow
 def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
     """torch does not promise this. The kernels are batch-invariant: they add in the same order in every batch."""
-    prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(12)]
-    params = greedy(16, logprobs=1)
+    prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(8)]
+    params = greedy(8, logprobs=1)
     small_steps = make_engine(
         default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, max_num_batched_tokens=7
     )

@@ -110,7 +110,7 @@ def any_params(seed: int, *, guided: bool) -> SamplingParams:
 @pytest.mark.parametrize("drafts", DRAFTS)
 def test_outputs_of_texts_are_those_without_drafts(texts: Engine, drafts: str) -> None:
     """In float32, rows of several tokens round differently, so that log-probabilities are equal up to rounding."""
-    prompts = [text for text in TEXTS for _ in range(8)]
+    prompts = [text for text in TEXTS for _ in range(4)]
     params = [any_params(number, guided=True) for number in range(len(prompts))]
     expected = texts.generate(prompts, params)
     engine = drafting(texts, DRAFTS[drafts])
@@ -130,7 +130,7 @@ def test_outputs_of_texts_are_those_without_drafts(texts: Engine, drafts: str) -
 
 def test_with_the_kernels_of_the_processor_all_is_the_same_bit_by_bit(cpu_kernels: None) -> None:
     plain = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
-    prompts = [text for text in TEXTS for _ in range(6)]
+    prompts = [text for text in TEXTS for _ in range(4)]
     params = [any_params(100 + number, guided=True) for number in range(len(prompts))]
     expected = seen(plain.generate(prompts, params))
     for config in (DRAFTS["long"], DRAFTS["suffix"]):
