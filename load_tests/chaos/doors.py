@@ -13,7 +13,7 @@ from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from inflight_client.response import parse_logprobs
 from scripts.launch.server_process import ADDRESS
 
-GREEDY = {"max_tokens": 48, "temperature": 0, "ignore_eos": True}
+GREEDY = {"max_tokens": 16, "temperature": 0, "ignore_eos": True}
 
 
 class NotAnswered(Exception):

@@ -55,7 +55,7 @@ ASKED: Mapping[str, Sequence[Question]] = {
 }
 """Each question is asked alone first: this answer is the right one."""
 
-LONG = QUESTIONS
+LONG = tuple(question.but(max_tokens=48) for question in QUESTIONS)
 """Questions with longer answers, for clients that leave before the end."""
 
 CHATTY = _drawn(0, 16, n=4, logprobs=5)
