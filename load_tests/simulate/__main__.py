@@ -5,6 +5,7 @@ Examples:
     python -m load_tests.simulate --rate 4 --compare scheduling_policy=fcfs,sjf
     python -m load_tests.simulate --arrivals AzureLLMInferenceTrace_conv.csv --speed 1.5 --set max_num_seqs=128
     python -m load_tests.simulate --rate 4 --sweep
+    python -m load_tests.simulate --rate 1 --acceptance 0.8
     python -m load_tests.simulate --cost trace.json --lengths uniform:30:120,uniform:16:64
 
 Step times are those of Llama 3 8B on an A100, or are fitted to a trace of the engine (`trace_file`). Lengths are those
@@ -22,6 +23,7 @@ from typing import Any
 from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
+from load_tests.simulate.acceptance import AcceptanceProfile
 from load_tests.simulate.report import columns, table
 from load_tests.simulate.result import Result
 from load_tests.simulate.simulator import simulate
@@ -117,6 +119,9 @@ def run(options: argparse.Namespace) -> None:
         target_itl_ms=1e3 * options.slo_itl,
     )
     given: dict[str, Any] = {name: values[0] for name, values in map(read_setting, options.set)}
+    acceptance = None if options.acceptance is None else AcceptanceProfile.read(options.acceptance)
+    if acceptance is not None:
+        config = replace(config, speculative_config={"num_speculative_tokens": options.drafted})
     config = replace(config, **given)
     slo = Slo(options.slo_ttft, options.slo_itl)
     if options.sweep:
@@ -126,7 +131,8 @@ def run(options: argparse.Namespace) -> None:
     results: dict[str, Result] = {}
     for value in values:
         compared: dict[str, Any] = {name: value}
-        results[f"{name}={value}"] = simulate(arrivals, replace(config, **compared), cost, progress=True)
+        changed = replace(config, **compared)
+        results[f"{name}={value}"] = simulate(arrivals, changed, cost, acceptance=acceptance, progress=True)
     print(table(results, columns(slo, options.price_per_hour)))
     if options.plot:
         from load_tests.simulate.plots import overview
@@ -159,6 +165,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--prefixes", type=int, default=1, help="number of shared prefixes (%(default)s)")
     add("--prefix-tokens", type=int, default=0, help="tokens in each shared prefix (%(default)s)")
     add("--cost", type=Path, metavar="TRACE", help="fit the step times to a trace of the engine")
+    add(
+        "--acceptance",
+        metavar="PROBABILITY|TRACE",
+        help="draft tokens that are right with this probability, or as often as in a trace of the engine",
+    )
+    add("--drafted", type=int, default=15, help="maximum number of drafted tokens of a request in a step (%(default)s)")
     add("--kv-cache-tokens", type=int, default=A100_CACHE_TOKENS, help="(%(default)s)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of EngineConfig; repeatable")
     add("--compare", metavar="NAME=VALUE,VALUE", help="simulate once with each value of a setting")

@@ -101,7 +101,7 @@ class _Run:
             elif event.request.last_token_at is not None:
                 now = event.request.last_token_at - self._origin
         got = [event for event in events if event.token_ids]
-        self._recorder.tokens([event.request for event in got], now)
+        self._recorder.tokens([(event.request, len(event.token_ids)) for event in got], now)
         for event in got:
             if event.finish_reason is not None:
                 self._recorder.finished(event.request, now)

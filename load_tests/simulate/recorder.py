@@ -47,11 +47,11 @@ class Recorder:
         self._waiting[request.tenant] -= 1
         self.num_ended += 1
 
-    def tokens(self, requests: Sequence[Request], now: float) -> None:
-        """Each of `requests` got a token."""
+    def tokens(self, new: Sequence[tuple[Request, int]], now: float) -> None:
+        """Each request got so many tokens together."""
         last_at = self._last
         gaps: dict[float, int] = {}
-        for request in cast(Sequence[ScriptedRequest], requests):
+        for request, _ in cast(Sequence[tuple[ScriptedRequest, int]], new):
             last = last_at[request.index]
             if last == _NEVER:
                 self._began(request, now)
@@ -63,8 +63,8 @@ class Recorder:
             self._gaps.append(now - last)
             self._gap_counts.append(times)
         if self._tenants:
-            for tenant, count in Counter(request.tenant for request in requests).items():
-                self._service[tenant] += OUTPUT_PRICE * count
+            for served, count in new:
+                self._service[served.tenant] += OUTPUT_PRICE * count
 
     def _began(self, request: ScriptedRequest, now: float) -> None:
         self._first[request.index] = now

@@ -11,7 +11,8 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.scheduler.scheduler import Scheduler
-from inflight.step_result import StepResult
+from inflight.speculation.drafter import Drafter
+from load_tests.simulate.acceptance import AcceptanceProfile, ProfileDrafter, new_tokens
 from load_tests.simulate.recorder import Recorder
 from load_tests.simulate.result import Result
 from load_tests.simulate.scripted_request import scripted_request
@@ -22,7 +23,6 @@ _STEPS_PER_SAMPLE = 16
 _TURNAROUND = 0.003
 """Seconds from the last token of an answer until the user's next request arrives, in a closed loop. The next step has
 begun by then."""
-_TOKEN = StepResult((0,))
 
 
 def simulate(
@@ -31,17 +31,20 @@ def simulate(
     cost: StepCost,
     *,
     users: int | None = None,
+    acceptance: AcceptanceProfile | None = None,
     progress: bool = False,
 ) -> Result:
     """Serve `arrivals` as an engine with these settings would on a machine with these step times.
 
     With `users`, the loop is closed: so many users send the requests in their order, each the next one shortly after
-    its last one has ended. The times of the arrivals are ignored.
+    its last one has ended. The times of the arrivals are ignored. Where `speculative_config` is set, `acceptance` says
+    how often drafts are right.
 
     Raises:
-        ValueError: the cache has no size, or a request could never fit into it.
+        ValueError: the cache has no size, a request could never fit into it, or only one of `speculative_config` and
+            `acceptance` is given.
     """
-    simulation = Simulation(arrivals, config, cost, users=users)
+    simulation = Simulation(arrivals, config, cost, users=users, acceptance=acceptance)
     with tqdm(total=len(arrivals), unit="request", disable=not progress) as bar:
         while simulation.step():
             bar.update(simulation.recorder.num_ended - bar.n)
@@ -52,9 +55,17 @@ class Simulation:
     """`EngineCore` and its loop on a virtual clock."""
 
     def __init__(
-        self, arrivals: Sequence[Arrival], config: EngineConfig, cost: StepCost, *, users: int | None = None
+        self,
+        arrivals: Sequence[Arrival],
+        config: EngineConfig,
+        cost: StepCost,
+        *,
+        users: int | None = None,
+        acceptance: AcceptanceProfile | None = None,
     ) -> None:
-        self.scheduler = make_scheduler(config, cost)
+        if bool(config.speculative_config) != (acceptance is not None):
+            raise ValueError("speculative_config and the acceptance of drafts must be given together")
+        self.scheduler = make_scheduler(config, cost, None if acceptance is None else ProfileDrafter(acceptance))
         self.now = 0.0
         self._arrivals = list(arrivals) if users is None else [replace(arrival, at=math.inf) for arrival in arrivals]
         self.recorder = Recorder(self._arrivals)
@@ -87,8 +98,10 @@ class Simulation:
         self._step_seconds += seconds
         self._padding += plan.padding
         scheduler.observe(plan, seconds)
-        recorder.tokens([scheduled.request for scheduled in plan.sampling], self.now)
-        for outcome in scheduler.commit(plan, [_TOKEN] * len(plan.sampling), self.now):
+        results = [new_tokens(each) for each in plan.sampling]
+        outcomes = scheduler.commit(plan, results, self.now)
+        recorder.tokens([(outcome.request, len(outcome.token_ids)) for outcome in outcomes], self.now)
+        for outcome in outcomes:
             if outcome.finish_reason is not None:
                 recorder.finished(outcome.request, self.now)
         if self._steps % _STEPS_PER_SAMPLE == 0:
@@ -134,8 +147,8 @@ class Simulation:
         )
 
 
-def make_scheduler(config: EngineConfig, cost: StepCost) -> Scheduler:
-    """The scheduler of an engine with these settings.
+def make_scheduler(config: EngineConfig, cost: StepCost, drafter: Drafter | None = None) -> Scheduler:
+    """The scheduler of an engine with these settings. `drafter` makes its drafts.
 
     Raises:
         ValueError: `kv_cache_tokens` is not given.
@@ -149,4 +162,10 @@ def make_scheduler(config: EngineConfig, cost: StepCost) -> Scheduler:
         per_tenant=config.prefix_caching_per_tenant,
         swap_space=SwapSpace(config.swap_space_tokens // config.block_size),
     )
-    return Scheduler(config, tables, config.queue_policies, swap_seconds_per_block=cost.per_swapped_block)
+    return Scheduler(
+        config,
+        tables,
+        config.queue_policies,
+        swap_seconds_per_block=cost.per_swapped_block,
+        drafter=drafter,
+    )

@@ -29,7 +29,7 @@ class StepCost:
         copies = len(plan.swapped_out) + len(plan.swapped_in)
         tokens = plan.num_tokens + plan.padding
         seconds = self.per_step + self.per_token * tokens + self.per_cached_token * plan.num_cached
-        seconds += self.per_pair * plan.num_pairs + self.per_sampled_token * len(plan.sampling)
+        seconds += self.per_pair * plan.num_pairs + self.per_sampled_token * (len(plan.sampling) + plan.num_draft)
         return seconds + self.per_swapped_block * copies
 
     def decode_seconds(self, decodes: int, context: float) -> float:
