@@ -53,7 +53,8 @@ the `config.pbtxt` that comes with the project sets some of them otherwise.
 """
 _METRICS = """# Metrics
 {note}
-The model adds these to Triton's own `/metrics` and updates them twice a second. Each has the labels {labels}. A metric
+The model adds these to Triton's own `/metrics`. It updates those that routers read ten times a second:
+{live}. It updates the others twice a second. Each has the labels {labels}. A metric
 that vLLM has too carries vLLM's name. Counters start at 0 when the model is loaded. When a model is unloaded, its
 metrics disappear.
 
@@ -153,7 +154,8 @@ def _metrics() -> str:
     )
     filled = ", ".join(f"`{family.name}`" for family in FAMILIES if family.observes in FILLED_BOUNDS)
     labels = ", ".join(f"`{label}`" for label in COMMON_LABELS)
-    return _METRICS.format(note=_NOTE, labels=labels) + rows + _BUCKETS.format(filled=filled) + buckets
+    live = ", ".join(f"`{family.name}`" for family in FAMILIES if family.is_live)
+    return _METRICS.format(note=_NOTE, labels=labels, live=live) + rows + _BUCKETS.format(filled=filled) + buckets
 
 
 def _family(family: Family) -> str:

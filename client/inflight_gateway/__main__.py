@@ -9,7 +9,7 @@ from pathlib import Path
 
 import uvicorn
 
-from inflight_client.options import parse_url
+from inflight_client.options import metrics_url_of, parse_url
 from inflight_gateway.app import create_app
 from inflight_gateway.connections import TimedConnection
 from inflight_gateway.formats import AUTO, NONE
@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="inflight-gateway", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--server", default="127.0.0.1:8001", help="the Triton server's gRPC endpoint")
+    parser.add_argument(
+        "--metrics-url", metavar="URL", help="Triton's metrics; if not given, port 8002 of the server's host"
+    )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; a non-loopback address needs --api-keys"
     )
@@ -127,7 +130,7 @@ def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[
 
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError if an option is invalid, and OSError if a file cannot be read."""
-    parse_url(options.server, None)
+    _, address, _ = parse_url(options.server, None)
     if options.api_keys is None and not _is_loopback(options.host):
         raise ValueError(f"--host is {options.host}; without --api-keys it must be a loopback address")
     if options.max_total_body_bytes < options.max_body_bytes:
@@ -137,6 +140,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         )
     return Settings(
         server=options.server,
+        metrics_url=options.metrics_url or metrics_url_of(address),
         model=options.model,
         served_model_name=options.served_model_name or options.model,
         keys=None if options.api_keys is None else KeyRing.read(options.api_keys),

@@ -11,12 +11,13 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
-from inflight_gateway import chat, completions, embeddings, errors, health, models, tokenize
+from inflight_gateway import chat, completions, embeddings, errors, health, models, router_info, tokenize
 from inflight_gateway.disconnect import CancelOnDisconnect
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import RequireKey
 from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
 from inflight_gateway.metrics import Measure, Metrics
+from inflight_gateway.model_metrics import ModelMetrics
 from inflight_gateway.responses import Error
 from inflight_gateway.responses_api import endpoint as responses_api
 from inflight_gateway.served_model import ServedModel
@@ -48,19 +49,24 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         seconds = settings.request_timeout
-        async with AsyncClient(
-            settings.server,
-            model=settings.model,
-            timeouts=Timeouts(first_token=seconds, total=seconds),
-            # No retries here: the gateway's clients decide whether and when to try again.
-            retry=RetryPolicy(attempts=1),
-        ) as client:
+        async with (
+            AsyncClient(
+                settings.server,
+                model=settings.model,
+                timeouts=Timeouts(first_token=seconds, total=seconds),
+                # No retries here: the gateway's clients decide whether and when to try again.
+                retry=RetryPolicy(attempts=1),
+            ) as client,
+            ModelMetrics(settings.metrics_url) as model_metrics,
+        ):
             model = ServedModel(client, settings.tool_format, settings.reasoning_format)
             app.state.service = Service(
                 client=client,
                 model_name=settings.served_model_name,
                 created=int(time.time()),
+                triton_model_name=settings.model,
                 metrics=metrics,
+                model_metrics=model_metrics,
                 health=HealthCheck(client),
                 model=model,
             )
@@ -82,6 +88,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(responses_api.router, dependencies=key)
     app.include_router(tokenize.router, dependencies=key)
     app.include_router(models.router, dependencies=key)
+    app.include_router(router_info.loads_router, dependencies=key)
+    app.include_router(router_info.router)
     app.include_router(health.router)
     _add_middleware(app, settings, metrics)
     app.add_exception_handler(InflightError, errors.answer_inflight_error)

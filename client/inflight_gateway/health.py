@@ -1,14 +1,22 @@
 """Endpoints for operators: GET /health and GET /metrics."""
 
+import logging
+
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import generate_latest
 from starlette.responses import Response
 
+from inflight_client import TransportError
 from inflight_gateway.errors import ApiError
 from inflight_gateway.responses import Health
 from inflight_gateway.service import TheService
 
+logger = logging.getLogger(__name__)
+
 router = APIRouter()
+
+# Triton's metrics are in this version of the format, which everything that reads metrics understands.
+_TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/health")
@@ -19,7 +27,13 @@ async def check_health(service: TheService) -> Health:
     return {"status": "ready"}
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE_LATEST: {}}}})
+@router.get("/metrics", response_class=Response, responses={200: {"content": {_TEXT_FORMAT: {}}}})
 async def read_metrics(service: TheService) -> Response:
-    """The gateway's own metrics in Prometheus's text format."""
-    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    """The gateway's own metrics and those of Triton and the model, in Prometheus's text format."""
+    try:
+        of_model = await service.model_metrics.text()
+    except TransportError as error:
+        logger.debug("%s", error)
+        of_model = ""
+    service.metrics.model_metrics_up.set(bool(of_model))
+    return Response(generate_latest(service.metrics.registry).decode() + of_model, media_type=_TEXT_FORMAT)

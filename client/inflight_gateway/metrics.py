@@ -1,4 +1,4 @@
-"""The gateway's own metrics. Triton has those of the model."""
+"""The gateway's own metrics. Those of the model come from Triton, see `model_metrics`."""
 
 import time
 
@@ -23,6 +23,8 @@ _PATHS = frozenset(
         "/detokenize",
         "/health",
         "/metrics",
+        "/server_info",
+        "/v1/loads",
     }
 )
 _ONE_MODEL = "/v1/models/"
@@ -53,6 +55,11 @@ class Metrics:
             "inflight_gateway_time_to_first_token_seconds",
             "Time from sending a streamed request to the model to its first token.",
             buckets=_FIRST_TOKEN_BUCKETS,
+            registry=self.registry,
+        )
+        self.model_metrics_up = Gauge(
+            "inflight_gateway_model_metrics_up",
+            "Whether this page has the metrics of Triton and the model: 1, or 0 if they could not be read.",
             registry=self.registry,
         )
         self.tokens = Counter(

@@ -22,6 +22,38 @@ class ModelList(TypedDict):
     data: list[Model]
 
 
+class Load(TypedDict):
+    """How busy an engine is."""
+
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+
+
+class Loads(TypedDict):
+    """How busy all engines are, of which there is one."""
+
+    timestamp: float
+    version: str
+    dp_rank_count: int
+    loads: list[Load]
+    aggregate: Load
+
+
+class ServerInfo(TypedDict):
+    """What routers want to know of a server. The gateway knows no path of the model, so its name stands for it."""
+
+    served_model_name: str
+    model_path: str
+    tokenizer_path: str
+    tp_size: int
+    dp_size: int
+    version: str
+
+
 class CompletionTokensDetails(TypedDict):
     """What became of the drafted tokens, where an answer was predicted. They are no tokens of the answer."""
 

@@ -12,6 +12,7 @@ from inflight_gateway.errors import ApiError
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.metrics import Metrics
+from inflight_gateway.model_metrics import ModelMetrics
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Authored, Generation
 from inflight_gateway.served_model import ServedModel
@@ -43,9 +44,11 @@ class Service:
     client: AsyncClient
     model_name: str
     """The model's name for clients of the gateway."""
+    triton_model_name: str
     created: int
     """Start time of the gateway as Unix time. The server does not know when the model was created."""
     metrics: Metrics
+    model_metrics: ModelMetrics
     health: HealthCheck
     model: ServedModel
 

@@ -12,6 +12,8 @@ class Settings:
 
     server: str
     """URL of the Triton server, in the format of `inflight_client`."""
+    metrics_url: str
+    """The address of Triton's metrics."""
     model: str
     """The model's name in Triton."""
     served_model_name: str

@@ -10,7 +10,7 @@ from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ServerProcess
 
 # Short, because users wait, and a start takes longer anyway.
-_PAUSE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.25
 # A start that fails keeps the processors busy, and has served nobody.
 _LONGEST_PAUSE_SECONDS = 30.0
 _SHOWN_LINES = 10

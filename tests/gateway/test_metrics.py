@@ -22,6 +22,25 @@ def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
         yield gateway
 
 
+def test_those_of_the_model_are_there_too(server: TritonServer) -> None:
+    """Routers scrape the port to which they send requests."""
+    with GatewayProcess(server.grpc_url, f"--metrics-url={server.metrics_url}") as gateway:
+        gateway.wait_for(["/health"], 30)
+        with gateway.openai() as client:
+            client.completions.create(model="llm", prompt="one two three")
+        found = metrics(gateway)
+        assert found.value("inflight_gateway_model_metrics_up") == 1
+        assert found.value("nv_inference_exec_count", model="llm") > 0
+
+
+def test_without_them_those_of_the_gateway_are_there(server: TritonServer) -> None:
+    with GatewayProcess(server.grpc_url, "--metrics-url=http://127.0.0.1:9/metrics") as gateway:
+        gateway.wait_for(["/health"], 30)
+        found = metrics(gateway)
+        assert found.value("inflight_gateway_model_metrics_up") == 0
+        assert found.value("inflight_gateway_requests_in_flight", endpoint="/metrics") == 1
+
+
 def metrics(gateway: GatewayProcess) -> MetricsSnapshot:
     return parse_metrics(httpx.get(f"{gateway.url}/metrics").text)
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -14,15 +15,22 @@ from transformers import AutoTokenizer
 
 from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
+from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 
 COUNT = "One, two, three, four,"
 
 
 @pytest.fixture(scope="module")
-def client(drafting_server: TritonServer) -> Iterator[OpenAI]:
-    with GatewayProcess(drafting_server.grpc_url) as gateway, gateway.openai() as client:
+def real_gateway(drafting_server: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(drafting_server.grpc_url, f"--metrics-url={drafting_server.metrics_url}") as gateway:
         gateway.wait_for(["/health"], 30)
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def client(real_gateway: GatewayProcess) -> Iterator[OpenAI]:
+    with real_gateway.openai() as client:
         yield client
 
 
@@ -234,3 +242,26 @@ def test_beams(client: OpenAI) -> None:
     for fields in ({}, {"n": 2, "stream": True}, {"n": 2, "seed": 1}, {"n": 2, "logprobs": 1}):
         with pytest.raises(openai.BadRequestError):
             complete(client, extra_body=beams, **fields)
+
+
+def test_routers_are_told_how_busy_the_model_is(real_gateway: GatewayProcess, client: OpenAI) -> None:
+    def load() -> dict[str, float]:
+        reply = httpx.get(f"{real_gateway.url}/v1/loads").json()
+        assert reply["loads"] == [reply["aggregate"]]
+        return dict(reply["aggregate"])
+
+    assert eventually(lambda: load()["num_running_reqs"] == 0)
+    assert load() == {
+        "dp_rank": 0,
+        "num_running_reqs": 0,
+        "num_waiting_reqs": 0,
+        "num_used_tokens": 0,
+        "max_total_num_tokens": 6144,
+        "token_usage": 0.0,
+    }
+    with complete(client, stream=True, max_tokens=1000, extra_body={"ignore_eos": True}) as stream:
+        next(iter(stream))
+        assert eventually(lambda: load()["num_running_reqs"] == 1)
+        assert 0 < load()["num_used_tokens"] < 1100
+    info = httpx.get(f"{real_gateway.url}/server_info").json()
+    assert (info["served_model_name"], info["tp_size"], info["dp_size"]) == ("llm", 1, 1)

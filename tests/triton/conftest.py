@@ -25,10 +25,16 @@ def server_log() -> list[str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, server_log: list[str]) -> Iterator[TritonServer]:
-    """A server with the unchanged repository, but in float32, and with a KV cache too small for a burst of requests."""
+    """A server with the unchanged repository, but in float32, with a KV cache too small for a burst of requests, and
+    with metrics by vLLM's names, too."""
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
-        parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "6144"},
+        parameters={
+            "model": str(default_model()),
+            "dtype": "float32",
+            "kv_cache_tokens": "6144",
+            "vllm_metric_names": "true",
+        },
     )
     with running_server(repository, ["llm"], log=server_log.append) as running:
         yield running

@@ -1,13 +1,17 @@
 """/metrics before and after a known load adds up exactly."""
 
+import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
+import pytest
 
-from inflight.metric_families import FAMILIES
+from inflight.metric_families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES
+from inflight_client.metrics import parse_metrics
 from scripts.launch.triton_server import TritonServer
-from tests.triton.prometheus import Scrape, at_rest, scrape_when
+from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import ask, ask_all, together
 
 PROMPTS = ["The sky is", "One two three four five six seven", "Tell me a story about a river and a house"]
@@ -131,3 +135,89 @@ def test_the_cache_is_shown_as_tensorrt_llm_shows_it(server: TritonServer) -> No
     }
     assert blocks == {"max": 6144 / 16, "used": 0, "free": 6144 / 16, "tokens_per": 16, "fraction": 0}
     assert found.get("kv_cache_usage_perc") == 0
+
+
+# What an endpoint picker of Kubernetes' Gateway API Inference Extension reads of each kind of server: a name, the
+# labels that a series must have, and what it calls it.
+PICKED = {
+    "triton-tensorrt-llm": {
+        "queued": "nv_trt_llm_request_metrics{request_type=waiting}",
+        "running": "nv_trt_llm_request_metrics{request_type=scheduled}",
+        "KV use": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        "block size": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        "blocks": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    },
+    "vllm": {
+        "queued": "vllm:num_requests_waiting",
+        "running": "vllm:num_requests_running",
+        "KV use": "vllm:kv_cache_usage_perc",
+    },
+}
+
+
+def picked(text: str, kind: str) -> dict[str, float]:
+    """What a picker reads from /metrics. A gauge must have exactly one series, as pickers do not add several."""
+    found = {}
+    for what, spec in PICKED[kind].items():
+        match = re.fullmatch(r"([^{]+)(?:{(\w+)=(\w+)})?", spec)
+        assert match is not None
+        name, label, value = match.groups()
+        assert f"# TYPE {name} gauge" in text
+        (series,) = parse_metrics(text).select(name, **({label: value} if label else {}))
+        found[what] = series.value
+    return found
+
+
+@pytest.mark.parametrize("kind", PICKED)
+def test_endpoint_pickers_find_what_they_read(server: TritonServer, kind: str) -> None:
+    scrape_when(server, at_rest)
+    blocks = {"block size": 16, "blocks": 6144 / 16} if kind == "triton-tensorrt-llm" else {}
+    assert picked(httpx.get(server.metrics_url).text, kind) == {"queued": 0, "running": 0, "KV use": 0, **blocks}
+
+    def loads() -> list[float]:
+        found = picked(httpx.get(server.metrics_url).text, kind)
+        assert 0 <= found["KV use"] <= 1
+        return [found["queued"], found["running"], found["KV use"]]
+
+    seen: list[list[float]] = []
+
+    async def watch() -> None:
+        while not any(running and use for _, running, use in seen):
+            seen.append(await asyncio.to_thread(loads))
+
+    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 400}
+    together(server.grpc_url, lambda client: [watch(), *(ask(client, long) for _ in range(3))])
+    assert max(running for _, running, _ in seen) <= 3
+
+
+def test_what_routers_read_is_fresher_than_the_rest(server: TritonServer) -> None:
+    """Pickers take metrics that are older than 200 ms for those of a full server."""
+
+    async def is_seen_early(updated: float) -> bool:
+        """Whether a request shows before all metrics are updated again."""
+        while not (found := await asyncio.to_thread(scrape, server)).get("num_requests_running"):
+            pass
+        return found.get("last_update_time_seconds") == updated
+
+    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 400}
+    for _ in range(20):
+        updated = scrape_when(server, at_rest).get("last_update_time_seconds")
+        early, _ = together(server.grpc_url, lambda client, at=updated: [is_seen_early(at), ask(client, long)])
+        if early:
+            return
+    raise AssertionError("the number of running requests never changed between two updates of the others")
+
+
+def test_metrics_have_vllms_names_and_labels_too(server: TritonServer) -> None:
+    scrape_when(server, at_rest)
+    samples = parse_metrics(httpx.get(server.metrics_url).text).samples
+    by_name = {sample.name: sample for sample in samples}
+    for family in VLLM_FAMILIES:
+        name = f"{family.name}_bucket" if family.buckets else family.name
+        if not name.startswith("vllm:spec_decode"):
+            assert {"model_name": "llm", "engine": "0"}.items() <= by_name[name].labels.items()
+    for name in ("prompt_tokens_total", "time_to_first_token_seconds_count", "iteration_tokens_total_count"):
+        assert by_name[f"vllm:{name}"].value == by_name[f"inflight:{name}"].value > 0
+    info = by_name[VLLM_CACHE_INFO]
+    assert info.value == 1
+    assert {"block_size": "16", "num_gpu_blocks": "384"}.items() <= info.labels.items()

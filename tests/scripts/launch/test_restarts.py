@@ -8,13 +8,13 @@ from tests.unit.cgroup_files import write, write_version_1, write_version_2
 
 def test_users_of_a_server_that_dies_often_do_not_wait_long() -> None:
     backoff = Backoff()
-    assert [backoff.pause(True) for _ in range(5)] == [1] * 5
+    assert [backoff.pause(True) for _ in range(5)] == [0.25] * 5
 
 
 def test_starts_that_fail_become_rare() -> None:
     backoff = Backoff()
-    assert [backoff.pause(False) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert [backoff.pause(True), backoff.pause(False)] == [1, 2]
+    assert [backoff.pause(False) for _ in range(9)] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert [backoff.pause(True), backoff.pause(False)] == [0.25, 0.5]
 
 
 def test_kills_of_version_2(tmp_path: Path) -> None:

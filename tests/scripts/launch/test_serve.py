@@ -197,7 +197,7 @@ def test_a_served_model_that_dies_answers_the_same_afterwards(tmp_path: Path, po
     report = output_up_to(launcher, "Ready:")
     assert "guardian] the process of the model 'llm' has died" in "".join(report)
     assert "error: tritonserver was ended by SIGKILL. Its last lines:\n" in report
-    assert "Starting it again in 1 s\n" in report
+    assert "Starting it again in 0.25 s\n" in report
     assert httpx.post(url, json=body, timeout=60).json()["token_ids"] == before
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=60)

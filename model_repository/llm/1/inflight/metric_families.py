@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inflight import metrics
 from inflight.stats import EngineStats
@@ -44,10 +44,16 @@ class Family:
     observes: str | None = None
     """Name of the observations of a histogram. Triton's histogram counts them unless the engine does."""
     buckets: tuple[float, ...] = ()
+    is_live: bool = False
+    """Whether routers read it, which need it fresh: it is updated ten times a second, and the others twice."""
 
 
 def _value(name: str, kind: str, help: str, read: Callable[[EngineStats], float]) -> Family:
     return Family(name, kind, help, read=lambda stats: {"": read(stats)})
+
+
+def _live(name: str, help: str, read: Callable[[EngineStats], float]) -> Family:
+    return replace(_value(name, GAUGE, help, read), is_live=True)
 
 
 def _of_drafts(
@@ -66,17 +72,16 @@ def _filled(name: str, observes: str, help: str) -> Family:
 
 
 FAMILIES = (
-    _value("inflight:num_requests_running", GAUGE, "Requests in the running set.", lambda s: s.running),
-    _value("inflight:num_requests_waiting", GAUGE, "Requests that wait to be admitted.", lambda s: s.waiting),
+    _live("inflight:num_requests_running", "Requests in the running set.", lambda s: s.running),
+    _live("inflight:num_requests_waiting", "Requests that wait to be admitted.", lambda s: s.waiting),
     _value(
         "inflight:num_tokens_waiting",
         GAUGE,
         "Tokens of the requests that wait to be admitted; `max_queue_tokens` bounds them.",
         lambda s: s.waiting_tokens,
     ),
-    _value(
+    _live(
         "inflight:kv_cache_usage_perc",
-        GAUGE,
         "Share of the KV cache's blocks that running requests hold, from 0 to 1, in steps of 1/1024.",
         # Differences of multiples of 1/1024 are exact, so the sum of all changes ends at 0, not near it.
         lambda s: s.blocks_used * 1024 // s.blocks_total / 1024,
@@ -271,6 +276,16 @@ FAMILIES = (
             "tokens_per": s.block_size,
             "fraction": s.blocks_used * 1024 // s.blocks_total / 1024,
         },
+        is_live=True,
+    ),
+    Family(
+        "nv_trt_llm_request_metrics",
+        GAUGE,
+        "Requests, in the form of TensorRT-LLM's backend: `waiting` to be admitted, and `scheduled`, which run. "
+        "Kubernetes' endpoint pickers read it.",
+        label="request_type",
+        read=lambda s: {"waiting": s.waiting, "scheduled": s.running},
+        is_live=True,
     ),
     # Metrics are updated in this order, so when this one is new, no other metric is older.
     _value(
@@ -280,3 +295,24 @@ FAMILIES = (
         lambda s: s.time,
     ),
 )
+
+_VLLM_TOO = frozenset(
+    f"inflight:{name}"
+    for name in (
+        *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total"),
+        *("request_success_total", "prompt_tokens_total", "generation_tokens_total"),
+        *("prefix_cache_queries_total", "prefix_cache_hits_total", "iteration_tokens_total"),
+        *("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"),
+        *("request_queue_time_seconds", "request_prompt_tokens", "request_generation_tokens"),
+        *("spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total"),
+        *("spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_per_pos_total"),
+    )
+)
+VLLM_FAMILIES = tuple(
+    replace(family, name=family.name.replace("inflight:", "vllm:"), help=f"`{family.name}` by vLLM's name.")
+    for family in FAMILIES
+    if family.name in _VLLM_TOO
+)
+"""The metrics that vLLM has too, by its names, for dashboards and routers that know vLLM."""
+VLLM_CACHE_INFO = "vllm:cache_config_info"
+"""A gauge that is 1. Its labels are the settings of the KV cache."""

@@ -11,14 +11,24 @@ Triton's custom metrics need care (24.10):
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from inflight import Engine
-from inflight.metric_families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, REFUSAL_REASONS, Family
+from inflight.metric_families import (
+    COUNTER,
+    FAMILIES,
+    GAUGE,
+    HISTOGRAM,
+    REFUSAL_REASONS,
+    VLLM_CACHE_INFO,
+    VLLM_FAMILIES,
+    Family,
+)
 from inflight.metrics import FILLED_BOUNDS, Buckets
 from inflight.stats import EngineStats
 
@@ -46,29 +56,51 @@ class Refusals:
 class MetricsExport:
     """The metrics of one model instance. All calls, including the constructor, must come from the same thread."""
 
-    def __init__(self, engine: Engine, refusals: Refusals, labels: Mapping[str, str]) -> None:
+    def __init__(self, engine: Engine, refusals: Refusals, labels: Mapping[str, str], *, vllm_names: bool) -> None:
+        """With `vllm_names`, the metrics that vLLM has too are there a second time, by its names and labels."""
         self._engine = engine
         self._labels = dict(labels)
         self._families: list[Any] = []
         """The families must outlive their metrics, so they are kept here."""
-        self._histograms: dict[str, Any] = {}
+        self._constant: Any = None
+        """A metric whose value does not change."""
+        self._histograms: defaultdict[str, list[Any]] = defaultdict(list)
         self._readings: list[_Reading] = []
+        self._live: list[_Reading] = []
+        """Those that are updated more often."""
         try:
+            if vllm_names:
+                self._add_vllm(refusals)
             for family in FAMILIES:
                 self._add(family, refusals)
         except pb_utils.TritonModelException as error:
             logger.error("metrics are off because of an error: %s", error)
             self.close()
 
+    def _add_vllm(self, refusals: Refusals) -> None:
+        ours = self._labels
+        self._labels = {**ours, "model_name": ours["model"], "engine": "0"}
+        for family in VLLM_FAMILIES:
+            self._add(family, refusals)
+        stats = self._engine.stats()
+        cache = {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)}
+        info = self._family(VLLM_CACHE_INFO, "Settings of the KV cache.", GAUGE)
+        self._constant = info.Metric(labels={**self._labels, **cache})
+        self._constant.set(1)
+        self._labels = ours
+
     def _add(self, family: Family, refusals: Refusals) -> None:
         if family.observes in FILLED_BOUNDS:
             self._add_filled(family, self._engine.core.metrics.histograms[family.observes])
         elif family.observes is not None:
             metric = self._family(family.name, family.help, HISTOGRAM)
-            self._histograms[family.observes] = metric.Metric(labels=self._labels, buckets=list(family.buckets))
+            made = metric.Metric(labels=self._labels, buckets=list(family.buckets))
+            self._histograms[family.observes].append(made)
         else:
             read = family.read or (lambda _: refusals.counts())
             self._add_reading(family.name, family.help, family.kind, family.label, read)
+            if family.is_live:
+                self._live.append(self._readings[-1])
 
     def _add_filled(self, family: Family, filled: Buckets) -> None:
         """Add a histogram whose buckets the engine fills, as the counters that make up a Prometheus histogram."""
@@ -94,26 +126,35 @@ class MetricsExport:
         self._families.append(family)
         return family
 
-    def update(self) -> None:
-        """Publish the engine's current numbers."""
+    def update(self, *, only_live: bool = False) -> None:
+        """Publish the engine's current numbers: all, or only those that routers read."""
         try:
-            self._update()
+            if only_live:
+                self._show(self._live)
+            else:
+                self._observe()
+                self._show(self._readings)
         except pb_utils.TritonModelException as error:
             logger.error("metrics are off from now on because of an error: %s", error)
             self.close()
 
-    def _update(self) -> None:
-        stats = self._engine.stats()
+    def _observe(self) -> None:
         observations = self._engine.core.metrics.observations
         while self._histograms and observations:
             name, value = observations.popleft()
-            self._histograms[name].observe(value)
-        for reading in self._readings:
+            for histogram in self._histograms[name]:
+                histogram.observe(value)
+
+    def _show(self, readings: Sequence["_Reading"]) -> None:
+        stats = self._engine.stats()
+        for reading in readings:
             reading.update(stats)
 
     def close(self) -> None:
         """Remove everything from /metrics: first the metrics, then their families."""
         self._readings.clear()
+        self._live.clear()
+        self._constant = None
         self._histograms.clear()
         self._families.clear()
 

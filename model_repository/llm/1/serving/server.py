@@ -291,7 +291,9 @@ class Server:
 
     def _maintain(self) -> None:
         log = ProgressLog(self._engine)
-        metrics = MetricsExport(self._engine, self._refusals, self._metric_labels)
+        metrics = MetricsExport(
+            self._engine, self._refusals, self._metric_labels, vllm_names=self._config.vllm_metric_names
+        )
         guard = Guard()
         for sweep in itertools.count():
             if self._stopping.wait(_SWEEP_SECONDS):
@@ -299,8 +301,8 @@ class Server:
             for stream in dict.fromkeys(list(self._streams.values())):
                 guard.run("looking for cancelled requests", functools.partial(self._cancel_if_asked, stream))
             guard.run("sending errors again", self._send_again)
-            if sweep % _SWEEPS_PER_UPDATE == 0:
-                guard.run("updating the metrics", metrics.update)
+            only_live = sweep % _SWEEPS_PER_UPDATE > 0
+            guard.run("updating the metrics", functools.partial(metrics.update, only_live=only_live))
             if self._engine.trace is not None:
                 guard.run("writing the trace", self._engine.trace.flush)
             guard.run("writing the log", log.tick)

@@ -21,6 +21,10 @@ class ServerConfig:
     """Number of tokens that a stream sends in one response, as in vLLM. The first and the last token are never held
     back. Fewer responses leave more CPU time to a model that runs on the same cores."""
 
+    vllm_metric_names: bool = False
+    """Whether the metrics that vLLM has too appear a second time by its names, `vllm:...`, with its labels
+    `model_name` and `engine`. For dashboards and routers that know vLLM."""
+
     step_timeout_seconds: float = 300.0
     """Longest time that a step may take. After that the engine counts as standing still: every request gets an error,
     and the model's process ends. Raise it for a large model on a slow processor, or for steps of many tokens."""

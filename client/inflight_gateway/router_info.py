@@ -1,0 +1,56 @@
+"""What routers ask for: GET /v1/loads and GET /server_info, in SGLang's form."""
+
+import time
+from importlib.metadata import version
+
+from fastapi import APIRouter
+
+from inflight_client.metrics import MetricsSnapshot
+from inflight_gateway.responses import Load, Loads, ServerInfo
+from inflight_gateway.service import Service, TheService
+
+router = APIRouter()
+loads_router = APIRouter()
+
+_BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
+
+
+@loads_router.get("/v1/loads")
+async def read_loads(service: TheService) -> Loads:
+    """How busy the model is. There is one engine, so there is one entry."""
+    load = _load(service, await service.model_metrics.snapshot())
+    return {
+        "timestamp": time.time(),
+        "version": version("inflight-client"),
+        "dp_rank_count": 1,
+        "loads": [load],
+        "aggregate": load,
+    }
+
+
+@router.get("/server_info")
+async def read_server_info(service: TheService) -> ServerInfo:
+    """What the server is, in a few words."""
+    return {
+        "served_model_name": service.model_name,
+        "model_path": service.model_name,
+        "tokenizer_path": service.model_name,
+        "tp_size": 1,
+        "dp_size": 1,
+        "version": version("inflight-client"),
+    }
+
+
+def _load(service: Service, metrics: MetricsSnapshot) -> Load:
+    def value(name: str, **labels: str) -> float:
+        return metrics.value(name, model=service.triton_model_name, **labels)
+
+    tokens_per_block = value(_BLOCKS, kv_cache_block_type="tokens_per")
+    return {
+        "dp_rank": 0,
+        "num_running_reqs": round(value("inflight:num_requests_running")),
+        "num_waiting_reqs": round(value("inflight:num_requests_waiting")),
+        "num_used_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="used")),
+        "max_total_num_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="max")),
+        "token_usage": value("inflight:kv_cache_usage_perc"),
+    }
