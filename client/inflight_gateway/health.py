@@ -1,7 +1,5 @@
 """Endpoints for operators: GET /health and GET /metrics."""
 
-import logging
-
 from fastapi import APIRouter
 from prometheus_client import generate_latest
 from starlette.responses import Response
@@ -10,8 +8,6 @@ from inflight_client import TransportError
 from inflight_gateway.errors import ApiError
 from inflight_gateway.responses import Health
 from inflight_gateway.service import TheService
-
-logger = logging.getLogger(__name__)
 
 router = APIRouter()
 
@@ -32,8 +28,7 @@ async def read_metrics(service: TheService) -> Response:
     """The gateway's own metrics and those of Triton and the model, in Prometheus's text format."""
     try:
         of_model = await service.model_metrics.text()
-    except TransportError as error:
-        logger.debug("%s", error)
+    except TransportError:
         of_model = ""
     service.metrics.model_metrics_up.set(bool(of_model))
     return Response(generate_latest(service.metrics.registry).decode() + of_model, media_type=_TEXT_FORMAT)
