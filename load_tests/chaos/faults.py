@@ -171,7 +171,8 @@ async def _unload(stage: Stage) -> AsyncIterator[None]:
     async with httpx.AsyncClient(timeout=120, trust_env=False, headers=headers) as client:
         (await client.post(f"{url}/unload")).raise_for_status()
         yield
-        (await client.post(f"{url}/load")).raise_for_status()
+        with contextlib.suppress(httpx.TransportError):  # The server may die of it. Then it is started with the model.
+            (await client.post(f"{url}/load")).raise_for_status()
 
 
 @contextlib.asynccontextmanager

@@ -26,6 +26,8 @@ _TAIL_LINES = 60
 _POLL_SECONDS = 0.1
 # Time that a server needs to write its last lines and exit, after its requests have finished.
 _EXIT_MARGIN_SECONDS = 5.0
+# A server that says that it dies has this time for it.
+_DEATH_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 _FIRST_PORT = 20_000
 # Where Linux begins, by default, to choose the ports of clients.
@@ -57,6 +59,10 @@ class ServerProcess(ABC):
     @abstractmethod
     def _launch(self) -> tuple[Sequence[str], Mapping[str, str]]:
         """Return the command and its complete environment."""
+
+    def _is_last_word(self, line: str) -> bool:
+        """Return whether a line of its output says that the server is about to die of a fault."""
+        return False
 
     @property
     def http_url(self) -> str:
@@ -106,7 +112,9 @@ class ServerProcess(ABC):
             raise LauncherError(f"{self.name} does not start: {error}") from error
         output = self._process.stdout
         assert output is not None
-        self._reader = threading.Thread(target=self._read_output, args=(output,), name="server-log", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read_output, args=(self._process, output), name="server-log", daemon=True
+        )
         self._reader.start()
 
     def wait_for(self, paths: Sequence[str], timeout: float) -> None:
@@ -180,10 +188,14 @@ class ServerProcess(ABC):
             raise RuntimeError("the server was not started")
         return self._process
 
-    def _read_output(self, output: IO[str]) -> None:
+    def _read_output(self, process: subprocess.Popen[str], output: IO[str]) -> None:
         with output:
             for line in output:
                 self._tail.append(line.rstrip("\n"))
+                if self._is_last_word(line):
+                    timer = threading.Timer(_DEATH_SECONDS, _end_dying, args=(process,))
+                    timer.daemon = True
+                    timer.start()
                 if self._log is not None:
                     self._log(line)
 
@@ -191,6 +203,12 @@ class ServerProcess(ABC):
         # With a timeout, because a process that outlives its server for a moment keeps the pipe open.
         if self._reader is not None:
             self._reader.join(timeout=2)
+
+
+def _end_dying(process: subprocess.Popen[str]) -> None:
+    """Kill a server that has not managed to die: a fault may have left it waiting for its own locks."""
+    if process.poll() is None:
+        process.kill()
 
 
 def fill_ports(*wanted: int | None) -> list[int]:

@@ -2,6 +2,7 @@
 stopped."""
 
 import os
+import re
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ SHARED_MEMORY = Path("/dev/shm")
 # `completion` occupies a thread for each request that it has passed on. With the default of 32 threads a burst would
 # wait.
 _BACKEND_THREADS = 128
+_FATAL_SIGNAL = re.compile(r"Signal \((4|6|7|8|11)\) received\.")
 
 
 class TritonServer(ServerProcess):
@@ -48,6 +50,10 @@ class TritonServer(ServerProcess):
         self._operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+
+    def _is_last_word(self, line: str) -> bool:
+        """Triton names the fatal signal that it has received, and then writes a stack trace, which may hang."""
+        return _FATAL_SIGNAL.match(line) is not None
 
     @property
     def grpc_url(self) -> str:

@@ -158,3 +158,21 @@ time.sleep(60)
         group = next(int(line.split()[1]) for line in launcher.stdout if line.startswith("GROUP"))
         launcher.kill()
     wait_until_gone(group, launcher.pid, seconds=20)
+
+
+class HangsWhileDying(TritonServer):
+    """What a tritonserver does whose memory is corrupt, when it writes its last words."""
+
+    def _launch(self) -> tuple[list[str], dict[str, str]]:
+        return ["sh", "-c", "echo 'Signal (6) received.'; sleep 300"], dict(os.environ)
+
+
+def test_a_server_that_hangs_while_it_dies_is_ended(tmp_path: Path) -> None:
+    with HangsWhileDying(tmp_path) as server:
+        assert server.wait() == "was ended by SIGKILL"
+
+
+def test_a_signal_to_stop_gives_a_server_its_time(tmp_path: Path) -> None:
+    server = TritonServer(tmp_path)
+    fatal = [number for number in range(1, 32) if server._is_last_word(f"Signal ({number}) received.\n")]
+    assert fatal == [signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
