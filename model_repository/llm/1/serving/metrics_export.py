@@ -5,6 +5,8 @@ Triton's custom metrics need care (24.10):
 - If a call on a metric fails, such as a negative increment of a counter, Triton corrupts the memory that it shares with
   the model and crashes at the next request. So this module makes no call that could fail.
 - `set` holds the GIL until Triton has answered, and `increment` does not. So gauges are updated with increments too.
+- While a model is loaded again, two processes would have metrics with the same labels; see `SeriesLock`. So they are
+  created once the process before has deleted its own.
 - A metric that its model does not delete stays on /metrics after the model is unloaded.
 - If metrics are off (`--allow-metrics=false`), all calls succeed and have no effect.
 """
@@ -31,6 +33,7 @@ from inflight.metric_families import (
 )
 from inflight.metrics import FILLED_BOUNDS, Buckets
 from inflight.stats import EngineStats
+from serving.series_lock import SeriesLock
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,12 @@ class MetricsExport:
     def __init__(self, engine: Engine, refusals: Refusals, labels: Mapping[str, str], *, vllm_names: bool) -> None:
         """With `vllm_names`, the metrics that vLLM has too are there a second time, by its names and labels."""
         self._engine = engine
+        self._refusals = refusals
         self._labels = dict(labels)
+        self._vllm_names = vllm_names
+        self._lock = SeriesLock(labels)
+        self._is_open = False
+        self._has_failed = False
         self._families: list[Any] = []
         """The families must outlive their metrics, so they are kept here."""
         self._constant: Any = None
@@ -68,20 +76,19 @@ class MetricsExport:
         self._readings: list[_Reading] = []
         self._live: list[_Reading] = []
         """Those that are updated more often."""
-        try:
-            if vllm_names:
-                self._add_vllm(refusals)
-            for family in FAMILIES:
-                self._add(family, refusals)
-        except pb_utils.TritonModelException as error:
-            logger.error("metrics are off because of an error: %s", error)
-            self.close()
 
-    def _add_vllm(self, refusals: Refusals) -> None:
+    def _open(self) -> None:
+        self._is_open = True
+        if self._vllm_names:
+            self._add_vllm()
+        for family in FAMILIES:
+            self._add(family)
+
+    def _add_vllm(self) -> None:
         ours = self._labels
         self._labels = {**ours, "model_name": ours["model"], "engine": "0"}
         for family in VLLM_FAMILIES:
-            self._add(family, refusals)
+            self._add(family)
         stats = self._engine.stats()
         cache = {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)}
         info = self._family(VLLM_CACHE_INFO, "Settings of the KV cache.", GAUGE)
@@ -89,7 +96,7 @@ class MetricsExport:
         self._constant.set(1)
         self._labels = ours
 
-    def _add(self, family: Family, refusals: Refusals) -> None:
+    def _add(self, family: Family) -> None:
         if family.observes in FILLED_BOUNDS:
             self._add_filled(family, self._engine.core.metrics.histograms[family.observes])
         elif family.observes is not None:
@@ -97,7 +104,7 @@ class MetricsExport:
             made = metric.Metric(labels=self._labels, buckets=list(family.buckets))
             self._histograms[family.observes].append(made)
         else:
-            read = family.read or (lambda _: refusals.counts())
+            read = family.read or (lambda _: self._refusals.counts())
             self._add_reading(family.name, family.help, family.kind, family.label, read)
             if family.is_live:
                 self._live.append(self._readings[-1])
@@ -128,7 +135,11 @@ class MetricsExport:
 
     def update(self, *, only_live: bool = False) -> None:
         """Publish the engine's current numbers: all, or only those that routers read."""
+        if self._has_failed or not self._lock.acquire():
+            return
         try:
+            if not self._is_open:
+                self._open()
             if only_live:
                 self._show(self._live)
             else:
@@ -136,6 +147,7 @@ class MetricsExport:
                 self._show(self._readings)
         except pb_utils.TritonModelException as error:
             logger.error("metrics are off from now on because of an error: %s", error)
+            self._has_failed = True
             self.close()
 
     def _observe(self) -> None:
@@ -157,6 +169,7 @@ class MetricsExport:
         self._constant = None
         self._histograms.clear()
         self._families.clear()
+        self._lock.release()
 
 
 class _Reading:
