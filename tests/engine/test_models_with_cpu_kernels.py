@@ -52,7 +52,7 @@ def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, texts
 def test_the_default_model_is_traced_and_uses_every_kernel(fast: Engine) -> None:
     forward = fast.model.forward
     assert isinstance(forward, TracedForward)
-    kinds = Counter(node.kind() for node in forward._graph.graph.nodes())
+    kinds = Counter(node.kind() for node in forward._graph.nodes())
     layers = len(fast.model.layers)
     assert {kind.partition("::")[2]: count for kind, count in kinds.items() if kind.startswith("inflight::")} == {
         "linear": 3 * layers + 1,
@@ -110,7 +110,7 @@ def quantized(quantization: str) -> Engine:
 
 
 def products(engine: Engine) -> dict[str, int]:
-    kinds = Counter(node.kind() for node in engine.model.forward._graph.graph.nodes())
+    kinds = Counter(node.kind() for node in engine.model.forward._graph.nodes())
     return {kind: count for kind, count in kinds.items() if kind.startswith("inflight::linear")}
 
 
@@ -147,7 +147,7 @@ def test_the_default_model_in_int4_computes_with_the_rounded_weights() -> None:
 
 def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
     engine = tiny.engine(dtype="bfloat16", block_size=16, quantization="int4")
-    kinds = {node.kind() for node in engine.model.forward._graph.graph.nodes()}
+    kinds = {node.kind() for node in engine.model.forward._graph.nodes()}
     assert "inflight::linear_int4_silu_mul" in kinds
 
 
