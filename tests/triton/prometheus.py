@@ -36,13 +36,19 @@ def scrape(server: TritonServer) -> Scrape:
 
 
 def scrape_when(server: TritonServer, reached: Callable[[Scrape], bool], seconds: float = 20) -> Scrape:
-    """Scrape until the metrics of all models have been updated since this call and `reached` holds."""
+    """Scrape until `reached` holds, and the metrics of all models have been updated since then and since this call.
+
+    Those that routers read are updated before the others, so the first time they may not agree yet.
+    """
     began, end = time.time(), time.monotonic() + seconds
+    seen = False
     while time.monotonic() < end:
         found = scrape(server)
         updates = [value for (name, _), value in found.values.items() if name == "inflight:last_update_time_seconds"]
         if updates and min(updates) > began and reached(found):
-            return found
+            if seen:
+                return found
+            began, seen = time.time(), True
         time.sleep(0.05)
     raise AssertionError(f"not reached after {seconds} s: {found}")
 

@@ -108,24 +108,6 @@ def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: Trito
     assert memory[-1] - memory[0] < 8, memory
 
 
-def test_metrics_of_a_model_that_is_loaded_again_are_those_of_its_new_process(server: TritonServer) -> None:
-    """For a moment, both processes live. Metrics that they shared would be freed twice."""
-    body = {"input_ids": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
-    post(server, "/v2/repository/models/llm/load")
-    for _ in range(2):
-        (old,) = set(processes(server)) - {server.pid}
-        post(server, "/v2/models/llm/generate", body)
-        # Triton loads a model again if its files have changed.
-        os.utime(server.repository / "llm" / "config.pbtxt")
-        post(server, "/v2/repository/models/llm/load")
-        assert old not in processes(server)
-        for _ in range(3):
-            post(server, "/v2/models/llm/generate", body)
-        scrape_when(server, lambda found: found.get("generation_tokens_total", model="llm") == 12)
-    post(server, "/v2/repository/models/llm/unload")
-    wait_until_gone(server)
-
-
 def test_a_server_that_does_not_ask_the_model_for_its_inputs_says_what_to_do(server: TritonServer) -> None:
     log: list[str] = []
     arguments = ["--disable-auto-complete-config", "--exit-on-error=false"]
