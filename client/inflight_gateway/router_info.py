@@ -6,6 +6,7 @@ from importlib.metadata import version
 from fastapi import APIRouter
 
 from inflight_client.metrics import MetricsSnapshot
+from inflight_gateway.errors import ApiError
 from inflight_gateway.responses import Load, Loads, ServerInfo
 from inflight_gateway.service import Service, TheService
 
@@ -18,7 +19,10 @@ _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 @loads_router.get("/v1/loads")
 async def read_loads(service: TheService) -> Loads:
     """How busy the model is. There is one engine, so there is one entry."""
-    load = _load(service, await service.model_metrics.snapshot())
+    try:
+        load = _load(service, await service.model_metrics.snapshot())
+    except KeyError as error:
+        raise ApiError(503, "server_not_ready", f"the model has no such metrics: {error.args[0]}") from error
     return {
         "timestamp": time.time(),
         "version": version("inflight-client"),
