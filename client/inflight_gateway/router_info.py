@@ -16,7 +16,7 @@ loads_router = APIRouter()
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 
 
-@loads_router.get("/v1/loads")
+@loads_router.get("/v1/loads", include_in_schema=False)  # For routers. Where the model has no metrics, it is 503.
 async def read_loads(service: TheService) -> Loads:
     """How busy the model is. There is one engine, so there is one entry."""
     try:
