@@ -16,13 +16,13 @@ loads_router = APIRouter()
 _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 
 
-@loads_router.get("/v1/loads", include_in_schema=False)  # For routers. Where the model has no metrics, it is 503.
+@loads_router.get("/v1/loads")
 async def read_loads(service: TheService) -> Loads:
     """How busy the model is. There is one engine, so there is one entry."""
     try:
         load = _load(service, await service.model_metrics.snapshot())
     except KeyError as error:
-        raise ApiError(503, "server_not_ready", f"the model has no such metrics: {error.args[0]}") from error
+        raise ApiError(404, "no_metrics", f"the model has no such metrics: {error.args[0]}") from error
     return {
         "timestamp": time.time(),
         "version": version("inflight-client"),

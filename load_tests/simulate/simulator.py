@@ -7,9 +7,7 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
-from inflight.kv_cache.block_pool import BlockPool
-from inflight.kv_cache.block_tables import BlockTables
-from inflight.kv_cache.swap_space import SwapSpace
+from inflight.scheduler.factory import make_tables
 from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.drafter import Drafter
 from load_tests.simulate.acceptance import AcceptanceProfile, ProfileDrafter, new_tokens
@@ -155,13 +153,8 @@ def make_scheduler(config: EngineConfig, cost: StepCost, drafter: Drafter | None
     """
     if config.kv_cache_tokens is None:
         raise ValueError("kv_cache_tokens is not given; without a model it follows from nothing")
-    tables = BlockTables(
-        BlockPool(config.kv_cache_tokens // config.block_size),
-        config.block_size,
-        prefix_caching=config.enable_prefix_caching,
-        per_tenant=config.prefix_caching_per_tenant,
-        swap_space=SwapSpace(config.swap_space_tokens // config.block_size),
-    )
+    size = config.block_size
+    tables = make_tables(config, config.kv_cache_tokens // size, config.swap_space_tokens // size)
     return Scheduler(
         config,
         tables,

@@ -37,7 +37,7 @@ def drafting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton
 
 @pytest.fixture(scope="session")
 def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
-    with GatewayProcess(server.grpc_url) as gateway:
+    with GatewayProcess(server.grpc_url, f"--metrics-url={server.metrics_url}") as gateway:
         gateway.wait_for(["/health"], 30)
         yield gateway
 

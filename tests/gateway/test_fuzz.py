@@ -38,7 +38,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         tmp_path_factory.mktemp("repository") / "models",
         parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "128"},
     )
-    with running_server(repository, ["llm"]) as server, GatewayProcess(server.grpc_url) as gateway:
+    with (
+        running_server(repository, ["llm"]) as server,
+        GatewayProcess(server.grpc_url, f"--metrics-url={server.metrics_url}") as gateway,
+    ):
         gateway.wait_for(["/health"], 30)
         yield gateway
 

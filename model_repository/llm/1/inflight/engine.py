@@ -19,9 +19,6 @@ from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
-from inflight.kv_cache.block_pool import BlockPool
-from inflight.kv_cache.block_tables import BlockTables
-from inflight.kv_cache.swap_space import SwapSpace
 from inflight.logits_processors.factory import make_processors
 from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.loading.loader import LoadedModel, load_model
@@ -32,6 +29,7 @@ from inflight.request import ERROR, INVALID, STOP, Request
 from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
+from inflight.scheduler.factory import make_tables
 from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.stats import EngineStats
@@ -68,14 +66,7 @@ class Engine:
         self._runner = ModelRunner(self.model, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
-        tables = BlockTables(
-            BlockPool(self._runner.num_blocks),
-            config.block_size,
-            prefix_caching=config.enable_prefix_caching,
-            per_tenant=config.prefix_caching_per_tenant,
-            hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
-            swap_space=SwapSpace(self._runner.num_host_blocks),
-        )
+        tables = make_tables(config, self._runner.num_blocks, self._runner.num_host_blocks)
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0
         """Maximum number of drafted tokens of a request in a step, unless the request asks for another one."""

@@ -66,7 +66,6 @@ class MetricsExport:
         self._labels = dict(labels)
         self._vllm_names = vllm_names
         self._lock = SeriesLock(labels)
-        self._is_open = False
         self._has_failed = False
         self._families: list[Any] = []
         """The families must outlive their metrics, so they are kept here."""
@@ -78,7 +77,6 @@ class MetricsExport:
         """Those that are updated more often."""
 
     def _open(self) -> None:
-        self._is_open = True
         if self._vllm_names:
             self._add_vllm()
         for family in FAMILIES:
@@ -138,7 +136,7 @@ class MetricsExport:
         if self._has_failed or not self._lock.acquire():
             return
         try:
-            if not self._is_open:
+            if not self._families:
                 self._open()
             if only_live:
                 self._show(self._live)

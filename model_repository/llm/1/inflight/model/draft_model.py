@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from inflight.config import EngineConfig
-from inflight.kv_cache.block_pool import BlockPool
-from inflight.kv_cache.block_tables import BlockTables
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
+from inflight.scheduler.factory import make_tables
 from inflight.speculation.model_drafter import ModelDrafter
 from inflight.speculation.speculative_config import SpeculativeConfig
 
@@ -34,16 +33,9 @@ def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, 
     """Return what drafts with `draft`. Its cache has `num_blocks` blocks, as many as that of `target`."""
     mine = replace(_config_of(config, config.model), kv_cache_tokens=num_blocks * config.block_size)
     runner = ModelRunner(draft, mine)
-    tables = BlockTables(
-        BlockPool(runner.num_blocks),
-        config.block_size,
-        prefix_caching=config.enable_prefix_caching,
-        per_tenant=config.prefix_caching_per_tenant,
-        hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
-    )
     return ModelDrafter(
         runner.run,
-        tables,
+        make_tables(config, runner.num_blocks),
         runner.measure_rows(config.max_num_seqs),
         max_model_len=draft.max_model_len,
         vocab_size=target.vocab_size,

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from inflight.config import EngineConfig
+from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
@@ -21,6 +24,18 @@ from inflight.speculation.drafter import Drafter
 from inflight.speculation.lookup_drafter import LookupDrafter
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.speculation.speculator import NoSpeculation, Speculator
+
+
+def make_tables(config: EngineConfig, num_blocks: int, num_host_blocks: int = 0) -> BlockTables:
+    """Create the tables of a cache with so many blocks, and so many in host memory."""
+    return BlockTables(
+        BlockPool(num_blocks),
+        config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        per_tenant=config.prefix_caching_per_tenant,
+        hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
+        swap_space=SwapSpace(num_host_blocks),
+    )
 
 
 def make_policy(

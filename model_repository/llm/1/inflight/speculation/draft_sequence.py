@@ -69,7 +69,6 @@ class DraftSequence:
     def release(self, tables: BlockTables) -> None:
         """Free all blocks."""
         tables.release(self._sequence)
-        self._num_known = 0
 
     def next(self, most: int) -> ScheduledRequest:
         """Schedule up to `most` of the tokens that are not computed."""
