@@ -136,7 +136,7 @@ def test_a_draft_model_that_fails_costs_no_answer(
 
 def test_a_draft_of_a_client_is_refused_where_a_model_drafts(tiny: Tiny, nearly: Path) -> None:
     engine = drafting(tiny.engine(), nearly)
-    with pytest.raises(InvalidRequest, match="does not name a method that uses it: ngram or suffix"):
+    with pytest.raises(InvalidRequest, match="speculative_config names a model that drafts instead"):
         engine.submit(make_prompt(9), greedy(3), RequestOptions(draft_input_ids=(5,)))
 
 

@@ -546,10 +546,10 @@ class Engine:
         return bool(self.config.speculative_config) and not SpeculativeConfig.of(self.config.speculative_config).model
 
     def _check_draft(self, token_ids: Sequence[int]) -> None:
+        if not self.config.speculative_config:
+            raise InvalidRequest("draft_input_ids is given, but speculative_config is not set, so nothing is drafted")
         if not self.takes_drafts:
-            raise InvalidRequest(
-                "draft_input_ids is given, but speculative_config does not name a method that uses it: ngram or suffix"
-            )
+            raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
         for token in token_ids:
             self._check_token("draft_input_ids", token)
 
