@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from inflight_client import questions
@@ -23,20 +24,33 @@ class Asking(ABC):
     def _ask(self, question: Question[_T], seconds: float) -> _T:
         """Ask the model, and return its answer."""
 
+    @abstractmethod
+    def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        """Ask the model on every server that is in order, and return the answers."""
+
     def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        return self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
+        """The requests that are waiting or running: the oldest first, at most 100 of each server."""
+        answers = self._ask_all(questions.unfinished_requests(self._model), self._timeouts.connect)
+        return sorted(chain(*answers), key=lambda request: -request.seconds)
 
     def is_serving(self) -> bool:
-        """Whether the model itself answers, and its engine runs.
+        """Whether the model itself answers, its engine runs, and it does not drain.
 
         `is_ready` asks only Triton, which before 26.01 does not notice that a model's process has died.
         """
         try:
-            self.unfinished_requests()
+            return self._ask(questions.is_serving(self._model), self._timeouts.connect)
         except InflightError:
             return False
-        return True
+
+    def drain(self, operator_key: str) -> int:
+        """Tell the model to take no further requests; it finishes those that it has. Return how many these are.
+
+        The key is the environment variable OPERATOR_KEY of the server. Every further call is refused in the same way
+        as a model that is not loaded, so that clients and load balancers go elsewhere. Only a new start ends this.
+        Call it with a client of one server.
+        """
+        return self._ask(questions.drain(self._model, operator_key), self._timeouts.connect)
 
     def describe_model(self) -> ModelDescription:
         """What the model says of itself: its context, chat template, special tokens and ends."""
@@ -76,17 +90,25 @@ class AsyncAsking(ABC):
     async def _ask(self, question: Question[_T], seconds: float) -> _T:
         """Ask the model, and return its answer."""
 
+    @abstractmethod
+    async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        """Ask the model on every server that is in order, and return the answers."""
+
     async def unfinished_requests(self) -> list[UnfinishedRequest]:
-        """The requests that are waiting or running on the server: the oldest first, at most 100."""
-        return await self._ask(questions.unfinished_requests(self._model), self._timeouts.connect)
+        """The requests that are waiting or running: the oldest first, at most 100 of each server."""
+        answers = await self._ask_all(questions.unfinished_requests(self._model), self._timeouts.connect)
+        return sorted(chain(*answers), key=lambda request: -request.seconds)
 
     async def is_serving(self) -> bool:
-        """Whether the model itself answers, and its engine runs. See `Client.is_serving`."""
+        """Whether the model itself answers, its engine runs, and it does not drain. See `Client.is_serving`."""
         try:
-            await self.unfinished_requests()
+            return await self._ask(questions.is_serving(self._model), self._timeouts.connect)
         except InflightError:
             return False
-        return True
+
+    async def drain(self, operator_key: str) -> int:
+        """Tell the model to take no further requests. See `Client.drain`."""
+        return await self._ask(questions.drain(self._model, operator_key), self._timeouts.connect)
 
     async def describe_model(self) -> ModelDescription:
         """What the model says of itself: its context, chat template, special tokens and ends."""

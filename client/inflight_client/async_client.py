@@ -10,14 +10,16 @@ import httpx
 from inflight_client.asking import AsyncAsking
 from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
-from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_client.fleet.addresses import split_url
+from inflight_client.fleet.async_connection import AsyncFleetConnection
+from inflight_client.fleet.factory import servers_of
+from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_response
 from inflight_client.options import (
     TLS,
     Options,
     TimeLimits,
     Timeouts,
     check_concurrency,
-    connection_options,
     metrics_url_of,
     within,
 )
@@ -67,14 +69,20 @@ class AsyncClient(AsyncAsking):
         headers: Mapping[str, str] | None = None,
         tls: TLS | None = None,
         metrics_url: str | None = None,
+        balance: str = "prefix",
     ) -> None:
         """Takes the same arguments as `Client`. An event loop must be running."""
         self._model = model
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
-        transport, options = connection_options(url, tls, headers, self._timeouts)
-        self._metrics_url = metrics_url or metrics_url_of(options.address)
-        self._connection = _TRANSPORTS[transport](options)
+        servers = servers_of(url, tls, headers, self._timeouts, balance, _TRANSPORTS)
+        defaults = (metrics_url_of(server.address) for server in servers.named)
+        self._metrics_urls = list(defaults) if metrics_url is None else split_url(metrics_url)
+        self._connection: AsyncConnection = (
+            servers.connect(servers.named[0])
+            if servers.are_one
+            else AsyncFleetConnection(servers.named, servers.connect, servers.balance, model)
+        )
 
     async def generate(
         self,
@@ -227,13 +235,14 @@ class AsyncClient(AsyncAsking):
 
     async def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read."""
-        try:
-            async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
-                response = await client.get(self._metrics_url)
-            response.raise_for_status()
-            return parse_metrics(response.text)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
+        found = {}
+        async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
+            for url in self._metrics_urls:
+                try:
+                    found[url] = read_response(url, await client.get(url))
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    found[url] = TransportError(f"no metrics at {url}: {error}")
+        return merge_metrics(found)
 
     async def close(self) -> None:
         """Close the connection and cancel the requests that are still running.
@@ -243,8 +252,13 @@ class AsyncClient(AsyncAsking):
         await self._connection.close()
 
     async def _ask(self, question: Question[_T], seconds: float) -> _T:
-        call = self._connection.start(question.request, TimeLimits(seconds, seconds, seconds))
-        return question.answer([text async for reply in call.replies() for text in reply.texts])
+        return await _answer(self._connection, question, seconds)
+
+    async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        if not isinstance(self._connection, AsyncFleetConnection):
+            return [await self._ask(question, seconds)]
+        connections = await self._connection.connections()
+        return await asyncio.gather(*(_answer(connection, question, seconds) for connection in connections))
 
     async def __aenter__(self) -> Self:
         return self
@@ -282,3 +296,8 @@ class AsyncClient(AsyncAsking):
 
     def _send(self, request: Request, timeout: float | None) -> AsyncTextStream:
         return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
+
+
+async def _answer(connection: AsyncConnection, question: Question[_T], seconds: float) -> _T:
+    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+    return question.answer([text async for reply in call.replies() for text in reply.texts])

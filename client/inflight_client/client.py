@@ -10,14 +10,16 @@ import httpx
 
 from inflight_client.asking import Asking
 from inflight_client.errors import InflightError, TransportError
-from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_client.fleet.addresses import split_url
+from inflight_client.fleet.connection import FleetConnection
+from inflight_client.fleet.factory import servers_of
+from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_response
 from inflight_client.options import (
     TLS,
     Options,
     TimeLimits,
     Timeouts,
     check_concurrency,
-    connection_options,
     metrics_url_of,
     within,
 )
@@ -69,28 +71,40 @@ class Client(Asking):
         headers: Mapping[str, str] | None = None,
         tls: TLS | None = None,
         metrics_url: str | None = None,
+        balance: str = "prefix",
     ) -> None:
         """Create a client. This does not connect to the server yet.
 
         Args:
             url: host and port, with the prefix `grpc://`, `grpcs://`, `http://` or `https://`. Without a prefix: gRPC.
+                Several servers are separated by commas. A DNS name with several addresses stands for several servers,
+                unless it is encrypted.
             model: the model's name on the server.
             timeouts: how long to wait.
             retry: when to send a failed request again. Default: `RetryPolicy()`.
             headers: headers of every call, such as {"authorization": "Bearer ..."}.
             tls: certificates for an encrypted URL. Default: trust the system's certificates.
-            metrics_url: the address that `metrics` reads. Default: port 8002 of the same host.
+            metrics_url: the address that `metrics` reads, or several, separated by commas. Default: port 8002 of the
+                same hosts.
+            balance: which of several servers gets a request. `prefix`: one that has the beginning of the prompt in its
+                prefix cache, unless it has too much to do; `least_loaded`; `round_robin`. A request that fails before
+                its first token because a server is away, not ready or busy goes to the next one at once.
 
         Raises:
-            ValueError: the URL is invalid, or `tls` is given and the URL is not encrypted.
+            ValueError: the URL or `balance` is invalid, or `tls` is given and the URL is not encrypted.
             OSError: a certificate cannot be read.
         """
         self._model = model
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
-        transport, options = connection_options(url, tls, headers, self._timeouts)
-        self._metrics_url = metrics_url or metrics_url_of(options.address)
-        self._connection = _TRANSPORTS[transport](options)
+        servers = servers_of(url, tls, headers, self._timeouts, balance, _TRANSPORTS)
+        defaults = (metrics_url_of(server.address) for server in servers.named)
+        self._metrics_urls = list(defaults) if metrics_url is None else split_url(metrics_url)
+        self._connection: Connection = (
+            servers.connect(servers.named[0])
+            if servers.are_one
+            else FleetConnection(servers.named, servers.connect, servers.balance, model)
+        )
 
     def generate(
         self,
@@ -281,12 +295,14 @@ class Client(Asking):
         >>> client.metrics().value("inflight:num_requests_running", model="llm") >= 0
         True
         """
-        try:
-            response = httpx.get(self._metrics_url, timeout=self._timeouts.connect, trust_env=False)
-            response.raise_for_status()
-            return parse_metrics(response.text)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise TransportError(f"no metrics at {self._metrics_url}: {error}") from error
+        found = {}
+        for url in self._metrics_urls:
+            try:
+                response = httpx.get(url, timeout=self._timeouts.connect, trust_env=False)
+                found[url] = read_response(url, response)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                found[url] = TransportError(f"no metrics at {url}: {error}")
+        return merge_metrics(found)
 
     def close(self) -> None:
         """Close the connection and cancel the requests that are still running.
@@ -296,8 +312,12 @@ class Client(Asking):
         self._connection.close()
 
     def _ask(self, question: Question[_T], seconds: float) -> _T:
-        call = self._connection.start(question.request, TimeLimits(seconds, seconds, seconds))
-        return question.answer([text for reply in call.replies() for text in reply.texts])
+        return _answer(self._connection, question, seconds)
+
+    def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        if not isinstance(self._connection, FleetConnection):
+            return [self._ask(question, seconds)]
+        return [_answer(connection, question, seconds) for connection in self._connection.connections()]
 
     def __enter__(self) -> Self:
         return self
@@ -335,3 +355,8 @@ class Client(Asking):
 
     def _send(self, request: Request, timeout: float | None) -> TextStream:
         return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
+
+
+def _answer(connection: Connection, question: Question[_T], seconds: float) -> _T:
+    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+    return question.answer([text for reply in call.replies() for text in reply.texts])

@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
+
+from inflight_client.errors import TransportError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class MetricsSnapshot:
     """All metrics at one moment."""
 
     samples: tuple[Sample, ...]
+    """Those of several servers have the further label `server`, which is the host and port of the metrics."""
 
     def select(self, name: str, **labels: str) -> Iterator[Sample]:
         """Return the samples with this name whose labels include the given ones."""
@@ -28,7 +32,8 @@ class MetricsSnapshot:
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples with this name whose labels include the given ones.
 
-        For example, the sum over all versions of a model.
+        For example, the sum over all versions of a model. Of several servers, it is the sum over these, too; for a
+        metric that cannot be added up, such as a fraction, give `server`.
 
         Raises:
             KeyError: there is no such sample.
@@ -49,3 +54,31 @@ def parse_metrics(text: str) -> MetricsSnapshot:
     lines = "\n".join(line for line in text.split("\n") if not line.startswith("#"))
     families = text_string_to_metric_families(lines)
     return MetricsSnapshot(tuple(Sample(s.name, s.labels, float(s.value)) for f in families for s in f.samples))
+
+
+def merge_metrics(snapshots: Mapping[str, MetricsSnapshot | TransportError]) -> MetricsSnapshot:
+    """Return the metrics of several servers, given by URL. Those that could not be read are left out.
+
+    Raises:
+        TransportError: none could be read.
+    """
+    read = {url: snapshot for url, snapshot in snapshots.items() if isinstance(snapshot, MetricsSnapshot)}
+    if not read:
+        raise next(error for error in snapshots.values() if isinstance(error, TransportError))
+    if len(snapshots) == 1:
+        return next(iter(read.values()))
+    return MetricsSnapshot(
+        tuple(
+            Sample(sample.name, {**sample.labels, "server": httpx.URL(url).netloc.decode()}, sample.value)
+            for url, snapshot in read.items()
+            for sample in snapshot.samples
+        )
+    )
+
+
+def read_response(url: str, response: httpx.Response) -> MetricsSnapshot | TransportError:
+    """Return what a server answered to the question for its metrics."""
+    try:
+        return parse_metrics(response.raise_for_status().text)
+    except (httpx.HTTPError, ValueError) as error:
+        return TransportError(f"no metrics at {url}: {error}")

@@ -78,6 +78,18 @@ def unfinished_requests(model: str) -> Question[list[UnfinishedRequest]]:
     return Question(_request(model, "list_requests"), lambda entries: [UnfinishedRequest(**entry) for entry in entries])
 
 
+def is_serving(model: str) -> Question[bool]:
+    """Ask whether the model takes requests: its engine runs, and it does not drain."""
+    return Question(_request(model, "is_serving"), lambda answer: bool(answer["is_serving"]))
+
+
+def drain(model: str, operator_key: str) -> Question[int]:
+    """Tell the model to take no further requests. The answer is the number of unfinished ones."""
+    question = _request(model, "drain")
+    request = replace(question, flags={**question.flags, "operator_key": operator_key})
+    return Question(request, lambda answer: int(answer["num_unfinished"]))
+
+
 def description(model: str) -> Question[ModelDescription]:
     """Ask what the model is."""
 

@@ -109,7 +109,7 @@ class Request:
     stream: bool
     schema: AnswerSchema | None = None
     """How answers are parsed."""
-    flags: Mapping[str, bool] = field(default_factory=dict)
+    flags: Mapping[str, bool | str] = field(default_factory=dict)
     """Request parameters, with which a request asks for other things than text; see `questions`."""
 
     @property

@@ -78,7 +78,10 @@ def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
     # codes, `triton_grpc_error`. But release 24.10 crashed within minutes when many streams with that header failed.
     message.parameters["code_in_error"].bool_param = True
     for name, value in request.flags.items():
-        message.parameters[name].bool_param = value
+        if isinstance(value, str):
+            message.parameters[name].string_param = value
+        else:
+            message.parameters[name].bool_param = value
     if isinstance(request.prompt, str):
         _add_string(message, request.prompt_field, request.prompt)
     else:

@@ -4,7 +4,8 @@ A token is a word of the answer, and its id is the length of the word. A word th
 `!gap MS` sets the pause before each word that follows. `!forever` runs until the request is cancelled.
 `!error CODE` ends the request with that error code, which need not be one of Triton's.
 `!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
-`!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON.
+`!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON, and
+`!server` with the environment variable ECHO_NAME of the server.
 
 Each word of a prompt is one of its tokens. All have the log-probability -0.5.
 An embedding holds the number of words, the dimensions asked for or 0, and whether it is a mean and normalised.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +96,8 @@ class TritonPythonModel:
                         time.sleep(gap)
                 case "!cancelled":
                     yield str(self.cancelled)
+                case "!server":
+                    yield os.environ["ECHO_NAME"]
                 case "!request":
                     yield json.dumps(request)
                 case _:
@@ -136,8 +140,10 @@ def prompt(request: dict[str, Any]) -> str:
 
 
 def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | None:
+    if "is_serving" in parameters:
+        return {"is_serving": True}
     if "list_requests" in parameters:
-        return []  # From a health check. This model knows no requests by name.
+        return []  # This model knows no requests by name.
     if "describe_model" in parameters:
         return {
             "model": "echo",

@@ -1,0 +1,1 @@
+"""Several servers behind one client: which one gets a request, and which ones are out of order."""
