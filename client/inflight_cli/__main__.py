@@ -4,12 +4,12 @@ import argparse
 import os
 import sys
 
-from inflight_cli import batch, chat, doctor, generate, top
+from inflight_cli import batch, chat, doctor, drain, generate, top
 from inflight_cli.errors import CommandError
 from inflight_cli.options import add_connection_options, connection_settings
 from inflight_client import InflightError
 
-COMMANDS = (generate, chat, batch, top, doctor)
+COMMANDS = (generate, chat, batch, top, doctor, drain)
 INTERRUPTED = 130
 
 

@@ -143,6 +143,7 @@ def serve(settings: ServeSettings, repository: Path) -> int:
 def _drain(server: TritonServer) -> int:
     print(f"Finishing running requests, {server.drain_seconds} s at most (again to stop at once)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
+        server.drain("llm")
         server.stop()
         return 0
     return 130

@@ -1,6 +1,9 @@
 """One tritonserver process: it is started on loopback, waited for until ready, and leaves nothing behind when
 stopped."""
 
+import contextlib
+import http.client
+import json
 import os
 import re
 import secrets
@@ -17,6 +20,8 @@ SHARED_MEMORY = Path("/dev/shm")
 # `completion` occupies a thread for each request that it has passed on. With the default of 32 threads a burst would
 # wait.
 _BACKEND_THREADS = 128
+# A model that does not answer has nothing to finish.
+_DRAIN_SECONDS = 2.0
 _FATAL_SIGNAL = re.compile(r"Signal \((4|6|7|8|11)\) received\.")
 
 
@@ -47,7 +52,8 @@ class TritonServer(ServerProcess):
         self._arguments = list(arguments)
         self._environment = dict(environment or {})
         self._runtime = runtime
-        self._operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
+        # The model reads it, too.
+        self.operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 
@@ -68,11 +74,22 @@ class TritonServer(ServerProcess):
     @property
     def operator_headers(self) -> dict[str, str]:
         """Headers of HTTP requests to the interfaces that `restrict` closes to clients."""
-        return {OPERATOR_HEADER: self._operator_key}
+        return {OPERATOR_HEADER: self.operator_key}
 
     def wait_ready(self, timeout: float, models: Sequence[str] = ()) -> None:
         """Wait until the server and each of `models` are ready. Raises what `wait_for` raises."""
         self.wait_for(["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in models)], timeout)
+
+    def drain(self, model: str) -> None:
+        """Tell a model to take no further requests, if it can be told.
+
+        Triton itself takes new requests until it ends, which then wait with those that it lets finish.
+        """
+        body = json.dumps({"text_input": "", "drain": True, "operator_key": self.operator_key})
+        connection = http.client.HTTPConnection(ADDRESS, self.http_port, timeout=_DRAIN_SECONDS)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("POST", f"/v2/models/{model}/generate", body)
+            connection.getresponse().read()
 
     def kill(self) -> None:
         """End the server and its stubs at once and remove their shared memory. Otherwise like `stop`."""
@@ -96,7 +113,8 @@ class TritonServer(ServerProcess):
             f"--exit-timeout-secs={self.drain_seconds}",
             f"--backend-config=python,shm-region-prefix-name={self.region_prefix}",
             f"--backend-config=python,thread-pool-size={_BACKEND_THREADS}",
-            *restrict(self._operator_key),
+            *restrict(self.operator_key),
             *self._arguments,
         ]
-        return command, {**runtime.environment(), **self._environment}
+        environment = {"OPERATOR_KEY": self.operator_key, **self._environment}
+        return command, {**runtime.environment(), **environment}

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inflight_client import Client, InvalidRequest, ModelNotReady, RetryPolicy
 from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.eventually import eventually
@@ -106,6 +107,25 @@ def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: Trito
     # The size of gRPC's own thread pool varies by one or two.
     assert threads[-1] - threads[0] < 3, threads
     assert memory[-1] - memory[0] < 8, memory
+
+
+def test_a_model_that_drains_finishes_what_it_has(server: TritonServer) -> None:
+    post(server, "/v2/repository/models/llm/load")
+    with Client(server.grpc_url, retry=RetryPolicy(attempts=1)) as client:
+        with pytest.raises(InvalidRequest, match="operator_key is not the OPERATOR_KEY"):
+            client.drain("wrong")
+        assert client.is_serving()
+        with client.stream([5, 6, 7], max_tokens=250, n=16, ignore_eos=True, return_token_ids=True) as stream:
+            assert eventually(lambda: len(client.unfinished_requests()) == 1)
+            assert client.drain(server.operator_key) == 1
+            assert not client.is_serving()
+            with pytest.raises(ModelNotReady, match="the server is draining"):
+                client.generate([5, 6, 7], max_tokens=1)
+            assert len(client.unfinished_requests()) == 1
+            assert stream.completion().usage.completion_tokens == 16 * 250
+        assert eventually(lambda: client.drain(server.operator_key) == 0)
+    post(server, "/v2/repository/models/llm/unload")
+    wait_until_gone(server)
 
 
 def test_a_server_that_does_not_ask_the_model_for_its_inputs_says_what_to_do(server: TritonServer) -> None:

@@ -31,7 +31,7 @@ SHARED_MEMORY = "/dev/shm"
 # Triton's region begins with a free megabyte.
 SMALL_RESPONSE = 2**16
 # Parameters with which a client would call another function of `llm`.
-NOT_PASSED_ON = ("cancel", "list_requests", "describe_model", "tokenize", "detokenize")
+NOT_PASSED_ON = ("cancel", "list_requests", "is_serving", "drain", "describe_model", "tokenize", "detokenize")
 # Interval between two checks for clients that have disconnected.
 SWEEP_SECONDS = 0.1
 # How long this process may stand still. It has no work that takes long without Python's lock being free.

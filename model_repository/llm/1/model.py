@@ -73,7 +73,7 @@ class TritonPythonModel:
 
     def is_ready(self) -> bool:
         """Whether the model is ready. Triton 26.03 and later call this for `/v2/models/NAME/ready`."""
-        return self._server.is_alive
+        return self._server.is_ready
 
     def finalize(self) -> None:
         """Stop the engine. Triton calls this after every request has received its last response."""

@@ -22,16 +22,17 @@ class Questions:
         self._engine = engine
         self._answers = {"describe_model": self._describe, "tokenize": self._tokenize, "detokenize": self._detokenize}
 
-    def answer(self, request: Any, parameters: Mapping[str, Any]) -> str | None:
-        """Answer the question of a request as JSON. None if it asks none.
+    def asked(self, parameters: Mapping[str, Any]) -> str | None:
+        """Return which question a request asks, if it asks one.
 
         Raises:
             InvalidRequest: the message names the field and what it must be.
         """
-        for name, answer in self._answers.items():
-            if values.truth(name, parameters.get(name, False)):
-                return json.dumps(answer(request))
-        return None
+        return next((name for name in self._answers if values.truth(name, parameters.get(name, False))), None)
+
+    def answer(self, request: Any, question: str) -> str:
+        """Answer a question as JSON. Raises what `asked` raises."""
+        return json.dumps(self._answers[question](request))
 
     def _describe(self, _: Any) -> dict[str, Any]:
         engine, tokenizer = self._engine, self._engine.model.tokenizer

@@ -1,6 +1,7 @@
-"""Connects Triton's requests to the engine, with four threads and a watchdog.
+"""Connects Triton's requests to the engine, with five threads and a watchdog.
 
 Triton's thread     accepts requests: parses each, and submits or refuses it
+long prompts thread does the same with long prompts, and answers questions about texts
 engine thread       loads the model, then only runs steps
 responder thread    detokenizes and sends; events that have piled up for one request become one response
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
@@ -15,7 +16,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,8 +25,10 @@ from inflight.guided_decoding.grammar import Grammar
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, INVALID, SHED
 from serving import shared_memory
+from serving.drain import Drain
 from serving.engine_thread import EngineThread
 from serving.guard import Guard
+from serving.long_prompts import LongPrompts, is_long
 from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
@@ -34,6 +37,7 @@ from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.server_config import ServerConfig
 from serving.stream import ResponseStream
+from serving.streams import Streams
 from serving.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -69,17 +73,18 @@ class Server:
         self._questions = Questions(engine)
         self._metric_labels = metric_labels
         self._refusals = Refusals()
-        self._streams: dict[str, ResponseStream] = {}
+        self._streams = Streams()
+        self._drain = Drain()
+        self._long_prompts = LongPrompts()
         self._unsent: deque[tuple[Sender, str, str]] = deque()
         """Requests with the message and the code of an error for which there was no room in shared memory."""
-        self._left = threading.Condition()
-        """Notified when a request has been removed from `_streams`."""
         self._events = engine_thread.events
         self._stopping = threading.Event()
         self._threads = [
             engine_thread,
             threading.Thread(target=self._respond, name="responder", daemon=True),
             threading.Thread(target=self._maintain, name="maintenance", daemon=True),
+            self._long_prompts,
         ]
         self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
 
@@ -91,21 +96,27 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        """Whether requests are served: all threads are running, and the engine does not stand still."""
+        """Whether all threads are running, and the engine does not stand still."""
         return self._watchdog.fault is None and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests are served."""
+        return self.is_alive and not self._drain.has_begun
 
     def _fail_all(self, message: str) -> None:
         """Refuse new requests, and end the unfinished ones with an error."""
         self._engine.core.close()
-        with self._left:
-            self._left.wait_for(lambda: not self._streams, timeout=_SETTLE_SECONDS)
-        for stream in dict.fromkeys(list(self._streams.values())):
+        self._streams.wait_until(lambda streams: not streams, _SETTLE_SECONDS)
+        for stream in self._streams:
             self._give_up(stream, message, "INTERNAL")
 
     def stop(self) -> None:
         """End the threads. Waits at most 10 seconds for each."""
         self._watchdog.stop()
-        engine, responder, maintenance = self._threads
+        engine, responder, maintenance, long_prompts = self._threads
+        self._long_prompts.stop()
+        long_prompts.join(_JOIN_SECONDS)
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
         with contextlib.suppress(queue.Full):  # The responder hangs; the last lines say so.
@@ -130,31 +141,48 @@ class Server:
             sender.read()
             if (key := sender.parameters.get("cancel")) is not None:
                 self._cancel_by_key(key, sender)
-            elif sender.parameters.get("list_requests"):
-                self._list_requests(sender)
-            elif (answer := self._questions.answer(request, sender.parameters)) is not None:
-                sender.send(self._form.text(answer), final=True)
+            elif (control := self._answer_control(sender.parameters)) is not None:
+                sender.send(self._form.text(json.dumps(control)), final=True)
+            elif (question := self._questions.asked(sender.parameters)) is not None:
+                self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
+                self._drain.check()
                 parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
                 self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
             self._refuse(sender, error)
 
     def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
-        """Submit a request, as soon as its grammar is compiled if it is guided."""
+        """Submit a request, as soon as its grammar is compiled if it is guided, and its prompt's turn has come."""
         constraint = parsed.params.structured_outputs
         if constraint is None:
-            self._submit_now(stream, parsed)
+            self._streams.add(stream)
+            self._enter(stream, parsed)
         else:
             compiled = self._engine.grammars.compile(constraint, parsed.options.tenant)
-            compiled.add_done_callback(functools.partial(self._submit_now, stream, parsed))
+            self._streams.add(stream)
+            compiled.add_done_callback(functools.partial(self._enter, stream, parsed))
 
-    def _submit_now(
-        self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None
-    ) -> None:
-        """Submit a request, or refuse it. Raises nothing."""
-        self._streams.update(dict.fromkeys(stream.samples, stream))
+    def _enter(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None) -> None:
+        """Submit a request whose grammar is there. Raises nothing."""
+        submit = functools.partial(self._submit_now, stream, parsed, compiled)
+        if not is_long(parsed):
+            submit()
+            return
         try:
+            self._long_prompts.add(parsed.options.tenant, submit)
+        except QueueFull as error:
+            self._streams.drop(stream)
+            self._refuse(stream.sender, error)
+
+    def _submit_now(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None") -> bool:
+        """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
+        try:
+            if stream not in self._streams:  # It has got an error since.
+                return True
+            if stream.is_cancelled():
+                self._give_up(stream, "the request was cancelled", "CANCELLED")
+                return True
             grammar = None if compiled is None else compiled.result()
             prompt = self._prompt(parsed)
             if parsed.pooling is None:
@@ -163,8 +191,19 @@ class Server:
                 (request_id,) = stream.samples
                 self._engine.submit_embedding(prompt, parsed.pooling, parsed.options, request_id=request_id)
         except Exception as error:  # noqa: BLE001 - as in `accept`
-            self._drop(stream)
+            self._streams.drop(stream)
             self._refuse(stream.sender, error)
+            return not isinstance(error, InvalidRequest)
+        return True
+
+    def _answer_question(self, request: Any, sender: Sender, question: str) -> bool:
+        """Answer a question about the model, a text or tokens. Return whether it was right. Raises nothing."""
+        try:
+            sender.send(self._form.text(self._questions.answer(request, question)), final=True)
+        except Exception as error:  # noqa: BLE001 - as in `accept`
+            self._refuse(sender, error)
+            return not isinstance(error, InvalidRequest)
+        return True
 
     def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
         if (chat := parsed.chat) is None:
@@ -177,18 +216,30 @@ class Server:
         The model `completion` sends such a cancellation, because Triton does not pass cancellations on between models.
         Without the key nobody can cancel the request of another client.
         """
-        for stream in list(self._streams.values()):
+        for stream in self._streams:
             if stream.cancel_key == key:
                 self._cancel(stream)
         sender.close()
 
-    def _list_requests(self, sender: Sender) -> None:
-        """Answer with the oldest unfinished requests as JSON, for `inflight top` and for health checks."""
+    def _answer_control(self, parameters: Mapping[str, Any]) -> object | None:
+        """Do what an operator, a health check or `inflight top` asks for, and return the answer. None: it is no such.
+
+        Raises:
+            EngineDead: the engine does not run.
+            QueueFull: the model drains, and the request asks whether it serves.
+            InvalidRequest: the key to drain is wrong.
+        """
+        if not any(parameters.get(name) for name in ("list_requests", "is_serving", "drain")):
+            return None
         if not self.is_alive:
-            sender.fail("the engine has stopped", "INTERNAL")
-            return
-        oldest = itertools.islice(dict.fromkeys(list(self._streams.values())), _MAX_LISTED)
-        sender.send(self._form.text(json.dumps([stream.summary() for stream in oldest])), final=True)
+            raise EngineDead("the engine has stopped")
+        if parameters.get("list_requests"):
+            return [stream.summary() for stream in itertools.islice(self._streams, _MAX_LISTED)]
+        if parameters.get("is_serving"):
+            self._drain.check()
+            return {"is_serving": True}
+        self._drain.begin(parameters)
+        return {"num_unfinished": sum(1 for _ in self._streams)}
 
     def _refuse(self, sender: Sender, error: Exception) -> None:
         """Answer a request that never ran with the matching error."""
@@ -206,19 +257,11 @@ class Server:
             logger.exception("the error of request %s could not be sent", sender.name)
             self._unsent.append((sender, message, code))
 
-    def _drop(self, stream: ResponseStream) -> None:
-        """Forget a request. Its later events are ignored."""
-        for request_id in stream.samples:
-            self._streams.pop(request_id, None)
-        with self._left:
-            self._left.notify_all()
-
     def wait_for_room(self) -> None:
         """Return when fewer than `max_inflight_requests` are in the engine. Each sample of a request counts."""
         limit = self._config.max_inflight_requests
         if limit is not None:
-            with self._left:
-                self._left.wait_for(lambda: len(self._streams) < limit)
+            self._streams.wait_until(lambda streams: len(streams) < limit)
 
     # -- responder ---------------------------------------------------------------------------------------------------
 
@@ -228,14 +271,14 @@ class Server:
                 deltas = self._engine.process(events)
             except Exception as fault:
                 logger.exception("%d events could not be processed", len(events))
-                for stream in self._streams_of(event.request.request_id for event in events):
+                for stream in self._streams.of(event.request.request_id for event in events):
                     self._give_up(stream, f"{type(fault).__name__}: {fault}", "INTERNAL")
                 continue
             for delta in deltas:
                 stream = self._streams.get(delta.request.request_id)
                 if stream is not None:  # Otherwise the request was dropped, and its last response has been sent.
                     self._take(stream, delta)
-            for stream in self._streams_of(delta.request.request_id for delta in deltas):
+            for stream in self._streams.of(delta.request.request_id for delta in deltas):
                 self._answer(stream)
 
     def _next_events(self) -> list[TokenEvent] | None:
@@ -248,11 +291,6 @@ class Server:
                 break
             events = events + more
         return events
-
-    def _streams_of(self, request_ids: Iterable[str]) -> list[ResponseStream]:
-        """The requests that these samples belong to, each once, without the requests that were dropped."""
-        found = (self._streams.get(request_id) for request_id in request_ids)
-        return list(dict.fromkeys(stream for stream in found if stream is not None))
 
     def _take(self, stream: ResponseStream, delta: Delta) -> None:
         if delta.finish_reason in _CODES_OF_FAILED:
@@ -271,7 +309,7 @@ class Server:
     def _answer(self, stream: ResponseStream) -> None:
         try:
             if stream.flush():
-                self._drop(stream)
+                self._streams.drop(stream)
         except Exception as fault:
             logger.exception("a response of request %s could not be made or sent", stream.name)
             self._give_up(stream, f"the response could not be sent: {fault}", "INTERNAL")
@@ -279,7 +317,7 @@ class Server:
     def _give_up(self, stream: ResponseStream, message: str, code: str) -> None:
         if code == "INTERNAL":
             logger.error("request %s ends with an error: %s", stream.name, message)
-        self._drop(stream)
+        self._streams.drop(stream)
         self._cancel(stream)
         self._fail(stream.sender, message, code)
 
@@ -298,7 +336,7 @@ class Server:
         for sweep in itertools.count():
             if self._stopping.wait(_SWEEP_SECONDS):
                 break
-            for stream in dict.fromkeys(list(self._streams.values())):
+            for stream in self._streams:
                 guard.run("looking for cancelled requests", functools.partial(self._cancel_if_asked, stream))
             guard.run("sending errors again", self._send_again)
             only_live = sweep % _SWEEPS_PER_UPDATE > 0

@@ -4,7 +4,7 @@ import functools
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
@@ -12,10 +12,11 @@ from copy import copy
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
-from inflight.errors import InvalidRequest, QueueFull
+from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammar_text import grammar_text
 from inflight.structured_outputs import StructuredOutputs
+from inflight.tenant_turns import TenantTurns
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,9 @@ class Grammars:
         self.num_compiled = 0
         self.seconds = 0.0
         """Time spent on compiling."""
-        self._waiting: OrderedDict[str, deque[tuple[StructuredOutputs, Future[Grammar]]]] = OrderedDict()
-        """What waits, by tenant; the first one is the next."""
+        self._waiting = TenantTurns[tuple[StructuredOutputs, Future[Grammar]]](
+            "grammars wait to be compiled", most=_MAX_WAITING, most_in_all=_MAX_WAITING_IN_ALL
+        )
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer = functools.cache(lambda: _ll_tokenizer(tokenizer, vocab_size, eos_token_ids))
@@ -59,12 +61,9 @@ class Grammars:
             if future is not None:
                 self._kept.move_to_end(wanted)
                 return future
-            mine = len(self._waiting.get(tenant, ()))
-            for waiting, most in ((mine, _MAX_WAITING), (sum(map(len, self._waiting.values())), _MAX_WAITING_IN_ALL)):
-                if waiting >= most:
-                    raise QueueFull(f"Exceeds maximum queue size: {waiting} grammars wait to be compiled")
-            future = self._kept[wanted] = Future()
-            self._waiting.setdefault(tenant, deque()).append((wanted, future))
+            future = Future[Grammar]()
+            self._waiting.add(tenant, (wanted, future))
+            self._kept[wanted] = future
             if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
         self._pool.submit(self._compile_next)
@@ -72,10 +71,8 @@ class Grammars:
 
     def _compile_next(self) -> None:
         with self._lock:
-            tenant, waiting = self._waiting.popitem(last=False)
-            wanted, future = waiting.popleft()
-            if waiting:
-                self._waiting[tenant] = waiting
+            tenant, *_ = self._waiting.tenants()
+            wanted, future = self._waiting.take(tenant)
         try:
             grammar = self._compile(wanted)
         except Exception as error:  # noqa: BLE001 - whoever waits for the grammar gets it

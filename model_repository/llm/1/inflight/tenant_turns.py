@@ -1,0 +1,47 @@
+"""Work of several tenants, who take turns: who sends much waits for itself alone."""
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+from inflight.errors import QueueFull
+
+_T = TypeVar("_T")
+
+
+class TenantTurns(Generic[_T]):
+    """Queues of work, one for each tenant. The caller holds a lock."""
+
+    def __init__(self, what: str, *, most: int, most_in_all: int) -> None:
+        """`what` waits, in messages. At most `most` of a tenant and `most_in_all` of all wait."""
+        self._what, self._most, self._most_in_all = what, most, most_in_all
+        self._queues: OrderedDict[str, deque[_T]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tenants(self) -> list[str]:
+        """Return those with work, the next one first."""
+        return list(self._queues)
+
+    def add(self, tenant: str, work: _T) -> None:
+        """Add a tenant's work behind its own.
+
+        Raises:
+            QueueFull: too much waits, of this tenant or of all.
+        """
+        mine = len(self._queues.get(tenant, ()))
+        for waiting, most in ((mine, self._most), (self._count, self._most_in_all)):
+            if waiting >= most:
+                raise QueueFull(f"Exceeds maximum queue size: {waiting} {self._what}")
+        self._queues.setdefault(tenant, deque()).append(work)
+        self._count += 1
+
+    def take(self, tenant: str) -> _T:
+        """Remove a tenant's first work. Its next turn is after those of all others."""
+        queue = self._queues.pop(tenant)
+        work = queue.popleft()
+        self._count -= 1
+        if queue:
+            self._queues[tenant] = queue
+        return work
