@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
-	precision experiments chaos storm confined neighbour docs lock test test-engine test-clients check clean
+	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -50,6 +50,10 @@ help:
 	@echo "              variables: MODEL or SHAPE, CONFINED (flags, such as --mib 4096 or --help)"
 	@echo "make neighbour measure how much one user who sends the worst requests slows the others; takes ten minutes;"
 	@echo "              variable: NEIGHBOUR (flags, such as --gateway or --help)"
+	@echo "make fleet    start several servers behind a load balancer on 127.0.0.1, with Prometheus; needs their Debian packages;"
+	@echo "              variables: N (servers), BALANCER (haproxy, nginx, smg or none), FLEET (flags, such as --help)"
+	@echo "make bench-fleet measure prefix affinity over three servers, and what users notice when servers end; takes minutes;"
+	@echo "              variable: BENCH_FLEET (flags, such as --only routing or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
@@ -141,6 +145,12 @@ confined: $(installed)
 
 neighbour: $(installed)
 	@$(bin)/python -m load_tests.neighbour $(NEIGHBOUR)
+
+fleet: $(installed)
+	@$(bin)/python -m scripts.fleet $(if $(N),--servers $(N)) $(if $(BALANCER),--balancer $(BALANCER)) $(FLEET)
+
+bench-fleet: $(installed)
+	@$(bin)/python -m load_tests.fleet $(BENCH_FLEET)
 
 $(docs_tools): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[docs]'

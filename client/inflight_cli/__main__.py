@@ -4,12 +4,12 @@ import argparse
 import os
 import sys
 
-from inflight_cli import batch, chat, doctor, drain, generate, top
+from inflight_cli import agent_check, batch, chat, doctor, drain, generate, top
 from inflight_cli.errors import CommandError
 from inflight_cli.options import add_connection_options, connection_settings
 from inflight_client import InflightError
 
-COMMANDS = (generate, chat, batch, top, doctor, drain)
+COMMANDS = (generate, chat, batch, top, doctor, drain, agent_check)
 INTERRUPTED = 130
 
 
@@ -18,7 +18,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="inflight", description="Use and watch an Inflight server.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
+        name = command.__name__.rpartition(".")[2].replace("_", "-")
         of_command = commands.add_parser(name, help=command.HELP, description=command.__doc__)
         add_connection_options(of_command)
         command.add_options(of_command)

@@ -39,9 +39,14 @@ class Asking(ABC):
         `is_ready` asks only Triton, which before 26.01 does not notice that a model's process has died.
         """
         try:
-            return self._ask(questions.is_serving(self._model), self._timeouts.connect)
+            self.check_serving()
         except InflightError:
             return False
+        return True
+
+    def check_serving(self) -> None:
+        """Like `is_serving`, but raise the error that says why it is not: ModelNotReady if the model drains."""
+        self._ask(questions.is_serving(self._model), self._timeouts.connect)
 
     def drain(self, operator_key: str) -> int:
         """Tell the model to take no further requests; it finishes those that it has. Return how many these are.
@@ -102,9 +107,14 @@ class AsyncAsking(ABC):
     async def is_serving(self) -> bool:
         """Whether the model itself answers, its engine runs, and it does not drain. See `Client.is_serving`."""
         try:
-            return await self._ask(questions.is_serving(self._model), self._timeouts.connect)
+            await self.check_serving()
         except InflightError:
             return False
+        return True
+
+    async def check_serving(self) -> None:
+        """Like `is_serving`, but raise the error that says why it is not. See `Client.check_serving`."""
+        await self._ask(questions.is_serving(self._model), self._timeouts.connect)
 
     async def drain(self, operator_key: str) -> int:
         """Tell the model to take no further requests. See `Client.drain`."""

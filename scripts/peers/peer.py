@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from scripts.launch.server_process import ServerProcess, fill_ports
+from scripts.launch.command_process import CommandProcess
+from scripts.launch.server_process import fill_ports
 
 MODEL = "model"
 """The servers' name for the model that they serve."""
@@ -10,19 +11,9 @@ CONTEXT = 1536
 """Room for a request in tokens. Prompt and answer together are shorter in all loads of the benchmarks."""
 
 
-class Peer(ServerProcess):
+class Peer(CommandProcess):
     """A server with OpenAI's protocol on its HTTP port."""
 
     def __init__(self, name: str, command: Sequence[str], environment: dict[str, str]) -> None:
         (port,) = fill_ports(None)
-        super().__init__(port, drain_seconds=5)
-        self.name = name
-        self._command = [*command, "--port", str(port)]
-        self._environment = environment
-
-    def _launch(self) -> tuple[list[str], dict[str, str]]:
-        return self._command, self._environment
-
-    def wait_ready(self, timeout: float) -> None:
-        """Wait until the server is ready. Raises what `wait_for` raises."""
-        self.wait_for(["/health"], timeout)
+        super().__init__(name, [*command, "--port", str(port)], environment, port)

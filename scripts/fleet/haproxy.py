@@ -1,0 +1,68 @@
+"""The configuration of HAProxy for a fleet."""
+
+from collections.abc import Sequence
+
+from scripts.fleet.member import Member
+
+
+def haproxy_config(members: Sequence[Member], *, grpc_bind: str, http_bind: str) -> str:
+    """Return haproxy.cfg. It balances KServe's gRPC at one address, and OpenAI's API of the gateways at another."""
+    grpc = "\n".join(_grpc_server(member) for member in members)
+    http = "\n".join(_http_server(member) for member in members)
+    return f"""\
+# HAProxy 2.6 and later. Made by `python -m scripts.fleet.configs`.
+global
+    maxconn 4096
+    # A request that fits is sent again to another server if the first one fails before its answer begins.
+    tune.bufsize 65536
+    # `inflight agent-check` may set weights and states.
+    log stdout format raw local0 notice
+
+defaults
+    mode http
+    log global
+    balance leastconn
+    timeout connect 2s
+    # Also the longest time between two tokens.
+    timeout client 10m
+    timeout server 10m
+    timeout http-request 30s
+    retries 3
+    option redispatch 1
+    retry-on conn-failure empty-response 503
+    # A server that is found to be down gets nothing more, and its connections are closed.
+    default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions init-addr last,libc,none
+
+# KServe's protocol over gRPC, such as that of tritonclient: each request is balanced, whatever connection it is on.
+frontend grpc
+    bind {grpc_bind} proto h2
+    default_backend grpc
+
+backend grpc
+    # Triton's own health says little before 26.01, so the agent asks the model.
+    option httpchk GET /v2/health/ready
+{grpc}
+
+# OpenAI's API.
+frontend openai
+    bind {http_bind}
+    default_backend openai
+
+backend openai
+    option httpchk GET /health
+{http}
+"""
+
+
+def _grpc_server(member: Member) -> str:
+    return (
+        f"    server {member.name} {member.host}:{member.grpc_port} proto h2 check port {member.http_port} check-proto h1"
+        f" agent-check agent-port {member.agent_port} agent-inter 1s weight 100"
+    )
+
+
+def _http_server(member: Member) -> str:
+    return (
+        f"    server {member.name} {member.host}:{member.gateway_port} check"
+        f" agent-check agent-port {member.agent_port} agent-inter 1s weight 100"
+    )
