@@ -31,7 +31,7 @@ defaults
     option redispatch 1
     retry-on conn-failure empty-response 503
     # A server that is found to be down gets nothing more, and its connections are closed.
-    default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions init-addr last,libc,none
+    default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions
 
 # KServe's protocol over gRPC, such as that of tritonclient: each request is balanced, whatever connection it is on.
 frontend grpc
@@ -54,15 +54,13 @@ backend openai
 """
 
 
+_OF_ALL = "init-addr last,libc,none weight 100 agent-check agent-inter 1s agent-port"
+
+
 def _grpc_server(member: Member) -> str:
-    return (
-        f"    server {member.name} {member.host}:{member.grpc_port} proto h2 check port {member.http_port} check-proto h1"
-        f" agent-check agent-port {member.agent_port} agent-inter 1s weight 100"
-    )
+    check = f"proto h2 check port {member.http_port} check-proto h1"
+    return f"    server {member.name} {member.host}:{member.grpc_port} {check} {_OF_ALL} {member.agent_port}"
 
 
 def _http_server(member: Member) -> str:
-    return (
-        f"    server {member.name} {member.host}:{member.gateway_port} check"
-        f" agent-check agent-port {member.agent_port} agent-inter 1s weight 100"
-    )
+    return f"    server {member.name} {member.host}:{member.gateway_port} check {_OF_ALL} {member.agent_port}"
