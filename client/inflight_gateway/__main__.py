@@ -9,6 +9,8 @@ from pathlib import Path
 
 import uvicorn
 
+from inflight_client.fleet.addresses import split_url
+from inflight_client.fleet.balance import BALANCES
 from inflight_client.options import metrics_url_of, parse_url
 from inflight_gateway.app import create_app
 from inflight_gateway.connections import TimedConnection
@@ -19,6 +21,7 @@ from inflight_gateway.reasoning import REASONING_FORMATS
 from inflight_gateway.settings import Settings
 from inflight_gateway.tool_formats import FORMATS
 
+_SERVER = "127.0.0.1:8001"
 # How long running streams may continue after SIGTERM.
 _DRAIN_SECONDS = 30
 # Longer than clients and proxies keep a connection without a request, most of them 60 s at most: whoever closes it must
@@ -52,9 +55,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="inflight-gateway", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--server", default="127.0.0.1:8001", help="the Triton server's gRPC endpoint")
     parser.add_argument(
-        "--metrics-url", metavar="URL", help="Triton's metrics; if not given, port 8002 of the server's host"
+        "--server",
+        action="append",
+        metavar="HOST:PORT",
+        help=f"the Triton server's gRPC endpoint; several servers can be given (if not given: {_SERVER})",
+    )
+    parser.add_argument(
+        "--metrics-url",
+        action="append",
+        metavar="URL",
+        help="Triton's metrics, once for each server; if not given, port 8002 of the servers' hosts",
+    )
+    parser.add_argument(
+        "--balance",
+        choices=BALANCES,
+        default="prefix",
+        help="which of several servers gets a request: one that knows the beginning of the prompt, unless it is too "
+        "busy; the one with the fewest requests; or each in turn",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; a non-loopback address needs --api-keys"
@@ -130,7 +148,8 @@ def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[
 
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError if an option is invalid, and OSError if a file cannot be read."""
-    _, address, _ = parse_url(options.server, None)
+    servers = split_url(",".join(options.server or [_SERVER]))
+    addresses = [parse_url(server, None)[1] for server in servers]
     if options.api_keys is None and not _is_loopback(options.host):
         raise ValueError(f"--host is {options.host}; without --api-keys it must be a loopback address")
     if options.max_total_body_bytes < options.max_body_bytes:
@@ -139,8 +158,9 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"it must be at least --max-body-bytes, {options.max_body_bytes}"
         )
     return Settings(
-        server=options.server,
-        metrics_url=options.metrics_url or metrics_url_of(address),
+        server=",".join(servers),
+        balance=options.balance,
+        metrics_urls=options.metrics_url or [metrics_url_of(address) for address in addresses],
         model=options.model,
         served_model_name=options.served_model_name or options.model,
         keys=None if options.api_keys is None else KeyRing.read(options.api_keys),

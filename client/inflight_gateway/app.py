@@ -54,10 +54,11 @@ def create_app(settings: Settings) -> FastAPI:
                 settings.server,
                 model=settings.model,
                 timeouts=Timeouts(first_token=seconds, total=seconds),
+                balance=settings.balance,
                 # No retries here: the gateway's clients decide whether and when to try again.
                 retry=RetryPolicy(attempts=1),
             ) as client,
-            ModelMetrics(settings.metrics_url) as model_metrics,
+            ModelMetrics(settings.metrics_urls) as model_metrics,
         ):
             model = ServedModel(client, settings.tool_format, settings.reasoning_format)
             app.state.service = Service(

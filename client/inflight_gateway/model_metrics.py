@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ import httpx
 
 from inflight_client import TransportError
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_gateway.merged_metrics import merged
 
 logger = logging.getLogger(__name__)
 
@@ -20,41 +22,58 @@ _SECONDS = 2.0
 
 
 class ModelMetrics:
-    """Reads Triton's metrics, at most twenty times a second."""
+    """Reads Triton's metrics of one server or of several, at most twenty times a second."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
         self._http = httpx.AsyncClient(timeout=_SECONDS, trust_env=False)
         self._lock = asyncio.Lock()
         self._read_at = -_FRESH_SECONDS
-        self._text: str | None = None
+        self._texts: dict[str, str] = {}
 
     async def text(self) -> str:
-        """Return them in Prometheus's text format. Raises TransportError if they cannot be read."""
+        """Return them in Prometheus's text format. Those of several servers have the label `server`.
+
+        Raises:
+            TransportError: they cannot be read.
+        """
+        texts = await self._all()
+        return next(iter(texts.values())) if len(self._urls) == 1 else merged(texts)
+
+    async def snapshots(self) -> list[MetricsSnapshot]:
+        """Return the metrics of each server that has any. Raises TransportError if they cannot be read."""
+        return [self._parsed(server, text) for server, text in (await self._all()).items()]
+
+    async def snapshot(self) -> MetricsSnapshot:
+        """Return all metrics. Raises TransportError if they cannot be read."""
+        return self._parsed(", ".join(self._urls), await self.text())
+
+    async def _all(self) -> dict[str, str]:
+        """Return the pages by their servers' hosts and ports, without those that cannot be read."""
         async with self._lock:
             if time.monotonic() - self._read_at >= _FRESH_SECONDS:
-                self._text = await self._read()
+                texts = await asyncio.gather(*map(self._read, self._urls))
+                servers = [httpx.URL(url).netloc.decode() for url in self._urls]
+                self._texts = {server: text for server, text in zip(servers, texts, strict=True) if text is not None}
                 self._read_at = time.monotonic()
-            if self._text is None:
-                raise TransportError(f"no metrics at {self._url}")
-            return self._text
+            if not self._texts:
+                raise TransportError(f"no metrics at {', '.join(self._urls)}")
+            return self._texts
 
-    async def _read(self) -> str | None:
+    async def _read(self, url: str) -> str | None:
         try:
-            response = await self._http.get(self._url)
+            response = await self._http.get(url)
             response.raise_for_status()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            logger.debug("no metrics at %s: %s", self._url, error)
+        except httpx.HTTPError as error:
+            logger.debug("no metrics at %s: %s", url, error)
             return None
         return response.text
 
-    async def snapshot(self) -> MetricsSnapshot:
-        """Return the metrics. Raises TransportError if they cannot be read."""
-        text = await self.text()
+    def _parsed(self, server: str, text: str) -> MetricsSnapshot:
         try:
             return parse_metrics(text)
         except ValueError as error:
-            raise TransportError(f"no metrics at {self._url}: {error}") from error
+            raise TransportError(f"no metrics at {server}: {error}") from error
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """What routers ask for: GET /v1/loads and GET /server_info, in SGLang's form."""
 
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from fastapi import APIRouter
@@ -18,17 +19,18 @@ _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 
 @loads_router.get("/v1/loads")
 async def read_loads(service: TheService) -> Loads:
-    """How busy the model is. There is one engine, so there is one entry."""
+    """How busy the model is, on each server."""
     try:
-        load = _load(service, await service.model_metrics.snapshot())
+        snapshots = await service.model_metrics.snapshots()
+        loads = [_load(service, rank, metrics) for rank, metrics in enumerate(snapshots)]
     except KeyError as error:
         raise ApiError(404, "no_metrics", f"the model has no such metrics: {error.args[0]}") from error
     return {
         "timestamp": time.time(),
         "version": version("inflight-client"),
-        "dp_rank_count": 1,
-        "loads": [load],
-        "aggregate": load,
+        "dp_rank_count": len(loads),
+        "loads": loads,
+        "aggregate": _sum(loads),
     }
 
 
@@ -45,16 +47,28 @@ async def read_server_info(service: TheService) -> ServerInfo:
     }
 
 
-def _load(service: Service, metrics: MetricsSnapshot) -> Load:
+def _load(service: Service, rank: int, metrics: MetricsSnapshot) -> Load:
     def value(name: str, **labels: str) -> float:
         return metrics.value(name, model=service.triton_model_name, **labels)
 
     tokens_per_block = value(_BLOCKS, kv_cache_block_type="tokens_per")
     return {
-        "dp_rank": 0,
+        "dp_rank": rank,
         "num_running_reqs": round(value("inflight:num_requests_running")),
         "num_waiting_reqs": round(value("inflight:num_requests_waiting")),
         "num_used_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="used")),
         "max_total_num_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="max")),
         "token_usage": value("inflight:kv_cache_usage_perc"),
+    }
+
+
+def _sum(loads: Sequence[Load]) -> Load:
+    """The load of all servers together."""
+    return {
+        "dp_rank": 0,
+        "num_running_reqs": sum(load["num_running_reqs"] for load in loads),
+        "num_waiting_reqs": sum(load["num_waiting_reqs"] for load in loads),
+        "num_used_tokens": sum(load["num_used_tokens"] for load in loads),
+        "max_total_num_tokens": sum(load["max_total_num_tokens"] for load in loads),
+        "token_usage": sum(load["token_usage"] for load in loads) / len(loads),
     }

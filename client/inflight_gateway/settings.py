@@ -1,5 +1,6 @@
 """Settings of the gateway."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight_gateway.formats import AUTO
@@ -11,9 +12,11 @@ class Settings:
     """Settings of one gateway. The command line checks their bounds."""
 
     server: str
-    """URL of the Triton server, in the format of `inflight_client`."""
-    metrics_url: str
-    """The address of Triton's metrics."""
+    """URL of the Triton server, or of several, in the format of `inflight_client`."""
+    balance: str
+    """Which of several servers gets a request; see `inflight_client.AsyncClient`."""
+    metrics_urls: Sequence[str]
+    """The addresses of the servers' metrics."""
     model: str
     """The model's name in Triton."""
     served_model_name: str

@@ -8,13 +8,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from inflight_client import Client, RetryPolicy, ServerOverloaded, TransportError
+from inflight_client.metrics import parse_metrics
 from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.conftest import ECHO
 from tests.eventually import eventually
+from tests.gateway.gateway_process import GatewayProcess
 
 ONCE = RetryPolicy(attempts=1)
 LONG = "word " * 100
@@ -172,3 +175,19 @@ def test_a_name_with_two_addresses(
 def test_a_name_that_does_not_exist() -> None:
     with Client("no-such-host.invalid:8001", retry=ONCE) as client, pytest.raises(TransportError, match="no-such-host"):
         client.generate("a")
+
+
+def test_the_gateway_has_several_servers(servers: list[TritonServer]) -> None:
+    first, second = grpc_urls(servers).split(",")
+    metrics = [f"--metrics-url={server.metrics_url}" for server in servers]
+    with GatewayProcess(first, f"--server={second}", "--balance=round_robin", *metrics) as gateway:
+        gateway.wait_for(["/health"], 30)
+        with gateway.openai() as client:
+            answers = [client.completions.create(model="llm", prompt="!server") for _ in range(4)]
+        assert {answer.choices[0].text for answer in answers} == {"one", "two"}
+        page = httpx.get(f"http://{gateway.http_url}/metrics").text
+    found = parse_metrics(page)
+    for server in servers:
+        label = f"127.0.0.1:{server.metrics_port}"
+        assert found.value("nv_inference_request_success", model="llm", server=label) > 0
+    assert page.count("# TYPE nv_inference_request_success counter") == 1

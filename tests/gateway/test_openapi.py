@@ -16,7 +16,8 @@ from tests.gateway.gateway_process import GatewayProcess
 APP = create_app(
     Settings(
         server="127.0.0.1:8001",
-        metrics_url="http://127.0.0.1:8002/metrics",
+        metrics_urls=["http://127.0.0.1:8002/metrics"],
+        balance="prefix",
         model="llm",
         served_model_name="llm",
         keys=None,
