@@ -37,6 +37,8 @@ class Fleet:
     def __init__(self, model: Path, count: int, balancer: str, *, kv_cache_tokens: int, prometheus: bool) -> None:
         """Each server gets its share of the processors, at least one, and a KV cache of so many tokens."""
         self._stack = contextlib.ExitStack()
+        # A server is ended with the thread that started it.
+        self._starter = self._stack.enter_context(ThreadPoolExecutor(1))
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="inflight-fleet-")))
         threads = max(1, len(os.sched_getaffinity(0)) // count)
         parameters = {"model": str(model), "num_threads": str(threads), "kv_cache_tokens": str(kv_cache_tokens)}
@@ -90,7 +92,7 @@ class Fleet:
 
     def restart(self, index: int) -> None:
         """Start a server that has ended again, on its ports."""
-        self.servers[index].start()
+        self._starter.submit(self.servers[index].start).result()
         self.servers[index].wait_ready(_READY_SECONDS, ["llm"])
 
     def __enter__(self) -> Self:
