@@ -188,7 +188,7 @@ class Server:
             sender.fail("the engine has stopped", "INTERNAL")
             return
         oldest = itertools.islice(dict.fromkeys(list(self._streams.values())), _MAX_LISTED)
-        sender.send(self._form.text(json.dumps([stream.summary() for stream in oldest])), final=True)
+        sender.send(self._form.text(json.dumps([stream.summary(self._engine.core) for stream in oldest])), final=True)
 
     def _refuse(self, sender: Sender, error: Exception) -> None:
         """Answer a request that never ran with the matching error."""
