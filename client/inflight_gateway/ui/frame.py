@@ -5,7 +5,7 @@ from typing import Any
 
 from inflight_client import UnfinishedRequest
 from inflight_gateway.ui.history import Point, columns
-from inflight_gateway.ui.observer import Observation
+from inflight_gateway.ui.observer import MAX_LISTED, Observation
 
 
 def frame(observation: Observation, points: list[Point], tenant: str | None) -> Mapping[str, Any]:
@@ -17,14 +17,21 @@ def frame(observation: Observation, points: list[Point], tenant: str | None) -> 
         tenant: whose requests the viewer may see; None for everybody's. Of the others it learns how many there are.
     """
     now = observation.now
-    shown = [request for request in observation.requests if tenant is None or request.tenant == tenant]
+    own, others = [], {"running": 0, "waiting": 0}
+    for request in observation.requests:
+        if tenant is None or request.tenant == tenant:
+            own.append(request)
+        else:
+            others["running" if request.running else "waiting"] += 1
     return {
         "max_num_seqs": observation.max_num_seqs,
         "running": now.running,
         "waiting": now.waiting,
         "waiting_at_level": dict(now.waiting_at_level),
         "kv_cache_usage": round(now.blocks_used / now.blocks, 4),
-        "requests": [_row(request) for request in shown],
+        "requests": [_row(request) for request in own],
+        "others": others,
+        "is_cut": len(observation.requests) >= MAX_LISTED,
         "points": columns(points),
     }
 

@@ -15,6 +15,8 @@ from inflight_gateway.ui.history import History
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.25
+MAX_LISTED = 100
+"""The server lists so many requests, the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Observation:
     """How many requests the batch has room for."""
     now: Occupancy
     requests: Sequence[UnfinishedRequest]
-    """The oldest first, at most 100."""
+    """The oldest first, at most `MAX_LISTED`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from inflight_gateway.errors import ApiError
 
@@ -25,6 +25,12 @@ router = APIRouter(include_in_schema=False)
 async def show_page() -> Response:
     """The page."""
     return _response("index.html")
+
+
+@router.get("/ui/")
+async def name_page() -> Response:
+    """The page's files have addresses relative to /ui."""
+    return RedirectResponse("../ui")
 
 
 @router.get("/ui/{name}")
