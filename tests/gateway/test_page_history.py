@@ -80,6 +80,14 @@ def test_a_time_without_viewers_is_a_gap() -> None:
     assert [point.time for point in history.since(0)] == [32 + HISTORY_SECONDS]
 
 
+def test_a_step_that_takes_longer_has_the_figures_of_those_before() -> None:
+    history = History()
+    now = [reading(second) for second in range(3)]
+    for each in (*now, Reading(3, now[-1].metrics, "llm")):
+        history.add(each)
+    assert history.since(2)[0].decode_tokens_per_step == pytest.approx(DECODES_PER_STEP)
+
+
 def test_a_clock_that_was_set_back_begins_a_new_history() -> None:
     history = History()
     for second in (100, 101, 50, 51):

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, fields
 
-from inflight_client.load import Latency, Load, Reading, load
+from inflight_client.load import Load, Reading, load
 
 HISTORY_SECONDS = 300.0
 RATE_SECONDS = 5.0
@@ -27,6 +27,7 @@ class Point:
     waiting: int
     kv_cache_usage: float
     prefill_tokens_per_step: float | None
+    """Of the steps since the point before, or, while a step takes longer, of those before it. None if nothing runs."""
     decode_tokens_per_step: float | None
     prompt_tokens_per_second: float
     generated_tokens_per_second: float
@@ -67,11 +68,16 @@ class History:
             self._points.popleft()
         if before is not None and self._kept and reading.seconds - before.seconds <= _LONGEST_GAP:
             recent = next(kept for kept in self._kept if kept.seconds >= reading.seconds - RATE_SECONDS)
-            self._points.append(
-                _point(reading, load(before, reading), load(recent, reading), load(self._kept[0], reading))
-            )
+            step, minute = load(before, reading), load(self._kept[0], reading)
+            self._points.append(_point(reading.seconds, step, load(recent, reading), minute, self._last_step(step)))
         if not self._kept or reading.seconds - self._kept[-1].seconds >= _SECONDS_BETWEEN_KEPT:
             self._kept.append(reading)
+
+    def _last_step(self, step: Load) -> tuple[float | None, float | None]:
+        """Return the tokens of prompts and of answers in a step."""
+        if step.running and step.decode_tokens_per_step is None and self._points:
+            return self._points[-1].prefill_tokens_per_step, self._points[-1].decode_tokens_per_step
+        return step.prefill_tokens_per_step, step.decode_tokens_per_step
 
     def since(self, time: float) -> list[Point]:
         """Return the points after a time, in seconds since 1970."""
@@ -86,26 +92,22 @@ def columns(points: list[Point]) -> dict[str, list[float | None]]:
     }
 
 
-def _point(reading: Reading, step: Load, recent: Load, minute: Load) -> Point:
-    first, inter = _quantiles(minute.first_token), _quantiles(minute.inter_token)
+def _point(time: float, now: Load, recent: Load, minute: Load, step: tuple[float | None, float | None]) -> Point:
+    prefill, decode = step
     return Point(
-        time=reading.seconds,
-        running=step.running,
-        waiting=step.waiting,
-        kv_cache_usage=step.blocks_used / step.blocks,
-        prefill_tokens_per_step=step.prefill_tokens_per_step,
-        decode_tokens_per_step=step.decode_tokens_per_step,
+        time=time,
+        running=now.running,
+        waiting=now.waiting,
+        kv_cache_usage=now.blocks_used / now.blocks,
+        prefill_tokens_per_step=prefill,
+        decode_tokens_per_step=decode,
         prompt_tokens_per_second=recent.prompt_tokens_per_second,
         generated_tokens_per_second=recent.generated_tokens_per_second,
         finished_per_second=recent.finished_per_second,
         refused_per_second=recent.refused_per_second,
         prefix_hit_rate=minute.prefix_hit_rate,
-        first_token_p50=first[0],
-        first_token_p99=first[1],
-        inter_token_p50=inter[0],
-        inter_token_p99=inter[1],
+        first_token_p50=minute.first_token.p50,
+        first_token_p99=minute.first_token.p99,
+        inter_token_p50=minute.inter_token.p50,
+        inter_token_p99=minute.inter_token.p99,
     )
-
-
-def _quantiles(latency: Latency) -> tuple[float | None, float | None]:
-    return latency.p50, latency.p99

@@ -67,12 +67,16 @@ function tokens(number) {
   return `${count(number)} token${number === 1 ? "" : "s"}`;
 }
 
+/** The beginning of a name that the server made. Others are whole. */
+function short(name) {
+  return /^[0-9a-f]{32}(-\d+)?$/.test(name) ? name.slice(0, 8) : name;
+}
+
 function describe(row, request, doing, writes) {
   const [name, state, bar] = row.children;
   const level = request.priority > 0 ? `level ${request.priority}` : "";
-  const text = [request.tenant, request.name, level].filter(Boolean).join(" · ");
-  show(name, text);
-  if (name.title !== text) name.title = text;
+  show(name, [request.tenant, short(request.name), level].filter(Boolean).join(" · "));
+  if (name.title !== request.name) name.title = request.name;
   show(state, doing);
   row.classList.toggle("writes", writes);
   const part = request.prompt_tokens > 0 ? request.computed_prompt_tokens / request.prompt_tokens : 0;

@@ -14,7 +14,7 @@ export const rate = unlessNothing((value) => (value < 10 ? tenths : whole).forma
 export const share = unlessNothing((value) => `${whole.format(100 * value)} %`);
 export const seconds = unlessNothing((value) => {
   if (value < 0.01) return `${tenths.format(1000 * value)} ms`;
-  return value < 1 ? `${whole.format(1000 * value)} ms` : `${tenths.format(value)} s`;
+  return value < 1 ? `${whole.format(1000 * value)} ms` : `${(value < 10 ? tenths : whole).format(value)} s`;
 });
 
 /** Change the text of an element if it differs: what does not change is not drawn again. */

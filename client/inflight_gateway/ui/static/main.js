@@ -61,8 +61,8 @@ function showFrame(frame, isFirst) {
 function showPoints() {
   const last = (name) => history.last(name);
   const [decode, prefill] = [last("decode_tokens_per_step"), last("prefill_tokens_per_step")];
-  const isIdle = decode === null;
-  show(byId("step"), isIdle ? "No steps now." : `Each step: ${rate(decode)} tokens of answers, ${rate(prefill)} of prompts.`);
+  const step = `Each step: ${rate(decode)} tokens of answers, ${rate(prefill)} of prompts.`;
+  show(byId("step"), decode === null ? "No steps now." : step);
   show(byId("tokens-per-second"), rate(last("generated_tokens_per_second")));
   show(byId("requests-per-second"), rate(last("finished_per_second")));
   show(byId("prefix-hits"), share(last("prefix_hit_rate")));

@@ -58,7 +58,8 @@ export class Plot {
     if (!this.stacked) return lines;
     const sums = [];
     return lines.map((values) => values.map((value, at) => {
-      sums[at] = (sums[at] ?? 0) + (value ?? 0);
+      if (value === null) return null;
+      sums[at] = (sums[at] ?? 0) + value;
       return sums[at];
     }));
   }
@@ -90,7 +91,7 @@ export class Plot {
       context.moveTo(LEFT, y);
       context.lineTo(this.width - RIGHT, y);
       context.stroke();
-      if (part !== 0.5) context.fillText(this.format(part * top), LEFT - 6, y);
+      if (part !== 0.5) context.fillText(part === 0 ? "0" : this.format(top), LEFT - 6, y);
     }
     context.textBaseline = "alphabetic";
     context.fillText("now", this.width - RIGHT, this.height - 4);
