@@ -80,9 +80,10 @@ def test_frames_show_what_runs(page: GatewayProcess) -> None:
             assert request["prompt_tokens"] == request["computed_prompt_tokens"] > 0
             assert (frame["model"], frame["running"], frame["waiting"], frame["max_num_seqs"]) == ("llm", 1, 0, 64)
             assert 0 < frame["kv_cache_usage"] < 1
-            later = next(each for each in frames if each["points"]["generated_tokens_per_second"])
+            later = next(each for each in frames if any(each["points"]["decode_tokens_per_step"]))
             assert later["requests"][0]["output_tokens"] > request["output_tokens"]
             assert later["points"]["decode_tokens_per_step"][-1] >= 1
+            assert later["points"]["generated_tokens_per_second"][-1] > 0
             known = later["points"]["time"]
             newer = next(each for each in frames if each["points"]["time"])
             assert min(newer["points"]["time"]) > max(known)
@@ -122,8 +123,9 @@ def test_too_many_viewers(page: GatewayProcess) -> None:
             return response.status_code
 
     with contextlib.ExitStack() as stack:
-        for _ in range(MAX_VIEWERS):
-            next(stack.enter_context(watching(page)))
+        viewers = [stack.enter_context(watching(page)) for _ in range(MAX_VIEWERS)]
+        for frames in viewers:
+            next(frames)
         assert status() == 429
     assert eventually(lambda: status() == 200)
 
