@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from inflight_cli.load import Latency, Load, Turnover
 from inflight_client import UnfinishedRequest
+from inflight_client.load import Latency, Load, Turnover
 
 # Two frames fit next to each other in 80 columns, four in 160.
 _FRAME_WIDTH = 39

@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from inflight_cli.errors import CommandError
-from inflight_cli.load import Reading, Turnover, load, turnover
 from inflight_cli.options import add_metrics_option
 from inflight_cli.screen import plain, screen
 from inflight_client import Client, TransportError
+from inflight_client.load import DEFAULT_MAX_NUM_SEQS, Reading, Turnover, load, turnover
 
 HELP = "watch a server"
 
@@ -23,8 +23,6 @@ REFRESH_SECONDS = 1.0
 WINDOW_SECONDS = 10.0
 # More than fit on any screen.
 MAX_TURNOVERS = 500
-# The engine's default, used if config.pbtxt does not set max_num_seqs.
-DEFAULT_MAX_NUM_SEQS = 64
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

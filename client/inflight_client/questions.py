@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar, cast
 
 from inflight_client.errors import ServerFault
@@ -22,6 +22,13 @@ class UnfinishedRequest:
     """Seconds since its arrival."""
     output_tokens: int
     """Tokens of all its samples so far."""
+    running: bool = False
+    """False while it waits. False and 0, also in the next three, if the server does not say."""
+    priority: int = 0
+    """Its level in the queue, of which 1 is the highest; 0 without levels."""
+    prompt_tokens: int = 0
+    computed_prompt_tokens: int = 0
+    """How many tokens of the prompt have gone through the model, or were in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,12 @@ class Question(Generic[_T]):
 
 def unfinished_requests(model: str) -> Question[list[UnfinishedRequest]]:
     """Ask for the waiting and running requests."""
-    return Question(_request(model, "list_requests"), lambda entries: [UnfinishedRequest(**entry) for entry in entries])
+    known = [field.name for field in fields(UnfinishedRequest)]
+
+    def read(entries: list[dict[str, Any]]) -> list[UnfinishedRequest]:
+        return [UnfinishedRequest(**{name: entry[name] for name in known if name in entry}) for entry in entries]
+
+    return Question(_request(model, "list_requests"), read)
 
 
 def is_serving(model: str) -> Question[bool]:

@@ -1,6 +1,7 @@
 """`inflight-gateway`: OpenAI's API for a model on an Inflight server."""
 
 import argparse
+import contextlib
 import ipaddress
 import logging
 import sys
@@ -13,7 +14,7 @@ from inflight_client.fleet.addresses import split_url
 from inflight_client.fleet.balance import BALANCES
 from inflight_client.options import metrics_url_of, parse_url
 from inflight_gateway.app import create_app
-from inflight_gateway.connections import TimedConnection
+from inflight_gateway.connections import GatewayServer, TimedConnection
 from inflight_gateway.formats import AUTO, NONE
 from inflight_gateway.keys import KeyRing
 from inflight_gateway.memory import give_back_large_blocks
@@ -39,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s")
     give_back_large_blocks()
-    uvicorn.run(
-        create_app(settings),
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
         host=options.host,
         port=options.port,
         http=TimedConnection,
@@ -48,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
     )
-    return 0
+    server = GatewayServer(config, app.state.viewers)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    return 0 if server.started else 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,8 @@ from inflight_gateway.responses_api import endpoint as responses_api
 from inflight_gateway.served_model import ServedModel
 from inflight_gateway.service import Service
 from inflight_gateway.settings import Settings
+from inflight_gateway.ui import events, page
+from inflight_gateway.ui.observer import Observer
 
 _REASONS: dict[int | str, str] = {
     400: "A field of the request is invalid or not supported; `param` names it",
@@ -70,6 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
                 model_metrics=model_metrics,
                 health=HealthCheck(client),
                 model=model,
+                observer=Observer(client, model_metrics, settings.model),
             )
             async with model.watched():
                 yield
@@ -92,6 +95,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(router_info.loads_router, dependencies=key)
     app.include_router(router_info.router)
     app.include_router(health.router)
+    app.state.viewers = events.Viewers()
+    app.include_router(events.router)
+    app.include_router(page.router)
     _add_middleware(app, settings, metrics)
     app.add_exception_handler(InflightError, errors.answer_inflight_error)
     app.add_exception_handler(RequestValidationError, errors.answer_invalid_body)

@@ -1,8 +1,25 @@
-"""The gateway's connections: those on which nothing is asked in time are closed."""
+"""The gateway's connections: those on which nothing is asked in time are closed, and those of viewers at the end."""
 
 import asyncio
+import socket
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from inflight_gateway.ui.events import Viewers
+
+
+class GatewayServer(uvicorn.Server):
+    """Ends the streams of viewers when it is asked to end. It lets other streams finish; those never would."""
+
+    def __init__(self, config: uvicorn.Config, viewers: Viewers) -> None:
+        super().__init__(config)
+        self._viewers = viewers
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called after SIGTERM or Ctrl-C."""
+        self._viewers.close()
+        await super().shutdown(sockets)
 
 
 class TimedConnection(H11Protocol):

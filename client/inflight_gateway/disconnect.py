@@ -10,6 +10,9 @@ from inflight_gateway.metrics import OUTCOME
 
 logger = logging.getLogger(__name__)
 
+EVENTS = "/ui/events"
+"""The only stream that is not asked for by POST."""
+
 # nginx's status for a client that disconnected before the end of the answer.
 _LEFT = 499
 # Additional time, after the time limit of the answer, for a client that reads slowly.
@@ -28,7 +31,7 @@ class CancelOnDisconnect:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if not is_generation(scope):
+        if not is_generation(scope) and scope.get("path") != EVENTS:
             await self._app(scope, receive, send)
             return
         connection = _Connection(receive, send)

@@ -11,9 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inflight_gateway.disconnect import EVENTS
 from inflight_gateway.errors import ApiError
 from inflight_gateway.limits import is_generation
 
+# The page at /ui needs no key, but what it shows does.
+_GUARDED = ("/v1/", EVENTS)
 KEY = "inflight_key"
 """The entry of a request's scope that holds its `ApiKey`."""
 
@@ -31,6 +34,11 @@ class ApiKey(BaseModel):
     priority: Annotated[int, Field(ge=1)] | None = None
     """Highest priority of the key's requests (1 is the highest), and their default. Without it, a request can have any
     priority."""
+
+    @property
+    def tenant_name(self) -> str:
+        """The tenant that the key's requests are charged to."""
+        return self.tenant or self.name
 
 
 class _File(BaseModel):
@@ -72,7 +80,8 @@ class KeyRing:
 
 
 class RequireKey:
-    """Answers 401 to requests without a key of the ring: to those to `/v1/`, and to all that reach the model."""
+    """Answers 401 to requests without a key of the ring: to those that tell what runs, and to all that reach the
+    model."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
         self._app = app
@@ -80,7 +89,7 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if is_generation(scope) or (scope["type"] == "http" and scope["path"].startswith("/v1/")):
+        if is_generation(scope) or (scope["type"] == "http" and scope["path"].startswith(_GUARDED)):
             scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
             key = self._ring.find(secret.strip()) if scheme.lower() == "bearer" else None
             if key is None:

@@ -25,6 +25,8 @@ _PATHS = frozenset(
         "/metrics",
         "/server_info",
         "/v1/loads",
+        "/ui",
+        "/ui/events",
     }
 )
 _ONE_MODEL = "/v1/models/"

@@ -16,6 +16,7 @@ from inflight_gateway.model_metrics import ModelMetrics
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Authored, Generation
 from inflight_gateway.served_model import ServedModel
+from inflight_gateway.ui.observer import Observer
 
 # Fields with the same name and meaning in the gateway and in the server.
 _SAME = (
@@ -51,6 +52,7 @@ class Service:
     model_metrics: ModelMetrics
     health: HealthCheck
     model: ServedModel
+    observer: Observer
 
     def describe(self, name: str) -> Model:
         """Describe the model with this name. Raises ApiError (404) if the gateway does not serve it."""
@@ -96,7 +98,7 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
 def queueing(body: Authored, scope: Scope) -> Queueing:
     """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority."""
     key: ApiKey | None = scope.get(KEY)
-    tenant = body.user if key is None else key.tenant or key.name
+    tenant = body.user if key is None else key.tenant_name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)

@@ -38,7 +38,7 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 def gateway(server: TritonServer) -> Iterator[Peer]:
     """Start a gateway in front of a server, in its own process."""
     command = [sys.executable, "-m", "inflight_gateway", "--server", server.grpc_url]
-    command += ["--served-model-name", MODEL]
+    command += ["--served-model-name", MODEL, "--metrics-url", server.metrics_url]
     with Peer("the gateway", command, dict(os.environ)) as process:
         process.wait_ready(READY_SECONDS)
         yield process

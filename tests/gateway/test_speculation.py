@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from inflight_cli.load import Reading, load
 from inflight_client import Client, PerfMetrics
+from inflight_client.load import Reading, load
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.triton.prometheus import Scrape, at_rest, scrape_when

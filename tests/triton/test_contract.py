@@ -260,3 +260,5 @@ def test_unfinished_requests_are_listed_under_their_clients_names(server: Triton
     during = asyncio.run(listed())
     assert {entry["request_id"] for entry in during} == {"mine", "yours"}
     assert all(entry["tenant"] == "acme" and entry["seconds"] > 0 and entry["output_tokens"] > 0 for entry in during)
+    assert all(entry["running"] and entry["priority"] == 0 for entry in during)
+    assert all(entry["computed_prompt_tokens"] == entry["prompt_tokens"] > 0 for entry in during)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from inflight_cli.load import Load, Reading, Turnover, load, turnover
 from inflight_cli.screen import screen
 from inflight_client import Client, TextStream, Timeouts, UnfinishedRequest
+from inflight_client.load import Load, Reading, Turnover, load, turnover
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal
 from tests.eventually import eventually

@@ -40,9 +40,12 @@ def test_metrics_are_read() -> None:
         snapshot.value("waiting", model="llama")
 
 
-def test_what_is_not_metrics_is_refused() -> None:
-    with pytest.raises(ValueError, match="metric name"):
-        parse_metrics("<html><body>Not here</body></html>")
+@pytest.mark.parametrize(
+    "text", ["<html> <body>Not here</body></html>", "waiting", 'waiting{model="llm"}', "waiting x"]
+)
+def test_what_is_not_metrics_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"metric name|not found|unpack|convert"):
+        parse_metrics(text)
 
 
 def test_watchdog_acts_once_in_order_and_not_when_done() -> None:

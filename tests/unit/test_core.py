@@ -1,5 +1,7 @@
 """The engine's loop on one thread: submission, cancellation, failing steps, counters."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,9 @@ from hypothesis import strategies as st
 from inflight import InvalidRequest, QueueFull
 from inflight.core import EngineCore
 from inflight.outputs import TokenEvent
+from inflight.progress import Progress
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel, expected_output
@@ -113,6 +117,38 @@ def test_samples_of_a_request_share_its_prompt() -> None:
     # Its four full blocks are computed once, and the rest by each sample.
     stats = core.stats()
     assert stats.prompt_tokens - stats.cached_tokens == 18 + 7 * 2
+
+
+def test_how_far_a_request_is() -> None:
+    core, _ = make_core(make_scheduler(max_num_seqs=1, budget=4))
+    core.submit(make_request("a", 6), make_request("b", 5, priority=2))
+    seen = []
+    for _ in range(3):
+        seen.append((core.progress("a"), core.progress("b")))
+        core.step()
+    waits = Progress(running=False, priority=2, prompt_tokens=5, computed_prompt_tokens=0)
+    a = Progress(running=False, priority=0, prompt_tokens=6, computed_prompt_tokens=0)
+    assert seen == [
+        (a, waits),
+        (replace(a, running=True, computed_prompt_tokens=4), waits),
+        (replace(a, running=True, computed_prompt_tokens=6), waits),
+    ]
+    drain(core)
+    assert core.progress("a") is None
+
+
+def test_waiting_requests_are_counted_by_level() -> None:
+    policies = QueuePolicies(priority_levels=3, default_priority_level=2)
+    core, _ = make_core(make_scheduler(max_num_seqs=1, policies=policies))
+    for name, level in (("a", 2), ("b", 3), ("c", 3)):
+        core.submit(make_request(name, priority=level))
+    assert core.stats().waiting_at_level == {1: 0, 2: 1, 3: 2}
+    core.step()
+    core.submit(make_request("d", priority=1))
+    assert core.stats().waiting_at_level == {1: 1, 2: 0, 3: 2}
+    many, _ = make_core(make_scheduler(policies=QueuePolicies(priority_levels=10**9, default_priority_level=1)))
+    assert list(many.stats().waiting_at_level) == list(range(1, 17))
+    assert make_core()[0].stats().waiting_at_level == {}
 
 
 def test_no_sample_is_accepted_where_one_has_an_id_in_use() -> None:

@@ -13,6 +13,7 @@ from inflight.beam_search.search import Hypothesis
 from inflight.errors import EngineDead, InvalidRequest, OutOfMemory, QueueFull
 from inflight.metrics import EngineMetrics
 from inflight.outputs import TokenEvent
+from inflight.progress import Progress
 from inflight.request import CANCELLED, DEADLINE, ERROR, INVALID, LENGTH, STOP, Request
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import StepPlan
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 NO_TOKEN = "no token can be chosen: the model's logits are not numbers, or all tokens are forbidden"
 NOT_A_NUMBER = "what the model computes for the prompt is not a number"
+# Each is a metric. Configurations may have any number of levels.
+_MAX_COUNTED_LEVELS = 16
 
 
 class Runner(Protocol):
@@ -333,6 +336,7 @@ class EngineCore:
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
             waiting_tokens=self.num_waiting_tokens,
+            waiting_at_level=self._waiting_at_level(),
             block_size=tables.block_size,
             blocks_total=pool.num_blocks,
             blocks_used=used,
@@ -345,6 +349,23 @@ class EngineCore:
             draft_tokens=metrics.draft_tokens,
             accepted_draft_tokens=metrics.accepted_tokens,
             accepted_draft_tokens_at=tuple(metrics.accepted_at),
+        )
+
+    def _waiting_at_level(self) -> dict[int, int]:
+        levels = range(1, min(self._scheduler.policies.priority_levels, _MAX_COUNTED_LEVELS) + 1)
+        return {level: self._scheduler.waiting.count(level) + self._arrived_at_level[level] for level in levels}
+
+    def progress(self, request_id: str) -> Progress | None:
+        """Return how far a request is; None if it has finished, or is not known. Any thread may call this."""
+        request = self._unfinished.get(request_id)
+        if request is None:
+            return None
+        prompt_tokens = len(request.prompt_ids)
+        return Progress(
+            running=request_id in self._scheduler.running,
+            priority=request.priority,
+            prompt_tokens=prompt_tokens,
+            computed_prompt_tokens=min(request.num_computed, prompt_tokens),
         )
 
 

@@ -74,6 +74,13 @@ def _filled(name: str, observes: str, help: str) -> Family:
 FAMILIES = (
     _live("inflight:num_requests_running", "Requests in the running set.", lambda s: s.running),
     _live("inflight:num_requests_waiting", "Requests that wait to be admitted.", lambda s: s.waiting),
+    Family(
+        "inflight:num_requests_waiting_by_priority",
+        GAUGE,
+        "Those of each priority level, up to level 16. It exists only with `priority_levels`.",
+        label="priority",
+        read=lambda s: {str(level): count for level, count in s.waiting_at_level.items()},
+    ),
     _value(
         "inflight:num_tokens_waiting",
         GAUGE,

@@ -40,6 +40,8 @@ class EngineStats:
     waiting: int
     waiting_tokens: int
     """Known tokens of the waiting requests."""
+    waiting_at_level: Mapping[int, int]
+    """The number of waiting requests of each priority level, up to level 16. Empty without levels."""
     block_size: int
     """Tokens per block."""
     blocks_total: int

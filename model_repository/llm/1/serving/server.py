@@ -234,7 +234,7 @@ class Server:
         if not self.is_alive:
             raise EngineDead("the engine has stopped")
         if parameters.get("list_requests"):
-            return [stream.summary() for stream in itertools.islice(self._streams, _MAX_LISTED)]
+            return [stream.summary(self._engine.core) for stream in itertools.islice(self._streams, _MAX_LISTED)]
         if parameters.get("is_serving"):
             self._drain.check()
             return {"is_serving": True}

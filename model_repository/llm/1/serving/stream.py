@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from inflight import SamplingParams
+from inflight.core import EngineCore
 from inflight.outputs import Delta
 from serving.parse import ParsedRequest
 from serving.response import ResponseFormat, Sample
@@ -43,13 +44,21 @@ class ResponseStream:
         """The name in the log and in `inflight top`: the client's request id, or else the engine's."""
         return self._options.client_request_id or next(iter(self.samples))
 
-    def summary(self) -> dict[str, object]:
-        """The request's name, tenant, age in seconds and number of output tokens so far."""
+    def summary(self, core: EngineCore) -> dict[str, object]:
+        """The request's name, tenant, age in seconds, number of output tokens so far, and how far its prompt is.
+
+        While a grammar is compiled, the engine does not know the request yet: it waits, and its prompt has 0 tokens.
+        """
+        samples = [progress for name in self.samples if (progress := core.progress(name)) is not None]
         return {
             "request_id": self.name,
             "tenant": self._options.tenant,
             "seconds": round(time.monotonic() - self._arrival, 3),
             "output_tokens": sum(sample.num_tokens for sample in self.samples.values()),
+            "running": any(progress.running for progress in samples),
+            "priority": max((progress.priority for progress in samples), default=0),
+            "prompt_tokens": max((progress.prompt_tokens for progress in samples), default=0),
+            "computed_prompt_tokens": max((progress.computed_prompt_tokens for progress in samples), default=0),
         }
 
     @property

@@ -1,10 +1,15 @@
 """The load of a server, computed from two readings of its metrics."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
-from inflight_cli.histogram import buckets, gained, increase, quantile
-from inflight_client import MetricsSnapshot
+from inflight_client.histogram import buckets, gained, increase, quantile
+from inflight_client.metrics import MetricsSnapshot
 
+DEFAULT_MAX_NUM_SEQS = 64
+"""The engine's default, used if config.pbtxt does not set max_num_seqs."""
+
+_COMPUTED = "inflight:computed_tokens_total"
 _DRAFTED = "inflight:spec_decode_num_draft_tokens_total"
 _ACCEPTED = "inflight:spec_decode_num_accepted_tokens_total"
 
@@ -37,14 +42,22 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """The state at the later reading, and rates and latencies between the two."""
+class Occupancy:
+    """How full the batch, the queue and the KV cache are at one reading."""
 
     running: int
     waiting: int
+    waiting_at_level: Mapping[int, int]
+    """The waiting requests by priority level. Empty if the model has no levels."""
     blocks_used: int
     blocks: int
     """Number of blocks of the KV cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Occupancy):
+    """The state at the later reading, and rates and latencies between the two."""
+
     preemptions: int
     """Preemptions since the model was loaded."""
     prompt_tokens_per_second: float
@@ -58,7 +71,11 @@ class Load:
     acceptance_rate: float | None
     """Fraction of the drafted tokens that were right; None if there were no drafted tokens."""
     step_fill: float | None
-    """Fraction of the steps' token budget that was used; None if there were no steps."""
+    """Fraction of the steps' token budget that was used; None if there were no steps, also in the next two."""
+    prefill_tokens_per_step: float | None
+    """Mean number of prompt tokens that went through the model in a step."""
+    decode_tokens_per_step: float | None
+    """The same for tokens after a request's first output token, drafted ones included."""
     first_token: Latency
     inter_token: Latency
     queue: Latency
@@ -74,12 +91,24 @@ class Turnover:
     """Requests that ended or were preempted."""
 
 
+def occupancy(reading: Reading) -> Occupancy:
+    """Return the state at one reading. Raises KeyError if a metric is missing."""
+    levels = reading.metrics.select("inflight:num_requests_waiting_by_priority", model=reading.model)
+    return Occupancy(
+        running=round(reading.value("inflight:num_requests_running")),
+        waiting=round(reading.value("inflight:num_requests_waiting")),
+        waiting_at_level={int(sample.labels["priority"]): round(sample.value) for sample in levels},
+        blocks_used=round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")),
+        blocks=round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")),
+    )
+
+
 def load(before: Reading, after: Reading) -> Load:
     """Compute the load between two readings. Raises KeyError if a metric is missing."""
     seconds = after.seconds - before.seconds
 
-    def gain(name: str) -> float:
-        return increase(before.value(name), after.value(name))
+    def gain(name: str, **labels: str) -> float:
+        return increase(before.value(name, **labels), after.value(name, **labels))
 
     def rate_if_any(name: str) -> float | None:
         return gain(name) / seconds if after.has(name) else None
@@ -93,11 +122,9 @@ def load(before: Reading, after: Reading) -> Load:
         of = gain(whole)
         return gain(part) / of if of else None
 
+    steps, prefill = gain("inflight:step_duration_seconds_count"), gain(_COMPUTED, kind="prefill")
     return Load(
-        running=round(after.value("inflight:num_requests_running")),
-        waiting=round(after.value("inflight:num_requests_waiting")),
-        blocks_used=round(after.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")),
-        blocks=round(after.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")),
+        **asdict(occupancy(after)),
         preemptions=round(after.value("inflight:num_preemptions_total")),
         prompt_tokens_per_second=gain("inflight:prompt_tokens_total") / seconds,
         generated_tokens_per_second=gain("inflight:generation_tokens_total") / seconds,
@@ -106,7 +133,9 @@ def load(before: Reading, after: Reading) -> Load:
         prefix_hit_rate=share("inflight:prefix_cache_hits_total", "inflight:prefix_cache_queries_total"),
         drafted_tokens_per_second=rate_if_any(_DRAFTED),
         acceptance_rate=share(_ACCEPTED, _DRAFTED) if after.has(_DRAFTED) else None,
-        step_fill=share("inflight:computed_tokens_total", "inflight:step_budget_tokens_total"),
+        step_fill=share(_COMPUTED, "inflight:step_budget_tokens_total"),
+        prefill_tokens_per_step=prefill / steps if steps else None,
+        decode_tokens_per_step=(gain(_COMPUTED) - prefill) / steps if steps else None,
         first_token=latency("inflight:time_to_first_token_seconds"),
         inter_token=latency("inflight:inter_token_latency_seconds"),
         queue=latency("inflight:request_queue_time_seconds"),

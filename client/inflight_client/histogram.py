@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from inflight_client import MetricsSnapshot
+from inflight_client.metrics import MetricsSnapshot
 
 Buckets = Mapping[float, float]
 """Maps each upper bound to the number of observations up to it. The last bound is infinite."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight_cli.histogram import Buckets, buckets, gained, increase, quantile
+from inflight_client.histogram import Buckets, buckets, gained, increase, quantile
 from inflight_client.metrics import parse_metrics
 
 BOUNDS = (0.1, 0.5, 1.0, 5.0, math.inf)

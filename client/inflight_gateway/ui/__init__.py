@@ -1,0 +1,1 @@
+"""The page at /ui: what the model does now, the last minutes, and a playground."""
