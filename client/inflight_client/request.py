@@ -29,7 +29,14 @@ class Message(TypedDict, total=False):
     tool_call_id: str
 
 
-class Queueing(TypedDict, total=False):
+class Tracing(TypedDict, total=False):
+    """The caller's OpenTelemetry context, as in the W3C headers of these names. The server's spans belong to it."""
+
+    traceparent: str
+    tracestate: str
+
+
+class Queueing(Tracing, total=False):
     """The place of a request on the server, and its time."""
 
     # Priority in the waiting queue; 1 is the highest.
@@ -117,6 +124,16 @@ class Request:
         """The number of answers that the request asks for."""
         count = self.parameters.get("n", self.parameters.get("beam_width", 1))
         return count if isinstance(count, int) else 1
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the call: the OpenTelemetry context, for Triton's own spans. The model reads the parameters."""
+        given = {name: self.parameters.get(name) for name in Tracing.__optional_keys__}
+        return {
+            name: value
+            for name, value in given.items()
+            if isinstance(value, str) and value.isascii() and value.isprintable()
+        }
 
     @property
     def has_deadline(self) -> bool:
