@@ -1,6 +1,8 @@
 """A receiver of OTLP over HTTP: it decodes spans with the protocol's own classes, and keeps them."""
 
+import base64
 import gzip
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -66,16 +66,15 @@ def otlp_receiver() -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            if (self.path, self.headers["content-type"]) != ("/v1/traces", "application/x-protobuf"):
+            kind = self.headers["content-type"]
+            if self.path != "/v1/traces" or kind not in _READERS:
                 self.send_error(404)
                 return
-            receiver.spans += _spans(ExportTraceServiceRequest.FromString(body))
-            answer = ExportTraceServiceResponse().SerializeToString()
+            receiver.spans += _spans(_READERS[kind](body))
             self.send_response(200)
-            self.send_header("content-type", "application/x-protobuf")
-            self.send_header("content-length", str(len(answer)))
+            self.send_header("content-type", kind)
+            self.send_header("content-length", "0")  # An empty message says that all went well.
             self.end_headers()
-            self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -89,6 +88,23 @@ def otlp_receiver() -> Iterator[Receiver]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def _from_json(body: bytes) -> ExportTraceServiceRequest:
+    """Triton sends JSON. Unlike in protobuf's own JSON, ids are hexadecimal there."""
+    document = json.loads(body)
+    for of_resource in document["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            for span in of_scope["spans"]:
+                for name in ("traceId", "spanId", "parentSpanId"):
+                    span[name] = base64.b64encode(bytes.fromhex(span.get(name, ""))).decode()
+    return json_format.ParseDict(document, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+
+
+_READERS: dict[str, Callable[[bytes], ExportTraceServiceRequest]] = {
+    "application/x-protobuf": ExportTraceServiceRequest.FromString,
+    "application/json": _from_json,
+}
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterator[Span]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Required, TypeAlias, TypedDict
@@ -14,6 +15,9 @@ Prompt: TypeAlias = str | Sequence[int]
 
 _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
 """The fields that limit a request's time, and their units per second."""
+
+_SAMPLED_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
+"""A `traceparent` whose last bit says that the caller's span is recorded."""
 
 
 class Message(TypedDict, total=False):
@@ -128,12 +132,13 @@ class Request:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the call: the OpenTelemetry context, for Triton's own spans. The model reads the parameters."""
-        given = {name: self.parameters.get(name) for name in Tracing.__optional_keys__}
-        return {
-            name: value
-            for name, value in given.items()
-            if isinstance(value, str) and value.isascii() and value.isprintable()
-        }
+        parent, state = self.parameters.get("traceparent"), self.parameters.get("tracestate")
+        if not isinstance(parent, str) or not _SAMPLED_PARENT.fullmatch(parent):
+            return {}  # Triton 24.10 would make spans even if the caller wants none.
+        headers = {"traceparent": parent}
+        if isinstance(state, str) and state.isascii() and state.isprintable():
+            headers["tracestate"] = state
+        return headers
 
     @property
     def has_deadline(self) -> bool:

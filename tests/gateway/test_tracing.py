@@ -58,15 +58,10 @@ def received(receiver: Receiver, caller: Caller, *, requests: int = 1, ends: str
 
 
 def ancestors(spans: list[Span], span: Span) -> list[str]:
-    """The names of the spans that a span is in, from the inside to the outside. Each lies within the next."""
+    """The names of the spans that a span is in, from the inside to the outside."""
     by_id = {each.span_id: each for each in spans}
-    names = []
-    while (parent := by_id.get(span.parent_id)) is not None:
-        assert parent.start <= span.start
-        assert span.end <= parent.end
-        names.append(parent.name)
-        span = parent
-    return names
+    parent = by_id.get(span.parent_id)
+    return [] if parent is None else [parent.name, *ancestors(spans, parent)]
 
 
 def check_phases(spans: list[Span], whole: Span, names: list[str]) -> None:
@@ -90,7 +85,8 @@ def test_a_chat_from_the_gateway_to_the_phases(client: OpenAI, receiver: Receive
     (outer,), (whole,) = named(spans, "POST /v1/chat/completions"), named(spans, "llm_request")
     assert (outer.service, outer.kind, outer.parent_id) == ("inflight-gateway", "SERVER", caller.span_id)
     assert (whole.service, whole.kind) == ("inflight", "SERVER")
-    assert ancestors(spans, whole) == ["InferRequest", "POST /v1/chat/completions"]
+    assert ancestors(spans, whole) == ["llm", "InferRequest", "POST /v1/chat/completions"]
+    assert outer.start <= whole.start < whole.end <= outer.end
     check_phases(spans, whole, PHASES)
     assert whole.events == {"first token": next(span.end for span in spans if span.name == "prefill")}
     for span in (outer, whole):
