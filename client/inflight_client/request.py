@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Required, TypeAlias, TypedDict
@@ -14,6 +15,9 @@ Prompt: TypeAlias = str | Sequence[int]
 
 _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
 """The fields that limit a request's time, and their units per second."""
+
+_SAMPLED_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
+"""A `traceparent` whose last bit says that the caller's span is recorded."""
 
 
 class Message(TypedDict, total=False):
@@ -29,7 +33,14 @@ class Message(TypedDict, total=False):
     tool_call_id: str
 
 
-class Queueing(TypedDict, total=False):
+class Tracing(TypedDict, total=False):
+    """The caller's OpenTelemetry context, as in the W3C headers of these names. The server's spans belong to it."""
+
+    traceparent: str
+    tracestate: str
+
+
+class Queueing(Tracing, total=False):
     """The place of a request on the server, and its time."""
 
     # Priority in the waiting queue; 1 is the highest.
@@ -117,6 +128,17 @@ class Request:
         """The number of answers that the request asks for."""
         count = self.parameters.get("n", self.parameters.get("beam_width", 1))
         return count if isinstance(count, int) else 1
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the call: the OpenTelemetry context, for Triton's own spans. The model reads the parameters."""
+        parent, state = self.parameters.get("traceparent"), self.parameters.get("tracestate")
+        if not isinstance(parent, str) or not _SAMPLED_PARENT.fullmatch(parent):
+            return {}  # Triton 24.10 would make spans even if the caller wants none.
+        headers = {"traceparent": parent}
+        if isinstance(state, str) and state.isascii() and state.isprintable():
+            headers["tracestate"] = state
+        return headers
 
     @property
     def has_deadline(self) -> bool:

@@ -34,13 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status. If it is 1, a line on standard error says why."""
     options = _parser().parse_args(arguments)
     try:
-        settings = _settings(options)
+        app = create_app(_settings(options))
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s")
     give_back_large_blocks()
-    app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -124,6 +123,12 @@ def _parser() -> argparse.ArgumentParser:
         help="time limit for a whole answer",
     )
     parser.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="where the OpenTelemetry spans of requests go, by OTLP over HTTP, such as http://127.0.0.1:4318; if not "
+        "given, there are none",
+    )
+    parser.add_argument(
         "--tool-format",
         choices=[AUTO, *sorted(FORMATS)],
         default=AUTO,
@@ -162,6 +167,10 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"--max-total-body-bytes is {options.max_total_body_bytes}; "
             f"it must be at least --max-body-bytes, {options.max_body_bytes}"
         )
+    if options.otlp_traces_endpoint and not options.otlp_traces_endpoint.startswith(("http://", "https://")):
+        raise ValueError(
+            f"--otlp-traces-endpoint is {options.otlp_traces_endpoint}; it must begin with http:// or https://"
+        )
     return Settings(
         server=",".join(servers),
         balance=options.balance,
@@ -174,6 +183,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         max_body_bytes=options.max_body_bytes,
         max_total_body_bytes=options.max_total_body_bytes,
         request_timeout=options.request_timeout,
+        otlp_traces_endpoint=options.otlp_traces_endpoint,
         tool_format=options.tool_format,
         reasoning_format=options.reasoning_format,
     )

@@ -1,5 +1,6 @@
 """The application: its endpoints, its middleware and its error handlers."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from inflight_gateway.responses_api import endpoint as responses_api
 from inflight_gateway.served_model import ServedModel
 from inflight_gateway.service import Service
 from inflight_gateway.settings import Settings
+from inflight_gateway.tracing import Tracing
 from inflight_gateway.ui import events, page
 from inflight_gateway.ui.observer import Observer
 
@@ -45,8 +47,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Create the gateway of one model. It connects when the application starts."""
+    """Create the gateway of one model. It connects when the application starts. Raises what `Tracing` raises."""
     metrics = Metrics()
+    tracing = Tracing(settings.otlp_traces_endpoint)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
@@ -76,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
             )
             async with model.watched():
                 yield
+        await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
         title="Inflight gateway",
@@ -83,6 +87,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
         responses=_ERRORS,
+        telemetry=tracing.config,
     )
     # Only for the OpenAPI page. `RequireKey` checks the keys, before a body is read.
     key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]

@@ -26,6 +26,7 @@ from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, sampling, usage_count
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_use import tool_use
+from inflight_gateway.tracing import note_request
 
 router = APIRouter()
 
@@ -38,6 +39,7 @@ router = APIRouter()
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
     """Answer a chat."""
     service.describe(body.model)
+    note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, body.num_sequences)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
@@ -57,7 +59,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
             asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, plan, asked, head), service.metrics)
         answer = await service.client.generate(**plan.arguments(asked))
-    service.metrics.count_tokens(answer.usage)
+    service.answered(answer.usage, [choice.finish_reason for choice in answer.choices])
     choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
     return JSONResponse(
         {**head, "choices": choices, "usage": usage_count(answer.usage, answer.perf if body.prediction else None)}
@@ -80,7 +82,7 @@ async def _events(
                 yield sse.event({**head, "choices": [_delta(chunk.index, {"role": "assistant", "content": ""})]})
             for choice in streamed[chunk.index].choices(chunk):
                 yield sse.event({**head, "choices": [choice]})
-    service.metrics.count_tokens(answers.usage)
+    service.answered(answers.usage, answers.finish_reasons)
     if body.wants_usage:
         usage = usage_count(answers.usage, answers.perf if body.prediction else None)
         yield sse.event({**head, "choices": [], "usage": usage})

@@ -22,6 +22,7 @@ from inflight_gateway.responses import Completion, CompletionChoice
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 from inflight_gateway.service import Service, TheService, sampling, total, usage_count
 from inflight_gateway.streaming import Answers, begin
+from inflight_gateway.tracing import note_request
 
 router = APIRouter()
 
@@ -34,6 +35,7 @@ router = APIRouter()
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
     """Continue one or several prompts."""
     service.describe(body.model)
+    note_request("text_completion", body.model, stream=bool(body.stream))
     take_samples(request.scope, len(body.prompts) * body.num_sequences)
     asked = sampling(body, request.scope)
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
@@ -58,7 +60,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
     choices = [(prompt, answer, c) for prompt, answer in zip(prompts, answers, strict=True) for c in answer.choices]
     usage = total([answer.usage for answer in answers])
-    service.metrics.count_tokens(usage)
+    service.answered(usage, [choice.finish_reason for _, _, choice in choices])
     whole = [
         _echo(index, prompt, answer, choice, body) if body.echo else _choice(index, choice, body, 0)
         for index, (prompt, answer, choice) in enumerate(choices)
@@ -81,7 +83,7 @@ async def _events(
                 index = prompt_index * (body.n or 1) + chunk.index
                 yield sse.event({**head, "choices": [_choice(index, chunk, body, offsets[index])]})
                 offsets[index] += length_of(chunk.logprobs)
-    service.metrics.count_tokens(answers.usage)
+    service.answered(answers.usage, answers.finish_reasons)
     if body.wants_usage:
         yield sse.event({**head, "choices": [], "usage": usage_count(answers.usage)})
     yield sse.DONE

@@ -6,11 +6,12 @@ import base64
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import Embedding
+from inflight_client import Embedding, Usage
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
 from inflight_gateway.schemas import EmbeddingRequest
 from inflight_gateway.service import TheService, queueing
+from inflight_gateway.tracing import note_answer, note_request
 
 router = APIRouter()
 
@@ -26,6 +27,7 @@ _AT_ONCE = 32
 async def create_embeddings(body: EmbeddingRequest, service: TheService, request: Request) -> Response:
     """Embed one or several inputs."""
     service.describe(body.model)
+    note_request("embeddings", body.model)
     concurrency = min(_AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
     embeddings = await service.client.embed_many(
@@ -38,6 +40,7 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     )
     tokens = sum(embedding.usage.prompt_tokens for embedding in embeddings)
     service.metrics.count_prompt_tokens(tokens)
+    note_answer(Usage(tokens, 0))
     return JSONResponse(
         {
             "object": "list",

@@ -30,6 +30,8 @@ _PATHS = frozenset(
     }
 )
 _ONE_MODEL = "/v1/models/"
+OTHER = "other"
+"""The label of paths that there are not."""
 
 
 class Metrics:
@@ -82,7 +84,7 @@ def endpoint_of(path: str) -> str:
     """Return the label of a path. The number of labels is bounded, for any paths that clients request."""
     if path in _PATHS:
         return path
-    return "/v1/models/{model}" if path.startswith(_ONE_MODEL) else "other"
+    return "/v1/models/{model}" if path.startswith(_ONE_MODEL) else OTHER
 
 
 class Measure:

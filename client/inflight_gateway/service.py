@@ -16,6 +16,7 @@ from inflight_gateway.model_metrics import ModelMetrics
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Authored, Generation
 from inflight_gateway.served_model import ServedModel
+from inflight_gateway.tracing import context_for_model, note_answer
 from inflight_gateway.ui.observer import Observer
 
 # Fields with the same name and meaning in the gateway and in the server.
@@ -61,6 +62,11 @@ class Service:
             raise ApiError(404, "model_not_found", message, param="model")
         return {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
 
+    def answered(self, usage: Usage, finish_reasons: Sequence[str]) -> None:
+        """Count the tokens of a finished answer, in the metrics and in the request's span."""
+        self.metrics.count_tokens(usage)
+        note_answer(usage, finish_reasons)
+
 
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
@@ -96,13 +102,16 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
 
 
 def queueing(body: Authored, scope: Scope) -> Queueing:
-    """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority."""
+    """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority.
+
+    The context of its span is among them.
+    """
     key: ApiKey | None = scope.get(KEY)
     tenant = body.user if key is None else key.tenant_name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)
-    parameters = {"tenant": tenant, "priority": priority}
+    parameters = {"tenant": tenant, "priority": priority, **context_for_model(scope)}
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 

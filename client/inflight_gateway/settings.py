@@ -31,6 +31,8 @@ class Settings:
     """For the bodies of all requests that run."""
     request_timeout: float
     """Time limit for a whole answer, in seconds."""
+    otlp_traces_endpoint: str | None = None
+    """Where the OpenTelemetry spans of requests go. None: there are none."""
     tool_format: str = AUTO
     """The name of the format in which the model writes tool calls, or `auto`."""
     reasoning_format: str = AUTO

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from inflight_client import InflightError
 from inflight_gateway.errors import ApiError, api_error
 from inflight_gateway.metrics import OUTCOME
+from inflight_gateway.tracing import note_failure
 
 ErrorEvent: TypeAlias = Callable[[ApiError], bytes]
 """Encodes an error as the last event of a stream."""
@@ -70,4 +71,5 @@ class EventStream(StreamingResponse):
         except InflightError as failure:
             error = api_error(failure)
             scope[OUTCOME] = error.status_code
+            note_failure(error)
             yield self._error_event(error)

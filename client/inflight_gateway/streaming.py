@@ -9,6 +9,7 @@ from inflight_client import AsyncTextStream, Chunk, PerfMetrics, Usage
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.service import total
 from inflight_gateway.sse import ErrorEvent, EventStream, error_as_event
+from inflight_gateway.tracing import note_first_chunk
 
 
 class Answers:
@@ -18,6 +19,8 @@ class Answers:
         """`streams`: one per prompt. If it is a generator, `chunks` starts the streams, and ends those it started."""
         self._starting = streams
         self._streams: list[AsyncTextStream] = []
+        self.finish_reasons: list[str] = []
+        """Those of the answers that have ended, in the order of their ends."""
 
     async def chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Yield chunks as they arrive, each with the index of its prompt.
@@ -38,11 +41,17 @@ class Answers:
                     for task in done:
                         index = waiting.pop(task)
                         if (chunk := task.result()) is not None:
+                            self._note_end(chunk)
                             yield index, chunk
                             waiting[asyncio.create_task(_next(self._streams[index]))] = index
             else:  # The usual case does not need a task per token.
                 async for chunk in self._streams[0]:
+                    self._note_end(chunk)
                     yield 0, chunk
+
+    def _note_end(self, chunk: Chunk) -> None:
+        if chunk.finish_reason is not None:
+            self.finish_reasons.append(chunk.finish_reason)
 
     @property
     def usage(self) -> Usage:
@@ -77,5 +86,7 @@ async def begin(
     """
     begun = time.perf_counter()
     first = await anext(events)
-    metrics.first_token.observe(time.perf_counter() - begun)
+    seconds = time.perf_counter() - begun
+    metrics.first_token.observe(seconds)
+    note_first_chunk(seconds)
     return EventStream(first, events, error_event)

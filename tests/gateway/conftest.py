@@ -10,6 +10,7 @@ from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import ECHO
 from tests.gateway.gateway_process import GatewayProcess
+from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server
 
 
@@ -22,17 +23,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 
 
 @pytest.fixture(scope="session")
-def drafting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """A server with the default model in float32, and with drafts wherever tokens repeat, whether they pay or not."""
+def receiver() -> Iterator[Receiver]:
+    """Where the spans of `drafting_server` and its Triton go."""
+    with pytest.MonkeyPatch.context() as environment, otlp_receiver() as receiver:
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")  # Milliseconds; the default is 5 s.
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def drafting_server(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[TritonServer]:
+    """A server with the default model in float32, and with drafts wherever tokens repeat, whether they pay or not.
+
+    Triton and the model make spans of the requests whose callers ask for them.
+    """
     parameters = {
         "model": str(default_model()),
         "dtype": "float32",
         "kv_cache_tokens": "6144",
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',
+        "otlp_traces_endpoint": receiver.url,
     }
     repository = render_repository(tmp_path_factory.mktemp("repository") / "models", parameters=parameters)
-    with running_server(repository, ["llm"]) as server:
+    with running_server(repository, ["llm"], triton_tracing(receiver)) as server:
         yield server
+
+
+def triton_tracing(receiver: Receiver) -> list[str]:
+    """Arguments of a tritonserver that makes spans itself, but only of the requests whose headers ask for them."""
+    settings = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=2000000000"]
+    settings += [f"opentelemetry,url={receiver.url}/v1/traces", "opentelemetry,bsp_schedule_delay=100"]
+    return [f"--trace-config={setting}" for setting in settings]
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,13 @@ def test_token_ids(client: OpenAI, prompt: Any) -> None:
     assert texts == (["[5,6]"] if prompt == [5, 6] else ["[5,6]", "[7]"])
 
 
+def test_the_callers_trace_context_goes_on_to_the_model(client: OpenAI) -> None:
+    context = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-00", "tracestate": "vendor=1"}
+    assert context.items() <= arrived(client, extra_headers=context).items()
+    assert not context.keys() & arrived(client).keys()
+    assert not context.keys() & arrived(client, extra_headers={"traceparent": "no such thing"}).keys()
+
+
 def test_stream(client: OpenAI) -> None:
     with client.completions.create(model="llm", prompt="one two", stream=True) as stream:
         chunks = list(stream)

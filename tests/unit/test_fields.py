@@ -33,7 +33,7 @@ def test_no_name_stands_for_two_fields() -> None:
 def test_what_a_request_can_ask_of_the_engine_can_be_given_over_the_wire() -> None:
     ours = {field.name for field in FIELDS}
     for owner in (SamplingParams, RequestOptions):
-        # Triton passes the trace context beside the request.
+        # The trace context is made of the fields `traceparent` and `tracestate`, or comes from Triton.
         assert {field.name for field in dataclasses.fields(owner)} - {"trace_context"} <= ours
 
 

@@ -136,10 +136,10 @@ def test_the_file_is_whole_after_every_flush_and_shows_who_still_runs(path: Path
 def test_the_clients_trace_is_named(path: Path) -> None:
     harness = Harness(path)
     request = make_request("a", arrival=harness.now)
-    request.options = RequestOptions(trace_context='{"traceparent": "00-1-2-01"}', client_request_id="mine")
+    request.options = RequestOptions(trace_context={"traceparent": "00-1-2-01"}, client_request_id="mine")
     harness.core.submit(request)
     args = harness.drain().requests["a"].args
-    assert args["opentelemetry"] == '{"traceparent": "00-1-2-01"}'
+    assert args["opentelemetry"] == {"traceparent": "00-1-2-01"}
     assert args["client_request_id"] == "mine"
 
 

@@ -45,7 +45,8 @@ class AsyncGrpcConnection:
         if self.closed:
             raise client_closed()
         message = grpc_wire.encode(request, limits.total)
-        call = self._infer(message, timeout=limits.total, metadata=self._metadata)
+        metadata = [*self._metadata, *request.headers.items()]
+        call = self._infer(message, timeout=limits.total, metadata=metadata)
         return AsyncGrpcCall(call, self, request.model, limits)
 
     async def is_ready(self, model: str, timeout: float) -> bool:

@@ -37,7 +37,8 @@ class GrpcConnection:
         """See `Connection`."""
         message = grpc_wire.encode(request, limits.total)
         with _open_channel():
-            call = self._infer(message, timeout=limits.total, metadata=self._metadata)
+            metadata = [*self._metadata, *request.headers.items()]
+            call = self._infer(message, timeout=limits.total, metadata=metadata)
         return GrpcCall(call, self, request, self._watchdog, limits)
 
     def is_ready(self, model: str, timeout: float) -> bool:

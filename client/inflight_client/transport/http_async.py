@@ -120,6 +120,7 @@ class AsyncHttpCall:
             "POST",
             http_wire.path(self._request),
             json=http_wire.encode(self._request, self._limits.total),
+            headers=self._request.headers,
             timeout=http_wire.timeouts(self._connection.options),
         )
         self._connection.calls.add(self)

@@ -25,6 +25,7 @@ from inflight_gateway.service import Service, TheService, queueing
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_formats import Tool
 from inflight_gateway.tool_use import ToolUse, named_tools, use_of
+from inflight_gateway.tracing import note_request
 
 router = APIRouter()
 
@@ -40,6 +41,7 @@ _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
 async def create_response(body: ResponsesRequest, service: TheService, request: Request) -> Response:
     """Answer a conversation."""
     service.describe(body.model)
+    note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, 1)
     ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), body.chat_template_kwargs or {})
     formats = await service.model.formats()
@@ -51,7 +53,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
         if body.stream:
             return await begin(_events(service, plan, asked, document), service.metrics, _error_event)
         answer = await service.client.generate(**plan.arguments(asked))
-    service.metrics.count_tokens(answer.usage)
+    service.answered(answer.usage, [answer.finish_reason])
     reader, output = plan.reader(), Output()
     status = _status(answer.finish_reason)
     for _ in itertools.chain(output.add([*reader.feed(answer.text), *reader.end()]), output.close(status)):
@@ -80,7 +82,7 @@ async def _events(service: Service, plan: ChatPlan, asked: Sampling, document: D
                 status = _status(chunk.finish_reason)
     for event in itertools.chain(output.add(reader.end()), output.close(status)):
         yield encoded(event)
-    service.metrics.count_tokens(answers.usage)
+    service.answered(answers.usage, answers.finish_reasons)
     yield encoded({"type": f"response.{status}", "response": document.of(status, output.items, answers.usage)})
 
 

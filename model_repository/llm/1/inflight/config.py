@@ -106,6 +106,11 @@ class EngineConfig(SchedulerConfig):
     trace_file: str | None = None
     """File for a trace of every request and step, to be opened in ui.perfetto.dev. Default: no trace."""
 
+    otlp_traces_endpoint: str | None = None
+    """Where the OpenTelemetry spans of requests go: the address of a receiver of OTLP over HTTP, such as
+    `http://127.0.0.1:4318`. Without a path, `/v1/traces` is added. Requests whose caller does not ask for spans have
+    none. Default: no spans."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "model", os.path.expanduser(self.model))  # It accepts a Path, too.
@@ -127,6 +132,10 @@ class EngineConfig(SchedulerConfig):
         if self.kv_cache_memory_fraction is not None and not 0 < self.kv_cache_memory_fraction < 1:
             raise ValueError(
                 f"kv_cache_memory_fraction is {self.kv_cache_memory_fraction}; it must lie between 0 and 1"
+            )
+        if self.otlp_traces_endpoint is not None and not self.otlp_traces_endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                f"otlp_traces_endpoint is {self.otlp_traces_endpoint!r}; it must begin with http:// or https://"
             )
         self._check_level_bounds(self.queue_policies)
 

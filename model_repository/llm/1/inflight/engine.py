@@ -37,6 +37,7 @@ from inflight.text.bad_words import token_sequences
 from inflight.text.chat import Chat
 from inflight.text.prompt_encoder import Prompt, PromptEncoder
 from inflight.trace import Trace
+from inflight.tracing import make_spans
 
 # Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
@@ -59,7 +60,8 @@ class Engine:
         """`model` is a loaded model; the engine uses it instead of loading the model that `config` names."""
         self.config = config
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
-        """The caller that steps `core` must flush the trace."""
+        """The caller that steps `core` must flush the trace and the spans."""
+        self.spans = make_spans(config.otlp_traces_endpoint)
         self.model = model or load_model(config)
         self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
         draft_model = load_draft_model(config, self.model)
@@ -248,8 +250,7 @@ class Engine:
         deltas = self.process(self.core.step())
         # A stop string may just have ended a request. End it in the core now, as there may be no later step.
         deltas += self.process(self.core.drop_cancelled())
-        if self.trace is not None:
-            self.trace.flush()
+        self.flush_traces()
         return self._outputs_of(deltas)
 
     def _outputs_of(self, deltas: Sequence[Delta]) -> list[RequestOutput]:
@@ -271,7 +272,22 @@ class Engine:
         for request_id in stopped:
             self.core.cancel(request_id, STOP)
         self.core.metrics.outputs(deltas)
+        if self.spans is not None:
+            self.spans.add(deltas)
         return deltas
+
+    def flush_traces(self) -> None:
+        """Write the trace, and make the spans of the requests that have ended. One thread may call this at a time."""
+        if self.trace is not None:
+            self.trace.flush()
+        if self.spans is not None:
+            self.spans.flush()
+
+    def close_traces(self) -> None:
+        """Like `flush_traces`, for the last time. Also send the spans, which takes at most 5 seconds."""
+        self.flush_traces()
+        if self.spans is not None:
+            self.spans.close()
 
     @property
     def has_work(self) -> bool:
@@ -386,8 +402,7 @@ class Engine:
             self.core.cancel(request_id)
         dropped = self._outputs_of(self.process(self.core.drop_cancelled()))
         self._kept |= {output: None for output in dropped if output.request_id not in ours}
-        if self.trace is not None:
-            self.trace.flush()
+        self.flush_traces()
 
     # -- checks ------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,17 @@ ERROR = "error"
 FINISH_REASONS = (STOP, LENGTH, DEADLINE, EXPIRED, SHED, CANCELLED, INVALID, ERROR)
 
 
+@dataclass(slots=True)
+class Preemption:
+    """When a request lost its blocks, on the clock of `Request.arrival`; also the next two."""
+
+    at: float
+    resumed_at: float | None = None
+    """When it was admitted again; None while it waits."""
+    recomputed_at: float | None = None
+    """When its next token was sampled; None if it ended or was preempted again before that."""
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One sequence, from its arrival to its last token.
@@ -92,7 +103,7 @@ class Request:
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
-    num_preemptions: int = 0
+    preemptions: list[Preemption] = field(default_factory=list)
     num_read: int = 0
     """So many prompt tokens need not be read, or have been read. Tokens computed again are not read again."""
     pooled: NDArray[np.float64] | None = None
@@ -128,6 +139,10 @@ class Request:
     def tenant(self) -> str:
         """The tenant that the request is charged to."""
         return self.options.tenant
+
+    @property
+    def num_preemptions(self) -> int:
+        return len(self.preemptions)
 
     @property
     def leader(self) -> "Request":
@@ -203,6 +218,8 @@ class Request:
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
+        if self.preemptions and self.preemptions[-1].recomputed_at is None:
+            self.preemptions[-1].recomputed_at = now
 
     def append(self, token_ids: Sequence[int]) -> tuple[Sequence[int], str | None]:
         """Add the new tokens of a step, up to the end of the request. Return the added tokens and the finish reason.

@@ -1,5 +1,6 @@
 """Options of a request besides its prompt and its sampling parameters."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inflight.errors import InvalidRequest
@@ -56,8 +57,9 @@ class RequestOptions:
     """Token ids of what the output may be, or of a text that it may copy from. Where it is right, several tokens come
     in a step. Only where `speculative_config` is set."""
 
-    trace_context: str | None = None
-    """The client's OpenTelemetry context as Triton passes it (JSON), shown in the trace."""
+    trace_context: Mapping[str, str] | None = None
+    """The client's OpenTelemetry context: the W3C headers `traceparent` and `tracestate`. The request's spans belong to
+    it, and `trace_file` shows it."""
 
     def __post_init__(self) -> None:
         _check_integer("priority", self.priority, 0)

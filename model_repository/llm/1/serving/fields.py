@@ -36,6 +36,7 @@ JSON_OBJECT = Kind("JSON object, or text that holds one", "TYPE_STRING")
 TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
 MICROSECONDS = Kind("whole number", None)
 DOCUMENT = Kind("JSON, also as text", "TYPE_STRING")
+HEADER = Kind("text", None)
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,16 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("target_ttft_ms", INTEGER),
         Field("cache_salt", NAME),
         Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
+    ),
+    "Tracing": (
+        Field(
+            "traceparent",
+            HEADER,
+            "The caller's OpenTelemetry context, as in the HTTP header of this name (W3C Trace Context). The request's "
+            "spans become children of it. An invalid one is ignored. Where Triton itself traces the request by "
+            "OpenTelemetry, Triton's span is the parent.",
+        ),
+        Field("tracestate", HEADER, "The header that may come with `traceparent`."),
     ),
     "Speculative decoding": (
         Field("draft_input_ids", INTEGERS),

@@ -1,6 +1,7 @@
 """Converts a Triton request into the engine's arguments. An invalid request does not affect any other."""
 
 import dataclasses
+import json
 import logging
 import re
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ _warned_of: set[str] = set()
 _PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
+_HEADERS = {"traceparent": MAX_NAME_CHARACTERS, "tracestate": 512}
+"""Those of W3C Trace Context, and how many characters they may have."""
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 
 
@@ -213,14 +216,18 @@ def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:
     # Over gRPC `timeout` is a field of Triton's protocol, 0 if not given. Over HTTP it comes like any other field.
     given["timeout"] = request.timeout() or given.get("timeout", 0)
     given.setdefault("client_request_id", request.request_id()[:MAX_NAME_CHARACTERS])
-    return RequestOptions(**given, trace_context=trace_context(request))
+    return RequestOptions(**given, trace_context=_trace_context(fields, request))
 
 
-def trace_context(request: Any) -> str | None:
-    """The client's OpenTelemetry context as JSON, or None if Triton has none."""
+def _trace_context(fields: Mapping[str, Any], request: Any) -> Mapping[str, str] | None:
+    """The client's OpenTelemetry context: the one that Triton has made of it, or else the client's own."""
     # Triton provides it from 24.04 on, and only in its OpenTelemetry trace mode.
     get_context = getattr(request.trace(), "get_context", None) if hasattr(request, "trace") else None
-    return None if get_context is None else get_context()
+    if get_context is not None and (context := get_context()):
+        return dict(json.loads(context))
+    # W3C Trace Context: what is too long is ignored, as what is invalid is.
+    given = {name: fields[name] for name, most in _HEADERS.items() if 0 < len(fields.get(name, "")) <= most}
+    return given if "traceparent" in given else None
 
 
 def _count(fields: Mapping[str, Any]) -> int | None:

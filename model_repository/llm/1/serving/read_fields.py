@@ -22,6 +22,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.TOKEN_WEIGHTS: values.token_weights,
     fields.MICROSECONDS: values.integer,
     fields.DOCUMENT: values.document,
+    fields.HEADER: values.text,
 }
 
 _BY_NAME = {name: field for field in fields.FIELDS for name in field.names}

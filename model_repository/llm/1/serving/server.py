@@ -341,11 +341,9 @@ class Server:
             guard.run("sending errors again", self._send_again)
             only_live = sweep % _SWEEPS_PER_UPDATE > 0
             guard.run("updating the metrics", functools.partial(metrics.update, only_live=only_live))
-            if self._engine.trace is not None:
-                guard.run("writing the trace", self._engine.trace.flush)
+            guard.run("writing traces", self._engine.flush_traces)
             guard.run("writing the log", log.tick)
-        if self._engine.trace is not None:
-            guard.run("writing the trace", self._engine.trace.flush)
+        guard.run("writing traces", self._engine.close_traces)
         guard.run("updating the metrics", metrics.close)
         guard.run("writing the log", log.close)
 

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Request
+from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Preemption, Request
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.decode_turns import in_turn
@@ -84,6 +84,8 @@ class Scheduler:
         """Beam searches whose next beams need blocks."""
         self._preempted: list[Request] = []
         """Requests preempted in the step that is being planned."""
+        self._now = 0.0
+        """The time of the newest `schedule` or `commit`."""
         self._lacks_room = False
         """Whether a request could not join the last step because running requests held the slots or the blocks."""
         self.num_preemptions = 0
@@ -168,6 +170,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step. An empty plan means that no request runs and no waiting request may join yet."""
+        self._now = now
         self._preempted = []
         self.tables.swap_space.settle()
         self._batching.begin_step(now)
@@ -318,6 +321,8 @@ class Scheduler:
         if first_time:
             request.num_cached = request.num_computed
             request.first_step_at = now
+        else:
+            request.preemptions[-1].resumed_at = now
         self.policy.admitted(request)
         self._batching.joined(request)
 
@@ -381,7 +386,7 @@ class Scheduler:
                 self.num_swaps += 1
             else:
                 self.tables.release(request)
-        request.num_preemptions += 1
+        request.preemptions.append(Preemption(self._now))
         self.num_preemptions += 1
         self._preempted.append(request)
         self.waiting.put_back(request)
@@ -430,6 +435,7 @@ class Scheduler:
         request without a new token that wants one is removed too, with the finish reason `error`, or `invalid` if its
         grammar failed. So is one whose prompt was read in vain.
         """
+        self._now = now
         answers = list(zip(plan.answered, results, strict=True))
         failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
         size = self.tables.block_size
