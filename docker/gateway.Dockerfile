@@ -2,7 +2,7 @@
 FROM python:3.12-slim
 
 COPY . /opt/inflight-client
-RUN pip install --no-cache-dir '/opt/inflight-client[gateway]'
+RUN pip install --no-cache-dir '/opt/inflight-client[cli,gateway]'
 
 USER nobody
 EXPOSE 9000

@@ -51,13 +51,13 @@ class Prometheus(ServerProcess):
         super().__init__(fill_ports(None)[0])
         self._folder = folder
         shutil.copytree(PROMETHEUS, folder, dirs_exist_ok=True)
-        config = yaml.safe_load((folder / "prometheus.yaml").read_text())
+        config = yaml.safe_load((folder / "prometheus.yml").read_text())
         (job,) = config["scrape_configs"]
         job["static_configs"] = [{"targets": [address], "labels": {"instance": TARGET}}]
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
 
     def _launch(self) -> tuple[list[str], Mapping[str, str]]:
-        command = ["prometheus", f"--config.file={self._folder}/prometheus.yaml"]
+        command = ["prometheus", f"--config.file={self._folder}/prometheus.yml"]
         command += [f"--storage.tsdb.path={self._folder}/data", f"--web.listen-address={self.http_url}"]
         return command, os.environ
 
