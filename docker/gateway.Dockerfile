@@ -2,7 +2,7 @@
 FROM python:3.12-slim
 
 COPY . /opt/inflight-client
-RUN pip install --no-cache-dir '/opt/inflight-client[gateway,tracing]'
+RUN pip install --no-cache-dir '/opt/inflight-client[cli,gateway,tracing]'
 
 USER nobody
 EXPOSE 9000
