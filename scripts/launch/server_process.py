@@ -2,14 +2,15 @@
 
 import collections
 import contextlib
-import ctypes
 import errno
 import http.client
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -28,12 +29,10 @@ _POLL_SECONDS = 0.1
 _EXIT_MARGIN_SECONDS = 5.0
 # A server that says that it dies has this time for it.
 _DEATH_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
+_TIED = Path(__file__).with_name("tied.py")
 _FIRST_PORT = 20_000
 # Where Linux begins, by default, to choose the ports of clients.
 _FIRST_CLIENT_PORT = 32_768
-# Loaded here because the child must not import anything between fork and exec.
-_LIBC = ctypes.CDLL(None)
 
 
 class ServerProcess(ABC):
@@ -94,9 +93,11 @@ class ServerProcess(ABC):
     def start(self) -> None:
         """Start the server and return at once. Raises LauncherError if there is no such program."""
         command, environment = self._launch()
+        if shutil.which(command[0], path=environment.get("PATH")) is None:
+            raise LauncherError(f"{self.name} does not start: there is no program {command[0]}")
         try:
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -106,7 +107,6 @@ class ServerProcess(ABC):
                 start_new_session=True,
                 # Keep SIGPIPE ignored, so that a server whose launcher was killed can still shut down cleanly.
                 restore_signals=False,
-                preexec_fn=_prepare_child,
             )
         except OSError as error:
             raise LauncherError(f"{self.name} does not start: {error}") from error
@@ -238,12 +238,6 @@ def _bound_to_free_port() -> socket.socket:
                 raise
         else:
             return probe
-
-
-def _prepare_child() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # If a script started the launcher in the background, SIGINT is ignored, and the server would inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _answers_ok(port: int, path: str) -> bool:

@@ -1,0 +1,28 @@
+"""Run a command that ends with whoever started it: `python tied.py PARENT_PID COMMAND...`.
+
+This runs in the new process, before the command takes its place. Python's `preexec_fn` could do the same, but only
+after a fork(), in which gRPC's handlers now and then abort the new process ("Epoll1Poller encountered epoll_wait
+error"). A process without it is made by vfork(), which calls no handlers.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Prepare the process, and become the command."""
+    parent, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit("whoever started this process has ended")
+    # If a script started the launcher in the background, SIGINT is ignored, and the server would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()
