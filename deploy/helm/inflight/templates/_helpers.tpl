@@ -1,8 +1,9 @@
+{{/* Kubernetes adds up to 18 characters for pods, and cuts names of more than 63. */}}
 {{- define "inflight.name" -}}
 {{- if contains .Chart.Name .Release.Name -}}
-{{ .Release.Name | trunc 50 | trimSuffix "-" }}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- else -}}
-{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}
+{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}
 {{- end -}}
 {{- end -}}
 
