@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -236,12 +237,11 @@ class AsyncClient(AsyncAsking):
     async def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read."""
         found = {}
-        async with httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False) as client:
-            for url in self._metrics_urls:
-                try:
-                    found[url] = read_response(url, await client.get(url))
-                except (httpx.HTTPError, httpx.InvalidURL) as error:
-                    found[url] = TransportError(f"no metrics at {url}: {error}")
+        for url in self._metrics_urls:
+            try:
+                found[url] = read_response(url, await self._metrics_http.get(url))
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                found[url] = TransportError(f"no metrics at {url}: {error}")
         return merge_metrics(found)
 
     async def close(self) -> None:
@@ -250,6 +250,13 @@ class AsyncClient(AsyncAsking):
         They end with RequestCancelled, and so do later requests.
         """
         await self._connection.close()
+        if "_metrics_http" in self.__dict__:
+            await self._metrics_http.aclose()
+
+    @functools.cached_property
+    def _metrics_http(self) -> httpx.AsyncClient:
+        # Making one takes 20 ms.
+        return httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False)
 
     async def _ask(self, question: Question[_T], seconds: float) -> _T:
         return await _answer(self._connection, question, seconds)

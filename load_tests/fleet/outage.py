@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from inflight_client import Client, RetryPolicy
 from load_tests.endpoints import Endpoint
@@ -22,6 +22,8 @@ _DEAD_SECONDS = 5.0
 _KILL_SECONDS = 60.0
 """With the start of a server in it."""
 _ROLLING_REQUESTS = 5000
+_ROLLING_TOKENS = 4
+"""So that so many requests take minutes."""
 _DRAINED_SECONDS = 60.0
 
 HEADER = (
@@ -66,8 +68,7 @@ async def kill_one(fleet: Fleet, way: Way, seed: int) -> str:
 
     async with way(fleet) as endpoint:
         watched = Watched(endpoint)
-        requests = read_workload(WORKLOADS / _WORKLOAD).requests(seed)
-        run, _ = await asyncio.gather(closed_loop(watched, _USERS, requests, seconds=_KILL_SECONDS), kill())
+        run, _ = await asyncio.gather(closed_loop(watched, _USERS, _requests(seed), seconds=_KILL_SECONDS), kill())
     return _row("killed", run, watched)
 
 
@@ -81,9 +82,13 @@ async def restart_all(fleet: Fleet, way: Way, seed: int) -> str:
 
     async with way(fleet) as endpoint:
         watched = Watched(endpoint)
-        requests = read_workload(WORKLOADS / _WORKLOAD).requests(seed)
+        requests = (replace(request, output_tokens=_ROLLING_TOKENS) for request in _requests(seed))
         run, _ = await asyncio.gather(closed_loop(watched, _USERS, requests, count=_ROLLING_REQUESTS), restart())
     return _row("all restarted", run, watched)
+
+
+def _requests(seed: int) -> Iterator[PlannedRequest]:
+    return read_workload(WORKLOADS / _WORKLOAD).requests(seed)
 
 
 def _restart(fleet: Fleet, index: int) -> None:
