@@ -17,8 +17,8 @@ SECONDS = 60
 class Program:
     """Runs `inflight` as a separate process, with one server as the default URL."""
 
-    def __init__(self, url: str) -> None:
-        self._environment = {**os.environ, "PYTHONPATH": str(CLIENT), "INFLIGHT_URL": url}
+    def __init__(self, url: str, **environment: str) -> None:
+        self._environment = {**os.environ, "PYTHONPATH": str(CLIENT), "INFLIGHT_URL": url, **environment}
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Start the process, with pipes for its standard streams unless `options` change that."""

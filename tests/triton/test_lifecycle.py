@@ -1,5 +1,6 @@
 """Loading and unloading models under explicit model control leaves nothing behind in the server."""
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inflight_client import Client, InvalidRequest, ModelNotReady, RetryPolicy
+from inflight_cli.agent_check import state_of
+from inflight_client import AsyncClient, Client, InvalidRequest, ModelNotReady, RetryPolicy
 from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.eventually import eventually
@@ -109,12 +111,18 @@ def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: Trito
     assert memory[-1] - memory[0] < 8, memory
 
 
+async def haproxy_state(server: TritonServer) -> str:
+    async with AsyncClient(server.grpc_url, metrics_url=server.metrics_url) as client:
+        return await state_of(client, "llm")
+
+
 def test_a_model_that_drains_finishes_what_it_has(server: TritonServer) -> None:
     post(server, "/v2/repository/models/llm/load")
     with Client(server.grpc_url, retry=RetryPolicy(attempts=1)) as client:
         with pytest.raises(InvalidRequest, match="operator_key is not the OPERATOR_KEY"):
             client.drain("wrong")
         assert client.is_serving()
+        assert asyncio.run(haproxy_state(server)) == "up ready 100%"
         with client.stream([5, 6, 7], max_tokens=250, n=16, ignore_eos=True, return_token_ids=True) as stream:
             assert eventually(lambda: len(client.unfinished_requests()) == 1)
             assert client.drain(server.operator_key) == 1
