@@ -46,18 +46,11 @@ class KVEventPublisher:
         self._recent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps if config.replay_endpoint else 0)
         self._next = 0
         self._counts = {"sent": 0, "dropped": 0}
-        self._context = zmq.Context()
-        self._unbound: dict[zmq.Socket[bytes], str] = {}
-        self._pub = self._socket(zmq.PUB, config.hwm, config.endpoint)
-        self._router = None
-        if config.replay_endpoint is not None:
-            # An answer of all batches must fit: a router drops what does not.
-            self._router = self._socket(zmq.ROUTER, config.buffer_steps + 1, config.replay_endpoint)
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Listen, and publish that the cache is empty.
@@ -69,22 +62,26 @@ class KVEventPublisher:
             ValueError: an address cannot be used.
         """
         self._put([AllBlocksCleared()])
-        self._bind()
-        for endpoint in self._unbound.values():
+        sockets = _Sockets(self._config)
+        for endpoint in sockets.unbound.values():
             logger.warning("kv_events_config: %s is in use; KV events begin once it is free", endpoint)
+        self._thread = threading.Thread(target=self._run, args=(sockets,), name="kv-events", daemon=True)
         self._thread.start()
 
     def publish(self) -> None:
         """Publish what was recorded since the last call, as one batch. Only the stepping thread may call this."""
-        if events := self._recorded.take():
+        events = self._recorded.take()
+        if events and not self._closing:
             self._put([wire_event(event, self._block_size) for event in events])
 
     def close(self) -> None:
-        """Publish that the cache is gone, and stop listening."""
+        """Publish that the cache is gone, and stop listening. Later events are not published."""
+        if self._closing:
+            return
         self._put([AllBlocksCleared()])
         self._closing = True
         self._wake()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
         self._woken.close()
         self._waker.close()
@@ -112,53 +109,36 @@ class KVEventPublisher:
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
-    def _socket(self, kind: int, hwm: int, endpoint: str) -> "zmq.Socket[bytes]":
-        made = self._context.socket(kind)
-        made.set_hwm(hwm)
-        made.setsockopt(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
-        self._unbound[made] = endpoint
-        return made
-
-    def _bind(self) -> None:
-        for made, endpoint in list(self._unbound.items()):
-            try:
-                made.bind(endpoint)
-            except zmq.ZMQError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise ValueError(f"kv_events_config: cannot listen on {endpoint!r}: {error.strerror}") from None
-            del self._unbound[made]
-
-    def _run(self) -> None:
+    def _run(self, sockets: "_Sockets") -> None:
         try:
-            self._serve()
+            self._serve(sockets)
         except Exception:
             logger.exception("no more KV events are published")
         finally:
-            self._context.destroy(linger=_LINGER_MS)
+            sockets.close(linger=_LINGER_MS)
 
-    def _serve(self) -> None:
+    def _serve(self, sockets: "_Sockets") -> None:
         poller = zmq.Poller()
         poller.register(self._woken, zmq.POLLIN)
-        if self._router is not None:
-            poller.register(self._router, zmq.POLLIN)
+        if sockets.router is not None:
+            poller.register(sockets.router, zmq.POLLIN)
         while not self._closing or self._unsent:
-            ready = dict(poller.poll(_BIND_AGAIN_MS if self._unbound else None))
+            ready = dict(poller.poll(_BIND_AGAIN_MS if sockets.unbound else None))
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
-            self._bind()
-            self._send_unsent()
-            if self._router is not None and self._router in ready:
-                self._answer(self._router)
+            sockets.bind()
+            self._send_unsent(sockets.pub)
+            if sockets.router is not None and sockets.router in ready:
+                self._answer(sockets.router)
 
-    def _send_unsent(self) -> None:
+    def _send_unsent(self, pub: "zmq.Socket[bytes]") -> None:
         while True:
             with self._lock:
                 if not self._unsent:
                     return
                 number, payload = self._unsent.popleft()
                 self._counts["sent"] += 1
-            self._pub.send_multipart((self._topic, number, payload))
+            pub.send_multipart((self._topic, number, payload))
 
     def _answer(self, router: "zmq.Socket[bytes]") -> None:
         follower, *asked = router.recv_multipart()
@@ -171,3 +151,44 @@ class KVEventPublisher:
             if number >= asked[1]:  # The order of big-endian bytes is that of the numbers.
                 router.send_multipart((follower, b"", self._topic, number, payload))
         router.send_multipart((follower, b"", b"", _END, b""))
+
+
+class _Sockets:
+    """The sockets of a publisher. After the constructor, only its thread may use them."""
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        """Raises ValueError if an address cannot be used. One that is in use is kept in `unbound`."""
+        self._context = zmq.Context()
+        self.unbound: dict[zmq.Socket[bytes], str] = {}
+        self.pub = self._open(zmq.PUB, config.hwm, config.endpoint)
+        self.router = None
+        if config.replay_endpoint is not None:
+            # An answer of all batches must fit: a router drops what does not.
+            self.router = self._open(zmq.ROUTER, config.buffer_steps + 1, config.replay_endpoint)
+        try:
+            self.bind()
+        except ValueError:
+            self.close(linger=0)
+            raise
+
+    def _open(self, kind: int, hwm: int, endpoint: str) -> "zmq.Socket[bytes]":
+        opened = self._context.socket(kind)
+        opened.set_hwm(hwm)
+        opened.setsockopt(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
+        self.unbound[opened] = endpoint
+        return opened
+
+    def bind(self) -> None:
+        """Take the addresses that are free by now. Raises ValueError as above."""
+        for unbound, endpoint in list(self.unbound.items()):
+            try:
+                unbound.bind(endpoint)
+            except zmq.ZMQError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise ValueError(f"kv_events_config: cannot listen on {endpoint!r}: {error.strerror}") from None
+            del self.unbound[unbound]
+
+    def close(self, *, linger: int) -> None:
+        """Close the sockets. What was sent goes on for at most `linger` milliseconds."""
+        self._context.destroy(linger=linger)
