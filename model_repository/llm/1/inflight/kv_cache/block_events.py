@@ -30,8 +30,8 @@ class BlockEvents:
     """Records the blocks that any request may reuse: those without a salt.
 
     Followers look for the tokens of a prompt in what they were told. They would take the blocks of one tenant for
-    everybody's, so blocks with a salt are left out. vLLM marks them instead. But some routers ignore the mark, and
-    others drop everything that is sent together with a marked block.
+    everybody's, so blocks with a salt are left out. vLLM marks them instead (`extra_keys`), but routers may ignore the
+    mark: vllm-router 0.1.17 takes a marked block for that of a prompt without a salt.
     """
 
     def __init__(self) -> None:
