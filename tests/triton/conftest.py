@@ -1,5 +1,6 @@
 """A real server with the default model in float32, and transformers for the expected answers."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -24,9 +25,19 @@ def server_log() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, server_log: list[str]) -> Iterator[TritonServer]:
-    """A server with the unchanged repository, but in float32, with a KV cache too small for a burst of requests, and
-    with metrics by vLLM's names, too."""
+def kv_events(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The setting `kv_events_config` of `server`."""
+    folder = tmp_path_factory.mktemp("kv-events")
+    endpoints = {"endpoint": f"ipc://{folder}/live", "replay_endpoint": f"ipc://{folder}/replay"}
+    return {"enable_kv_cache_events": True, "topic": "kv", **endpoints}
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, server_log: list[str], kv_events: dict[str, Any]
+) -> Iterator[TritonServer]:
+    """A server with the unchanged repository, but in float32, with a KV cache too small for a burst of requests, with
+    metrics by vLLM's names, and with KV events."""
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
         parameters={
@@ -34,6 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, server_log: list[str]) -> I
             "dtype": "float32",
             "kv_cache_tokens": "6144",
             "vllm_metric_names": "true",
+            "kv_events_config": json.dumps(kv_events),
         },
     )
     with running_server(repository, ["llm"], log=server_log.append) as running:

@@ -7,6 +7,7 @@ from typing import Any
 from inflight import PoolingParams, RequestOptions, SamplingParams
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.beam_search.search import BeamSearch
+from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import tables_of
 from inflight.kv_cache.block_tables import BlockTables
@@ -82,7 +83,13 @@ def make_plan(*shares: tuple[Request, int]) -> StepPlan:
 
 
 def make_tables(
-    num_blocks: int = 8, block_size: int = 4, *, prefix_caching: bool = True, per_tenant: bool = False, host: int = 0
+    num_blocks: int = 8,
+    block_size: int = 4,
+    *,
+    prefix_caching: bool = True,
+    per_tenant: bool = False,
+    host: int = 0,
+    events: BlockEvents | None = None,
 ) -> BlockTables:
     """`host` is the number of blocks in host memory."""
     return BlockTables(
@@ -91,6 +98,7 @@ def make_tables(
         prefix_caching=prefix_caching,
         per_tenant=per_tenant,
         swap_space=SwapSpace(host),
+        events=events,
     )
 
 
@@ -116,12 +124,15 @@ def make_scheduler(
     make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     next_tokens: int = MaxUtilization.next_tokens,
     drafter: Drafter | None = None,
+    events: BlockEvents | None = None,
     **settings: Any,
 ) -> Scheduler:
     """`next_tokens` is that of the admission policy. With 0, requests in a small cache are soon preempted."""
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **settings)
     host = config.swap_space_tokens // block_size
-    tables = make_tables(num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host)
+    tables = make_tables(
+        num_blocks, block_size, prefix_caching=prefix_caching, per_tenant=per_tenant, host=host, events=events
+    )
     scheduler = Scheduler(
         config,
         tables,

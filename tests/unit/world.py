@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from inflight.kv_cache.block_events import BlockEvents
 from inflight.pooling_params import POOLINGS
 from inflight.request import Request
 from inflight.request_options import RequestOptions
@@ -14,6 +15,7 @@ from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.waiting_queue import WaitingQueue
 from tests.unit.builders import make_request, make_scheduler
+from tests.unit.cache_mirror import CacheMirror
 from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output, expected_readings
 from tests.unit.naive_queue import NaiveQueue
@@ -61,13 +63,18 @@ class World:
         settings = dict(settings)
         self.step_seconds: tuple[float, float, float, float] = settings.pop("step_seconds")
         drafts = settings.pop("drafts")
+        self.recorded = BlockEvents()
         self.scheduler = make_scheduler(
             **settings,
             make_queue=partial(WatchedQueue, self),
             drafter=FakeDrafter(drafts) if drafts in FakeDrafter.KINDS else None,
+            events=self.recorded,
         )
         self.config, self.tables = self.scheduler.config, self.scheduler.tables
         self.block_size = self.tables.block_size
+        self.mirror = CacheMirror(self.tables._hasher, self.block_size)
+        self.unsalted: list[Request] = []
+        """All requests so far whose blocks anybody may reuse."""
         self.model = FakeModel(self.block_size)
         self.naive = NaiveQueue(self.scheduler)
         self.batch = NaiveBatch(self.config)
@@ -122,6 +129,8 @@ class World:
         if self.scheduler.fits(request) and name not in self.live:
             self.live[name] = request
             self.scheduler.add(request)
+            if not (request.tenant and self.tables._per_tenant):
+                self.unsalted.append(request)
 
     def cancel(self, number: int) -> None:
         name = list(self.live)[number % len(self.live)]
@@ -306,6 +315,7 @@ class World:
         self._check_blocks()
         self._check_host_blocks()
         self._check_queue()
+        self._check_events()
 
     def _check_blocks(self) -> None:
         pool, running = self.tables.pool, self.scheduler.running.values()
@@ -340,6 +350,12 @@ class World:
         assert queue.num_tokens == sum(len(request.token_ids) for request in waiting)
         for level in range(4):
             assert queue.count(level) == sum(request.priority == level for request in waiting)
+
+    def _check_events(self) -> None:
+        """Who follows the events knows exactly the blocks that anybody may reuse."""
+        self.mirror.apply(self.recorded.take())
+        unsalted = {name for request in self.unsalted for name in request.block_hashes}
+        assert self.mirror.names == unsalted & self.tables.pool._block_of.keys()
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
 
@@ -103,6 +105,10 @@ class EngineConfig(SchedulerConfig):
     """Queue policies of single levels, as JSON. As in Triton, such a policy inherits nothing from the parameters
     above."""
 
+    kv_events_config: Mapping[str, Any] = field(default_factory=dict)
+    """Publish over ZMQ which prefixes are in the cache, for routers. As JSON with vLLM's names, such as
+    `{"enable_kv_cache_events": true}`; see `KVEventsConfig`. Token ids are sent in clear. Empty: off."""
+
     trace_file: str | None = None
     """File for a trace of every request and step, to be opened in ui.perfetto.dev. Default: no trace."""
 
@@ -137,6 +143,8 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(
                 f"otlp_traces_endpoint is {self.otlp_traces_endpoint!r}; it must begin with http:// or https://"
             )
+        if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
+            raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
         self._check_level_bounds(self.queue_policies)
 
     @property

@@ -54,14 +54,20 @@ class EngineCore:
         max_queue_tokens: int = sys.maxsize,
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
+        publish: Callable[[], None] | None = None,
     ) -> None:
-        """`clock` returns seconds. The arrival times and deadlines of requests are on the same clock."""
+        """
+        Args:
+            clock: returns seconds. The arrival times and deadlines of requests are on the same clock.
+            publish: called at the end of each step; it publishes what entered and left the prefix cache.
+        """
         self._scheduler = scheduler
         self._runner = runner
         self._max_queue_size = max_queue_size
         self._max_queue_tokens = max_queue_tokens
         self._clock = clock
         self._trace = trace
+        self._publish = publish
         self.metrics = EngineMetrics(clock)
         self.step_started: float | None = None
         """When `run` began the step that it computes or passes on; None between steps."""
@@ -232,6 +238,8 @@ class EngineCore:
         plan = self._scheduler.schedule(started)
         if plan.scheduled:
             events += self._compute(plan, started)
+        if self._publish is not None:
+            self._publish()
         if self._trace is not None and (plan.scheduled or plan.preempted or events):
             self._trace.append(self._record(plan, started, events))
         return self._settled(events)

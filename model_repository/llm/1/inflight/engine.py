@@ -19,6 +19,9 @@ from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
+from inflight.kv_cache.block_events import BlockEvents
+from inflight.kv_events.factory import make_publisher
+from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.logits_processors.factory import make_processors
 from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.loading.loader import LoadedModel, load_model
@@ -62,13 +65,15 @@ class Engine:
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
         """The caller that steps `core` must flush the trace and the spans."""
         self.spans = make_spans(config.otlp_traces_endpoint)
+        recorded = BlockEvents() if KVEventsConfig.of(config.kv_events_config).is_on else None
+        self._publisher = None if recorded is None else make_publisher(config, recorded)
         self.model = model or load_model(config)
         self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
         draft_model = load_draft_model(config, self.model)
         self._runner = ModelRunner(self.model, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
-        tables = make_tables(config, self._runner.num_blocks, self._runner.num_host_blocks)
+        tables = make_tables(config, self._runner.num_blocks, self._runner.num_host_blocks, recorded)
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0
         """Maximum number of drafted tokens of a request in a step, unless the request asks for another one."""
@@ -88,6 +93,7 @@ class Engine:
             max_queue_size=config.max_queue_size,
             max_queue_tokens=self._max_queue_tokens(),
             trace=self.trace,
+            publish=None if self._publisher is None else self._publisher.publish,
         )
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
@@ -95,6 +101,13 @@ class Engine:
         """Outputs of the unfinished requests that have had at least one delta in `step` or `generate`."""
         self._kept: dict[RequestOutput, None] = {}
         """Outputs of other requests that changed while `generate` stepped, in order. The next `step` returns them."""
+        if self._publisher is not None:
+            self._publisher.start()
+
+    def close(self) -> None:
+        """Stop publishing KV events. Call this after the last step."""
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _max_queue_tokens(self) -> int:
         """Raises ValueError if a prompt that fits the cache and the context would not fit the empty queue."""
@@ -303,6 +316,7 @@ class Engine:
             grammars_compiled=self.grammars.num_compiled,
             grammar_compile_seconds=self.grammars.seconds,
             grammar_mask_seconds=self._runner.masker.seconds,
+            kv_event_batches={} if self._publisher is None else self._publisher.counts(),
         )
 
     def generate(

@@ -271,6 +271,14 @@ FAMILIES = (
         label="position",
     ),
     Family(
+        "inflight:kv_event_batches_total",
+        COUNTER,
+        "Batches of KV events that were `sent`, or `dropped` because more than `max_queue_size` of them waited. It "
+        "exists only with `kv_events_config`. Batches that a single slow follower misses are not counted.",
+        label="outcome",
+        read=lambda s: s.kv_event_batches,
+    ),
+    Family(
         "nv_trt_llm_kv_cache_block_metrics",
         GAUGE,
         "Blocks of the KV cache, in the form of TensorRT-LLM's backend: `max`, `used`, `free`, tokens per block, and "

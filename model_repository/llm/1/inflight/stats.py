@@ -1,7 +1,7 @@
 """Counters and current state of an engine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class EngineStats:
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
     """Time spent on finding the tokens that grammars allow. The model runs in the meantime."""
+    kv_event_batches: Mapping[str, int] = field(default_factory=dict)
+    """Batches of KV events, by what became of them. Empty where none are published."""
 
     @property
     def computed_tokens(self) -> int:

@@ -40,4 +40,7 @@ class EngineThread(threading.Thread):
             self._loaded.set_exception(error)
             return
         self._loaded.set_result(engine)
-        engine.core.run(self.events.put)
+        try:
+            engine.core.run(self.events.put)
+        finally:
+            engine.close()

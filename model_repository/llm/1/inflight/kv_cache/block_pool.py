@@ -1,7 +1,7 @@
 """The blocks of the KV cache: in use, empty, or free with a reusable prefix."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class BlockPool:
@@ -17,6 +17,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
+        self.on_evict: Callable[[bytes], None] | None = None
+        """Called with the hash of each block that is evicted."""
         self._references = [0] * num_blocks
         self._empty = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -56,7 +58,10 @@ class BlockPool:
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        name = self._hash_of.pop(block)
+        del self._block_of[name]
+        if self.on_evict is not None:
+            self.on_evict(name)
         return block
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -99,11 +104,14 @@ class BlockPool:
                 del self._cached[block]
             self._references[block] += 1
 
-    def register(self, block: int, name: bytes) -> None:
+    def register(self, block: int, name: bytes) -> bool:
         """Let `find` return `block` for the hash `name`. Call this once the step that fills the block is committed.
 
-        If another block already has this hash, that block keeps it, so that block tables are append-only.
+        Return False and do nothing if another block already has this hash, so that block tables are append-only, or if
+        the block has a hash.
         """
-        if name not in self._block_of and block not in self._hash_of:
-            self._block_of[name] = block
-            self._hash_of[block] = name
+        if name in self._block_of or block in self._hash_of:
+            return False
+        self._block_of[name] = block
+        self._hash_of[block] = name
+        return True

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.beam_search.beam_group import Move
+from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import BlockTableArray
@@ -30,8 +31,12 @@ class BlockTables:
         per_tenant: bool = False,
         hash_key: bytes | None = None,
         swap_space: SwapSpace | None = None,
+        events: BlockEvents | None = None,
     ) -> None:
-        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`. `hash_key` is the key of `BlockHasher`."""
+        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`. `hash_key` is the key of `BlockHasher`.
+
+        `events` records which blocks enter and leave the prefix cache.
+        """
         self.pool = pool
         self.block_size = block_size
         self.swap_space = swap_space or SwapSpace(0)
@@ -47,6 +52,9 @@ class BlockTables:
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
         self._hasher = BlockHasher(block_size, hash_key)
+        self._events = events
+        if events is not None:
+            pool.on_evict = events.removed
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks `num_tokens` tokens need."""
@@ -76,8 +84,10 @@ class BlockTables:
         return request.max_reused_tokens // self.block_size
 
     def _hash(self, request: Request, num_tokens: int) -> None:
-        salt = CacheSalt.of(request, per_tenant=self._per_tenant)
-        self._hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt)
+        self._hasher.extend(request.block_hashes, request.token_ids, num_tokens, self._salt(request))
+
+    def _salt(self, request: Request) -> CacheSalt:
+        return CacheSalt.of(request, per_tenant=self._per_tenant)
 
     def fresh_blocks(self, request: Request, hit: Sequence[int]) -> int:
         """Return how many free blocks `admit` would take, including shared blocks that no request uses now."""
@@ -173,8 +183,19 @@ class BlockTables:
         if not self._prefix_caching:
             return
         self._hash(request, end)
-        for index in range(request.num_computed // self.block_size, end // self.block_size):
-            self.pool.register(request.blocks[index], request.block_hashes[index])
+        new = [
+            index
+            for index in range(request.num_computed // self.block_size, end // self.block_size)
+            if self.pool.register(request.blocks[index], request.block_hashes[index])
+        ]
+        if self._events is not None and self._salt(request) == CacheSalt():
+            self._record(self._events, request, new)
+
+    def _record(self, events: BlockEvents, request: Request, indices: Sequence[int]) -> None:
+        names, size = request.block_hashes, self.block_size
+        for index in indices:
+            parent = names[index - 1] if index else None
+            events.stored(names[index], parent, request.token_ids[index * size : (index + 1) * size])
 
     def release(self, request: Request) -> None:
         """Free all blocks of a request, including those in host memory."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from inflight.config import EngineConfig
+from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
@@ -26,8 +27,13 @@ from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.speculation.speculator import NoSpeculation, Speculator
 
 
-def make_tables(config: EngineConfig, num_blocks: int, num_host_blocks: int = 0) -> BlockTables:
-    """Create the tables of a cache with so many blocks, and so many in host memory."""
+def make_tables(
+    config: EngineConfig, num_blocks: int, num_host_blocks: int = 0, events: BlockEvents | None = None
+) -> BlockTables:
+    """Create the tables of a cache with so many blocks, and so many in host memory.
+
+    `events` records which blocks enter and leave the prefix cache.
+    """
     return BlockTables(
         BlockPool(num_blocks),
         config.block_size,
@@ -35,6 +41,7 @@ def make_tables(config: EngineConfig, num_blocks: int, num_host_blocks: int = 0)
         per_tenant=config.prefix_caching_per_tenant,
         hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
         swap_space=SwapSpace(num_host_blocks),
+        events=events,
     )
 
 
