@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from inflight_client import Client, RetryPolicy
 from load_tests.endpoints import Endpoint
@@ -68,7 +69,7 @@ async def kill_one(fleet: Fleet, way: Way, seed: int) -> str:
 
     async with way(fleet) as endpoint:
         watched = Watched(endpoint)
-        run, _ = await asyncio.gather(closed_loop(watched, _USERS, _requests(seed), seconds=_KILL_SECONDS), kill())
+        run = await _both(closed_loop(watched, _USERS, _requests(seed), seconds=_KILL_SECONDS), kill())
     return _row("killed", run, watched)
 
 
@@ -83,8 +84,16 @@ async def restart_all(fleet: Fleet, way: Way, seed: int) -> str:
     async with way(fleet) as endpoint:
         watched = Watched(endpoint)
         requests = (replace(request, output_tokens=_ROLLING_TOKENS) for request in _requests(seed))
-        run, _ = await asyncio.gather(closed_loop(watched, _USERS, requests, count=_ROLLING_REQUESTS), restart())
+        run = await _both(closed_loop(watched, _USERS, requests, count=_ROLLING_REQUESTS), restart())
     return _row("all restarted", run, watched)
+
+
+async def _both(load: Coroutine[Any, Any, Run], outage: Coroutine[Any, Any, None]) -> Run:
+    """Run the load and the outage. If the outage fails, the load ends before its client is closed."""
+    async with asyncio.TaskGroup() as group:
+        loading = group.create_task(load)
+        group.create_task(outage)
+    return loading.result()
 
 
 def _requests(seed: int) -> Iterator[PlannedRequest]:

@@ -1,7 +1,6 @@
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 
 import pytest
 
@@ -47,21 +46,21 @@ def test_whoever_wastes_time_waits_and_others_do_not(thread: LongPrompts) -> Non
     done: list[tuple[str, float]] = []
     ended = threading.Event()
 
-    def work(name: str, *, right: bool) -> bool:
-        compute(0.02)
-        done.append((name, time.monotonic()))
-        if len(done) == 6:
+    def waste() -> bool:
+        compute(0.1)
+        done.append(("bad", time.monotonic()))
+        if len(done) == 5:
             ended.set()
-        return right
+        return False
 
+    for _ in range(2):
+        thread.add("bad", waste)
     for _ in range(3):
-        thread.add("bad", lambda: work("bad", right=False))
-        thread.add("good", lambda: work("good", right=True))
+        thread.add("good", lambda: done.append(("good", time.monotonic())) is None)
     assert ended.wait(30)
-    assert [name for name, _ in done] == ["bad", "good", "good", "good", "bad", "bad"]
-    bad = [at for name, at in done if name == "bad"]
-    # Each turn took 20 ms, so the next one is at least 180 ms later.
-    assert min(second - first for first, second in pairwise(bad)) > 0.18
+    assert [name for name, _ in done] == ["bad", "good", "good", "good", "bad"]
+    # The first turn took 100 ms, so the next one is at least 900 ms later.
+    assert done[-1][1] - done[0][1] > 0.9
 
 
 def test_it_ends_with_all_work_done(thread: LongPrompts) -> None:
