@@ -89,6 +89,7 @@ def test_a_batch_has_the_form_of_vllm(tmp_path: Path) -> None:
         ],
     ]
     assert all(0 <= name < 2**64 for name in first + second)
+    assert wire_hash(b"\1" * 8 + b"\0" * 6 + b"\1\2") == 258
 
 
 def test_who_follows_knows_the_cache(cache: Cache, follower: Follower) -> None:
