@@ -27,10 +27,18 @@ ON = {"enable_kv_cache_events": True}
 
 
 class Cache:
-    """Tables of two-token blocks whose events are published over sockets in a folder."""
+    """Tables of two-token blocks whose events are published, by default over sockets in a folder."""
 
-    def __init__(self, folder: Path, num_blocks: int = 8, per_tenant: bool = False, **settings: Any) -> None:
-        self.live, self.replay = f"ipc://{folder}/live", f"ipc://{folder}/replay"
+    def __init__(
+        self,
+        folder: Path,
+        num_blocks: int = 8,
+        per_tenant: bool = False,
+        live: str | None = None,
+        replay: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.live, self.replay = live or f"ipc://{folder}/live", replay or f"ipc://{folder}/replay"
         self.config = KVEventsConfig(**ON, endpoint=self.live, replay_endpoint=self.replay, **settings)
         self.recorded = BlockEvents()
         self.tables: BlockTables = make_tables(num_blocks, 2, per_tenant=per_tenant, events=self.recorded)
@@ -89,6 +97,7 @@ def test_a_batch_has_the_form_of_vllm(tmp_path: Path) -> None:
         ],
     ]
     assert all(0 <= name < 2**64 for name in first + second)
+    assert wire_hash(b"\1" * 8 + b"\0" * 6 + b"\1\2") == 258
 
 
 def test_who_follows_knows_the_cache(cache: Cache, follower: Follower) -> None:
@@ -176,18 +185,28 @@ def test_at_the_end_nothing_is_in_the_cache(cache: Cache, follower: Follower) ->
     assert follower.events[-1] == {"type": "AllBlocksCleared"}
 
 
-def test_a_publisher_takes_over_the_address_of_the_one_before(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_a_publisher_takes_over_the_addresses_of_the_one_before(
+    scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As when Triton loads a model again."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        config = KVEventsConfig(**ON, endpoint=address, replay_endpoint=cache.replay + "2")
-        publisher = KVEventPublisher(config, cache.recorded, 2)
-        publisher.start()
-        assert f"{address} is in use" in caplog.text
-    cache.publisher, cache.live, cache.replay = publisher, address, cache.replay + "2"
+    cache = Cache(tmp_path, **(tcp_endpoints() if scheme == "tcp" else {}))
+    cache.publisher.start()
+    assert not caplog.text
+    after = KVEventPublisher(cache.config, cache.recorded, 2)
+    after.start()
+    assert caplog.text.count("is in use") == 2
+    cache.publisher.close()
+    cache.publisher = after
     with Follower(cache.live, cache.replay) as follower:
         subscribe(follower, cache)
-    publisher.close()
+    after.close()
+
+
+def tcp_endpoints() -> dict[str, str]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [taken.getsockname()[1] for taken in (one, other)]
+    return dict(zip(("live", "replay"), (f"tcp://127.0.0.1:{port}" for port in ports), strict=True))
 
 
 def test_an_address_that_cannot_be_used_is_refused(cache: Cache) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler, the cache's bookkeeping and the text can be used, and tested, without torch."""
+"""The scheduler, the cache's bookkeeping and the text can be used, and tested, without torch and ZMQ."""
 
 import subprocess
 import sys
@@ -13,9 +13,12 @@ TORCH_FREE = [
     "inflight.guided_decoding.token_masks",
     "inflight.guided_decoding.grammars",
     "inflight.host_memory",
+    "inflight.kv_cache.block_events",
     "inflight.kv_cache.block_hash",
     "inflight.kv_cache.block_pool",
     "inflight.kv_cache.block_tables",
+    "inflight.kv_events.factory",
+    "inflight.kv_events.kv_events_config",
     "inflight.metric_families",
     "inflight.metrics",
     "inflight.outputs",
@@ -38,7 +41,7 @@ import importlib, sys
 sys.path[:0] = {sys.path!r}
 for name in {TORCH_FREE!r}:
     importlib.import_module(name)
-print(sorted({{"torch", "transformers", "opentelemetry"}} & sys.modules.keys()))
+print(sorted({{"torch", "transformers", "opentelemetry", "zmq", "msgspec"}} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

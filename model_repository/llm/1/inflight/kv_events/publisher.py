@@ -25,6 +25,7 @@ from inflight.kv_events.wire import AllBlocksCleared, Event, encode, wire_event
 logger = logging.getLogger(__name__)
 
 _END = (-1).to_bytes(8, "big", signed=True)
+_IPC = "ipc://"
 _BIND_AGAIN_MS = 200
 _LINGER_MS = 500
 # Followers send topics and numbers. Longer messages end their connection.
@@ -153,6 +154,18 @@ class KVEventPublisher:
         router.send_multipart((follower, b"", b"", _END, b""))
 
 
+def _has_owner(endpoint: str) -> bool:
+    """Return whether a process listens on an `ipc` address. ZMQ would take it away from that process."""
+    if not endpoint.startswith(_IPC):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(endpoint.removeprefix(_IPC))
+        except OSError:
+            return False
+    return True
+
+
 class _Sockets:
     """The sockets of a publisher. After the constructor, only its thread may use them."""
 
@@ -181,6 +194,8 @@ class _Sockets:
     def bind(self) -> None:
         """Take the addresses that are free by now. Raises ValueError as above."""
         for unbound, endpoint in list(self.unbound.items()):
+            if _has_owner(endpoint):
+                continue
             try:
                 unbound.bind(endpoint)
             except zmq.ZMQError as error:
