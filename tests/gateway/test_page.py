@@ -82,7 +82,7 @@ def test_frames_show_what_runs(page: GatewayProcess) -> None:
             assert 0 < frame["kv_cache_usage"] < 1
             later = next(each for each in frames if any(each["points"]["decode_tokens_per_step"]))
             assert later["requests"][0]["output_tokens"] > request["output_tokens"]
-            assert later["points"]["decode_tokens_per_step"][-1] >= 1
+            assert 0 < later["points"]["decode_tokens_per_step"][-1] <= 5
             assert later["points"]["generated_tokens_per_second"][-1] > 0
             known = later["points"]["time"]
             newer = next(each for each in frames if each["points"]["time"])
