@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def test_number_out_of_its_bounds(arguments: list[str], message: str, capsys: py
 def test_bodies_that_may_be_larger_than_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--max-body-bytes", "11", "--max-total-body-bytes", "10"]) == 1
     assert "--max-total-body-bytes is 10; it must be at least --max-body-bytes, 11" in capsys.readouterr().err
+
+
+def test_spans_that_cannot_be_sent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["--otlp-traces-endpoint", "collector:4318"]) == 1
+    assert "--otlp-traces-endpoint is collector:4318; it must begin with http:// or https://" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    assert main(["--otlp-traces-endpoint", "http://127.0.0.1:4318"]) == 1
+    assert "is not installed; install inflight-client[gateway,tracing]" in capsys.readouterr().err
 
 
 def test_port_that_is_taken(server: TritonServer, gateway: GatewayProcess) -> None:
