@@ -8,6 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from inflight_cli.__main__ import make_parser
 from inflight_gateway.__main__ import main
 from scripts.launch.exposure import check_loopback, restrict
 from tests.deploy.conftest import CHART, DEPLOY, Manifest, Render
@@ -123,7 +124,9 @@ def test_triton_ends_after_the_gateway_which_drains_first(manifests: dict[str, M
     assert found["server"]["restartPolicy"] == "Always"
     assert "restartPolicy" not in found["gateway"]
     *_, command = found["gateway"]["lifecycle"]["preStop"]["exec"]["command"]
-    assert command.endswith("inflight drain --timeout 30")
+    arguments = command.rpartition("inflight ")[2].split()
+    assert arguments[0] == "drain"
+    assert make_parser().parse_args(arguments).timeout == 30
     assert pod(manifests)["terminationGracePeriodSeconds"] >= 5 + 30 + 30
 
 
