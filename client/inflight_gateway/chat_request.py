@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from inflight_gateway.schemas import Count, Generation, text_or_list
-from inflight_gateway.strict import Strict
+from inflight_gateway.strict import Always, Never, Strict
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
@@ -193,6 +193,14 @@ class ChatRequest(Generation):
     # With these values they ask for what there is.
     modalities: list[Literal["text"]] | None = None
     verbosity: Literal["medium"] | None = None
+    # vllm-router adds these to each chat.
+    no_stop_trim: Never | None = None
+    continue_final_message: Never | None = None
+    return_hidden_states: Never | None = None
+    skip_special_tokens: Always | None = None
+    separate_reasoning: Always | None = None
+    stream_reasoning: Always | None = None
+    include_reasoning: Always | None = None
 
     @field_validator("max_completion_tokens")
     @classmethod

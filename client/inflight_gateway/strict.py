@@ -20,3 +20,13 @@ def _refuse_true(value: bool) -> bool:
 # Not `Literal[False]`, which also accepts 0.
 Never = Annotated[bool, AfterValidator(_refuse_true), WithJsonSchema({"type": "boolean", "const": False})]
 """False: something that is not there, and must not be asked for."""
+
+
+def _refuse_false(value: bool) -> bool:
+    if not value:
+        raise ValueError("it must be true or absent")
+    return value
+
+
+Always = Annotated[bool, AfterValidator(_refuse_false), WithJsonSchema({"type": "boolean", "const": True})]
+"""True: something that always is so, and cannot be turned off."""

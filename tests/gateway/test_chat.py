@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.gateway.gateway_process import GatewayProcess
 
@@ -110,3 +110,23 @@ def test_a_prediction_is_a_hint_that_a_server_without_drafts_never_sees(client: 
     details = answer.usage.completion_tokens_details
     assert details is not None
     assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)
+
+
+def test_what_vllm_router_adds_to_a_chat_changes_nothing(client: OpenAI) -> None:
+    """Seen with its release 0.1.17."""
+    added = {
+        **dict.fromkeys(["no_stop_trim", "ignore_eos", "continue_final_message", "return_hidden_states"], False),
+        **dict.fromkeys(["skip_special_tokens", "separate_reasoning", "stream_reasoning", "include_reasoning"], True),
+    }
+    messages: list[Any] = [{"role": "user", "content": "one two"}]
+    answer = client.chat.completions.create(model="llm", messages=messages, logprobs=False, extra_body=added)
+    assert answer.choices[0].message.content == "one two "
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "accepted"), [("no_stop_trim", True, "false"), ("separate_reasoning", False, "true")]
+)
+def test_other_values_of_these_fields_are_refused(client: OpenAI, field: str, value: bool, accepted: str) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one"}]
+    with pytest.raises(BadRequestError, match=f"{field} is {value}: it must be {accepted} or absent"):
+        client.chat.completions.create(model="llm", messages=messages, extra_body={field: value})
