@@ -21,7 +21,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -65,7 +65,8 @@ class RequestSpans:
             # What the environment says goes before.
             resource=Resource.create({"service.name": "inflight"}).merge(OTELResourceDetector().detect()),
         )
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+        self._exporter: SpanExporter = OTLPSpanExporter(endpoint)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("inflight")
 
     def add(self, deltas: Iterable[Delta]) -> None:
@@ -87,6 +88,8 @@ class RequestSpans:
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         ending.join(_CLOSE_SECONDS)
+        if ending.is_alive():
+            self._exporter.shutdown()  # Otherwise its thread would try the other batches, each for 10 s.
 
     def _make(self, finished: _Finished, epoch: int) -> None:
         def unix_time(at: float) -> int:
