@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"--url is {options.url}; it must be one server")
     deadline = time.monotonic() + options.timeout
     with Client(**options.connection, retry=RetryPolicy(attempts=1)) as client:
-        while (left := client.drain(key)) and time.monotonic() < deadline:
+        while not (state := client.drain(key)).is_complete and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-    print("drained" if left == 0 else f"unfinished requests after {options.timeout} s: {left}")
-    return 0 if left == 0 else 1
+    print("drained" if state.is_complete else f"after {options.timeout} s, {state.num_unfinished} requests run")
+    return 0 if state.is_complete else 1

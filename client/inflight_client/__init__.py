@@ -16,7 +16,7 @@ from inflight_client.errors import (
 )
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
-from inflight_client.questions import ModelDescription, Tokenization, UnfinishedRequest
+from inflight_client.questions import DrainState, ModelDescription, Tokenization, UnfinishedRequest
 from inflight_client.request import Message, Prompt, Queueing, Sampling
 from inflight_client.response import (
     Choice,
@@ -44,6 +44,7 @@ __all__ = [
     "Client",
     "Completion",
     "DeadlineExceeded",
+    "DrainState",
     "Embedding",
     "InflightError",
     "InvalidRequest",

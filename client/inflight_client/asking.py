@@ -8,7 +8,7 @@ from typing import TypeVar
 from inflight_client import questions
 from inflight_client.errors import InflightError
 from inflight_client.options import Timeouts
-from inflight_client.questions import ModelDescription, Question, Tokenization, UnfinishedRequest
+from inflight_client.questions import DrainState, ModelDescription, Question, Tokenization, UnfinishedRequest
 from inflight_client.request import Message
 
 _T = TypeVar("_T")
@@ -48,12 +48,12 @@ class Asking(ABC):
         """Like `is_serving`, but raise the error that says why it is not: ModelNotReady if the model drains."""
         self._ask(questions.is_serving(self._model), self._timeouts.connect)
 
-    def drain(self, operator_key: str) -> int:
-        """Tell the model to take no further requests; it finishes those that it has. Return how many these are.
+    def drain(self, operator_key: str) -> DrainState:
+        """Tell the model to take no further requests; it finishes those that it has. Call it until it is complete.
 
-        The key is the environment variable OPERATOR_KEY of the server. Every further call is refused in the same way
-        as a model that is not loaded, so that clients and load balancers go elsewhere. Only a new start ends this.
-        Call it with a client of one server.
+        The key is the environment variable OPERATOR_KEY of the server. From now on `is_serving` is false, and from 3
+        seconds later requests are refused with ModelNotReady, so that clients and load balancers go elsewhere. Only a
+        new start ends this. Call it with a client of one server.
         """
         return self._ask(questions.drain(self._model, operator_key), self._timeouts.connect)
 
@@ -116,7 +116,7 @@ class AsyncAsking(ABC):
         """Like `is_serving`, but raise the error that says why it is not. See `Client.check_serving`."""
         await self._ask(questions.is_serving(self._model), self._timeouts.connect)
 
-    async def drain(self, operator_key: str) -> int:
+    async def drain(self, operator_key: str) -> DrainState:
         """Tell the model to take no further requests. See `Client.drain`."""
         return await self._ask(questions.drain(self._model, operator_key), self._timeouts.connect)
 

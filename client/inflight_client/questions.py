@@ -51,6 +51,20 @@ class ModelDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainState:
+    """How far a model is that drains."""
+
+    num_unfinished: int
+    takes_requests: bool
+    """For 3 seconds, only its health checks fail, so that load balancers notice. After that it takes no requests."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the server can be stopped without losing a request."""
+        return self.num_unfinished == 0 and not self.takes_requests
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenization:
     """The tokens of a prompt."""
 
@@ -95,11 +109,11 @@ def is_serving(model: str) -> Question[bool]:
     return Question(_request(model, "is_serving"), lambda answer: bool(answer["is_serving"]))
 
 
-def drain(model: str, operator_key: str) -> Question[int]:
-    """Tell the model to take no further requests. The answer is the number of unfinished ones."""
+def drain(model: str, operator_key: str) -> Question[DrainState]:
+    """Tell the model to take no further requests."""
     question = _request(model, "drain")
     request = replace(question, flags={**question.flags, "operator_key": operator_key})
-    return Question(request, lambda answer: int(answer["num_unfinished"]))
+    return Question(request, lambda answer: DrainState(**answer))
 
 
 def description(model: str) -> Question[ModelDescription]:

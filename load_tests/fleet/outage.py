@@ -104,7 +104,7 @@ def _restart(fleet: Fleet, index: int) -> None:
     server = fleet.servers[index]
     deadline = time.monotonic() + _DRAINED_SECONDS
     with Client(server.grpc_url, retry=RetryPolicy(attempts=1)) as client:
-        while client.drain(server.operator_key) and time.monotonic() < deadline:
+        while not client.drain(server.operator_key).is_complete and time.monotonic() < deadline:
             time.sleep(0.2)
     server.stop()
     fleet.restart(index)

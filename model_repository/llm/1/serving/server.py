@@ -146,7 +146,7 @@ class Server:
             elif (question := self._questions.asked(sender.parameters)) is not None:
                 self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
-                self._drain.check()
+                self._drain.check_new()
                 parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
                 self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
         except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
@@ -236,10 +236,10 @@ class Server:
         if parameters.get("list_requests"):
             return [stream.summary(self._engine.core) for stream in itertools.islice(self._streams, _MAX_LISTED)]
         if parameters.get("is_serving"):
-            self._drain.check()
+            self._drain.check_health()
             return {"is_serving": True}
         self._drain.begin(parameters)
-        return {"num_unfinished": sum(1 for _ in self._streams)}
+        return {"num_unfinished": sum(1 for _ in self._streams), "takes_requests": not self._drain.refuses}
 
     def _refuse(self, sender: Sender, error: Exception) -> None:
         """Answer a request that never ran with the matching error."""
