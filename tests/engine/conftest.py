@@ -33,6 +33,12 @@ def texts() -> Engine:
 
 
 @pytest.fixture(scope="session")
+def fast(cpu_kernels: None) -> Engine:
+    """The default model in bfloat16, computed by the C++ kernels. It is shared as `texts` is."""
+    return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
+
+
+@pytest.fixture(scope="session")
 def cpu_kernels() -> None:
     """Load the C++ kernels. Skip the test if this machine cannot build them, but fail if the build fails."""
     if not instruction_sets() or shutil.which("c++") is None:

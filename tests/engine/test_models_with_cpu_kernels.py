@@ -1,5 +1,6 @@
 """Models give the same answers with the C++ kernels, traced or not, as without them."""
 
+import copy
 import dataclasses
 from collections import Counter
 from pathlib import Path
@@ -21,15 +22,16 @@ pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
 
 @pytest.fixture(scope="module")
-def fast() -> Engine:
-    return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
+def slow() -> Engine:
+    """The default model in bfloat16, computed by torch."""
+    engine = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
+    assert engine.model.backend.name == "torch"
+    return engine
 
 
-def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, texts: Engine) -> None:
+def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, slow: Engine, texts: Engine) -> None:
     assert fast.model.backend.name == "cpu kernels"
     assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
-    slow = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
-    assert slow.model.backend.name == "torch"
     # Prompts have a few words, because after "the quick " alone, any rounding to bfloat16 changes the log-probability
     # by 2 to 4, which hides all other errors.
     text = (
@@ -131,7 +133,7 @@ def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) 
     assert difference(engine, fast) < 0.2
 
 
-def test_the_default_model_in_int4_computes_with_the_rounded_weights() -> None:
+def test_the_default_model_in_int4_computes_with_the_rounded_weights(slow: Engine) -> None:
     engine = quantized("int4")
     layers = len(engine.model.layers)
     assert products(engine) == {
@@ -140,9 +142,10 @@ def test_the_default_model_in_int4_computes_with_the_rounded_weights() -> None:
         "inflight::linear_int8": 1,  # The head.
     }
     # Rounding itself changes the log-probabilities of this small model by much more than the bound.
-    rounded = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
-    round_linears_to_int4(rounded.model.module)
-    assert difference(engine, rounded) < 0.2
+    module = copy.deepcopy(slow.model.module)
+    round_linears_to_int4(module)
+    rounded = EagerForward(module, slow.model.backend, [layer.window for layer in slow.model.layers])
+    assert difference(engine, with_forward(slow, rounded)) < 0.2
 
 
 def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
@@ -194,9 +197,7 @@ def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine)
     """torch does not promise this. The kernels are batch-invariant: they add in the same order in every batch."""
     prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(8)]
     params = greedy(8, logprobs=1)
-    small_steps = make_engine(
-        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, max_num_batched_tokens=7
-    )
+    small_steps = Engine(dataclasses.replace(fast.config, max_num_batched_tokens=7), fast.model)
     together = fast.generate(prompts, params)
     alone = [fast.generate(prompt, params)[0] for prompt in prompts]
     in_small_steps = small_steps.generate(prompts, params)
@@ -206,7 +207,7 @@ def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine)
             assert output.logprobs == other.logprobs
 
 
-def test_torch_attends_if_the_kernels_do_not_support_the_block_size() -> None:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=8, kv_cache_tokens=512)
+def test_torch_attends_if_the_kernels_do_not_support_the_block_size(tiny: Tiny) -> None:
+    engine = tiny.engine(dtype="bfloat16", block_size=8)
     assert engine.model.backend.name == "torch"
     assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())

@@ -8,8 +8,7 @@ import torch
 
 from inflight import Engine
 from inflight.model.cpu.traced_forward import TracedForward
-from scripts.launch.default_model import default_model
-from tests.engine.models import greedy, make_engine
+from tests.engine.models import greedy
 
 PROMPTS = [
     "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 12,
@@ -17,13 +16,6 @@ PROMPTS = [
     "Who was the first person on the moon? The first one was Neil Armstrong, in July of the year 1969.",
     "x",
 ]
-
-
-@pytest.fixture(scope="module")
-def fast(cpu_kernels: None) -> Engine:
-    engine = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
-    assert isinstance(engine.model.forward, TracedForward)
-    return engine
 
 
 def in_small_steps(engine: Engine) -> Engine:
@@ -36,6 +28,7 @@ def scores(engine: Engine) -> torch.Tensor:
 
 
 def test_scores_are_near_and_do_not_depend_on_chunks(fast: Engine, texts: Engine) -> None:
+    assert isinstance(fast.model.forward, TracedForward)
     found = scores(fast)
     assert scores(in_small_steps(fast)).equal(found)
     assert (found - scores(texts)).abs().mean() < 0.05

@@ -19,8 +19,7 @@ from inflight import (
     StructuredOutputs,
 )
 from inflight.request import Request
-from scripts.launch.default_model import default_model
-from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt
+from tests.engine.models import Tiny, drain, greedy, make_prompt
 from tests.engine.test_cuda_forward import Rerun, as_on_a_gpu
 from tests.engine.test_guided_generation import PERSON
 
@@ -107,14 +106,22 @@ def any_params(seed: int, *, guided: bool) -> SamplingParams:
     return SamplingParams(**chosen)
 
 
+PROMPTS = [text for text in TEXTS for _ in range(4)]
+PARAMS = [any_params(number, guided=True) for number in range(len(PROMPTS))]
+
+
+@pytest.fixture(scope="module")
+def without_drafts(texts: Engine) -> list[RequestOutput]:
+    return texts.generate(PROMPTS, PARAMS)
+
+
 @pytest.mark.parametrize("drafts", DRAFTS)
-def test_outputs_of_texts_are_those_without_drafts(texts: Engine, drafts: str) -> None:
+def test_outputs_of_texts_are_those_without_drafts(
+    texts: Engine, without_drafts: list[RequestOutput], drafts: str
+) -> None:
     """In float32, rows of several tokens round differently, so that log-probabilities are equal up to rounding."""
-    prompts = [text for text in TEXTS for _ in range(4)]
-    params = [any_params(number, guided=True) for number in range(len(prompts))]
-    expected = texts.generate(prompts, params)
     engine = drafting(texts, DRAFTS[drafts])
-    for found, wanted in zip(engine.generate(prompts, params), expected, strict=True):
+    for found, wanted in zip(engine.generate(PROMPTS, PARAMS), without_drafts, strict=True):
         assert (found.token_ids, found.text, found.finish_reason) == (
             wanted.token_ids,
             wanted.text,
@@ -128,17 +135,15 @@ def test_outputs_of_texts_are_those_without_drafts(texts: Engine, drafts: str) -
         assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
 
 
-def test_with_the_kernels_of_the_processor_all_is_the_same_bit_by_bit(cpu_kernels: None) -> None:
-    plain = make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
-    prompts = [text for text in TEXTS for _ in range(4)]
-    params = [any_params(100 + number, guided=True) for number in range(len(prompts))]
-    expected = seen(plain.generate(prompts, params))
+def test_with_the_kernels_of_the_processor_all_is_the_same_bit_by_bit(fast: Engine) -> None:
+    params = [any_params(100 + number, guided=True) for number in range(len(PROMPTS))]
+    expected = seen(fast.generate(PROMPTS, params))
     for config in (DRAFTS["long"], DRAFTS["suffix"]):
-        engine = drafting(plain, config)
-        assert seen(engine.generate(prompts, params)) == expected
+        engine = drafting(fast, config)
+        assert seen(engine.generate(PROMPTS, params)) == expected
         assert engine.stats().accepted_draft_tokens > 0
-    scarce = drafting(plain, DRAFTS["long"], kv_cache_tokens=144, max_num_batched_tokens=48)
-    assert seen(scarce.generate(prompts, params)) == expected
+    scarce = drafting(fast, DRAFTS["long"], kv_cache_tokens=144, max_num_batched_tokens=48)
+    assert seen(scarce.generate(PROMPTS, params)) == expected
     assert scarce.stats().preemptions > 0
 
 
@@ -183,7 +188,8 @@ def test_captured_steps_compute_drafts(tiny: Tiny) -> None:
     expected = [o.token_ids for o in tiny.engine().generate(prompts, params)]
     graphs = Rerun()
     config = {"adaptive": False, "num_speculative_tokens": 3}
-    engine = as_on_a_gpu(tiny, graphs, speculative_config=config)
+    # As many slots as requests: the interpreter takes long for each size that is captured.
+    engine = as_on_a_gpu(tiny, graphs, max_num_seqs=2, speculative_config=config)
     known = {tuple(prompt): list(output) for prompt, output in zip(prompts, expected, strict=True)}
     engine._scheduler._speculator._drafter = Drafter(known, 0.9, seed=2)  # type: ignore[attr-defined]
     before = sum(graphs.runs)

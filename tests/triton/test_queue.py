@@ -34,7 +34,7 @@ from tests.triton.test_lifecycle import processes, resident_mib
 from tests.triton.wire import Answer, Fields, ask_all, one
 
 QUEUE = 100
-OVERLOAD = 1000
+OVERLOAD = 500
 # After a timeout, level 3 delays a request. The other levels reject it.
 PARAMETERS = {
     "max_num_seqs": f"{RUNNING}",

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+from scripts.gpu_check.__main__ import main
 from scripts.gpu_check.check_result import CheckResult, table
 
 ENGINE = Path(__file__).parents[3] / "model_repository" / "llm" / "1"
@@ -37,11 +39,14 @@ def test_all_parts_run(tmp_path: Path) -> None:
     assert sum("temperature 1, top_p 0.95" in what for what in found) == 1
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    done = run("--device", "cuda:7", "--json", str(tmp_path / "x.json"))
-    assert done.returncode == 1
-    # Before this line transformers prints a warning about one of the tiny models.
-    assert done.stderr.endswith(f"error: --device is 'cuda:7', and torch {torch.__version__} sees no GPU\n")
+def test_without_a_gpu_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--device", "cuda:7", "--json", str(tmp_path / "x.json")])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main() == 1
+    assert capsys.readouterr().err == f"error: --device is 'cuda:7', and torch {torch.__version__} sees no GPU\n"
+    assert not (tmp_path / "x.json").exists()
 
 
 def test_findings_are_judged_by_their_bars() -> None:
