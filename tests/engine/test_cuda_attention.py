@@ -1,23 +1,81 @@
-"""The attention kernels for GPUs agree with float64. The tests run in the Triton language's interpreter on the CPU.
+"""The attention kernels for GPUs agree with float64, and the engine launches only variants that are compiled and
+checked for each card. The tests run in the Triton language's interpreter on the CPU.
 
 They cannot show that the compiled kernels are right, too. `make gpu-check` shows this on a machine with a GPU.
 """
+
+from typing import Any
 
 import pytest
 import torch
 
 from inflight.model.attention import tiles
 from inflight.model.attention.backend import CUDA_KERNELS
-from scripts.reference.dense_attention import CASES, worst_error
+from inflight.model.cuda import attention_kernel
+from inflight.model.cuda.tiling import Layer
+from scripts.compile_kernels import variants
+from scripts.compile_kernels.compilation import kernel_of, signature
+from scripts.reference.dense_attention import CASES, Case, worst_error
 
 
+class Recorder:
+    """Notes the arguments of each launch of a kernel, which then runs in the interpreter."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self.arg_names = kernel.arg_names
+        self.launches: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """The arguments by name, and the constants."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            self.launches.append((dict(zip(self.arg_names, arguments, strict=False)), constants))
+            self._kernel[grid](*arguments, **constants)
+
+        return launch
+
+
+def layer_of(case: Case, dtype: torch.dtype) -> Layer:
+    group = case.query_heads // case.shape.num_kv_heads
+    widths = case.shape.key_width, case.shape.value_width
+    switches = case.window is not None, case.softcap is not None, case.sinks
+    return Layer(dtype, group, case.block_size, *widths, *switches)
+
+
+def type_of(argument: Any) -> str:
+    if isinstance(argument, torch.Tensor):
+        return "*" + {**variants.DTYPES, torch.int64: "i64"}[argument.dtype]
+    if isinstance(argument, float):
+        return "fp32"
+    if argument is None:
+        return "constexpr"
+    assert isinstance(argument, int)
+    assert abs(argument) < 2**31
+    return "i32"
+
+
+ERRORS = {torch.float32: 1e-5, torch.float16: 5e-3}
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
 @pytest.mark.parametrize("name", CASES)
-def test_attention_agrees_with_dense_attention(name: str) -> None:
-    assert worst_error(CASES[name], torch.float32, CUDA_KERNELS.attend) < 1e-5
-
-
-def test_attention_in_half_precision_agrees_with_dense_attention() -> None:
-    assert worst_error(CASES["all at once"], torch.float16, CUDA_KERNELS.attend) < 5e-3
+def test_attention_agrees_with_dense_attention_and_launches_only_what_is_compiled(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorders = {kernel: Recorder(getattr(attention_kernel, kernel)) for kernel in ("_attend", "_combine_parts")}
+    for kernel, recorder in recorders.items():
+        monkeypatch.setattr(attention_kernel, kernel, recorder)
+    case = CASES[name]
+    assert worst_error(case, dtype, CUDA_KERNELS.attend) < ERRORS[dtype]
+    named = [(kernel_of(v), v.constants, signature(v)) for v in variants.of_layer(layer_of(case, dtype))]
+    seen = [(r, constants, arguments) for r in recorders.values() for arguments, constants in r.launches]
+    assert seen
+    for recorder, constants, arguments in seen:
+        types = {
+            **{argument: type_of(value) for argument, value in arguments.items()},
+            **dict.fromkeys((c for c in constants if c in recorder.arg_names), "constexpr"),
+        }
+        assert (recorder, constants, types) in named
 
 
 def test_keys_are_cut_into_more_parts_for_long_contexts_and_few_rows() -> None:
