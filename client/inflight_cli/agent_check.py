@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import contextlib
 
-from inflight_cli.options import add_metrics_option, positive
+from inflight_cli.options import add_metrics_option, check_one_server, positive
 from inflight_client import AsyncClient, InflightError, ModelNotReady, RetryPolicy, Timeouts
 
 HELP = "tell HAProxy how much a server can take"
@@ -27,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Answer until Ctrl-C or SIGTERM."""
+    check_one_server(options)
     asyncio.run(_serve(options))
     return 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from inflight_cli.options import add_metrics_option, positive
+from inflight_cli.options import add_metrics_option, check_one_server, positive
 from inflight_client import Client, InflightError, ModelInfo, Prompt, RetryPolicy, Timeouts, TransportError
 
 HELP = "check a server"
@@ -70,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print one line per check. Returns 0, or 1 if there is a problem."""
+    check_one_server(options)
     if options.probe is not None:
         return _probe(options, options.probe)
     console = Console(highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ import os
 import time
 
 from inflight_cli.errors import CommandError
-from inflight_cli.options import positive
+from inflight_cli.options import check_one_server, positive
 from inflight_client import Client, RetryPolicy
 
 HELP = "let a server finish its requests and take no others"
@@ -33,8 +33,7 @@ def run(options: argparse.Namespace) -> int:
     key = os.environ.get("OPERATOR_KEY")
     if not key:
         raise CommandError("OPERATOR_KEY is not set; it must be the environment variable OPERATOR_KEY of the server")
-    if "," in options.url:
-        raise CommandError(f"--url is {options.url}; it must be one server")
+    check_one_server(options)
     deadline = time.monotonic() + options.timeout
     with Client(**options.connection, retry=RetryPolicy(attempts=1)) as client:
         while not (state := client.drain(key)).is_complete and time.monotonic() < deadline:

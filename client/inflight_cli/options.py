@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 from typing import TypedDict, cast
 
+from inflight_cli.errors import CommandError
 from inflight_client import TLS, Sampling
+from inflight_client.fleet.addresses import split_url
 from inflight_client.options import parse_url
 
 DEFAULT_URL = "127.0.0.1:8001"
@@ -26,7 +28,8 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--url",
         default=os.environ.get("INFLIGHT_URL") or DEFAULT_URL,
-        help="host and port, with the prefix grpc://, grpcs://, http:// or https://; without a prefix: gRPC "
+        help="host and port, with the prefix grpc://, grpcs://, http:// or https://; without a prefix: gRPC; several "
+        "servers are separated by commas "
         f"(default: the environment variable INFLIGHT_URL, or {DEFAULT_URL})",
     )
     group.add_argument("--model", default="llm", help="name of the model (%(default)s)")
@@ -74,8 +77,19 @@ def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
         ValueError: the URL is invalid, or it is not encrypted although `--ca` is given.
     """
     tls = None if options.ca is None else TLS(root_certificates=options.ca)
-    parse_url(options.url, tls)
+    for url in split_url(options.url):
+        parse_url(url, tls)
     return {"url": options.url, "model": options.model, "headers": dict(options.header), "tls": tls}
+
+
+def check_one_server(options: argparse.Namespace) -> None:
+    """Check that the URL names one server, for commands that ask a server about itself.
+
+    Raises:
+        CommandError: it names several.
+    """
+    if "," in options.url:
+        raise CommandError(f"--url is {options.url}; it must be one server for this command")
 
 
 def sampling_parameters(options: argparse.Namespace) -> Sampling:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from inflight_cli.errors import CommandError
-from inflight_cli.options import add_metrics_option
+from inflight_cli.options import add_metrics_option, check_one_server
 from inflight_cli.screen import plain, screen
 from inflight_client import Client, TransportError
 from inflight_client.load import DEFAULT_MAX_NUM_SEQS, Reading, Turnover, load, turnover
@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         CommandError: the model lacks a metric, or standard output is not a terminal.
         InflightError: the server does not answer.
     """
+    check_one_server(options)
     console = Console()
     if not options.once and not console.is_terminal:
         raise CommandError("standard output is not a terminal; --once prints the figures as text")
