@@ -15,6 +15,7 @@ from inflight_gateway.ui.history import History
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.25
+_UPDATED = "inflight:last_update_time_seconds"
 MAX_LISTED = 100
 """The server lists so many requests, the oldest."""
 
@@ -24,7 +25,7 @@ class Observation:
     """What runs and what waits at one moment."""
 
     max_num_seqs: int
-    """How many requests the batch has room for."""
+    """How many requests the batches of all servers have room for."""
     now: Occupancy
     requests: Sequence[UnfinishedRequest]
     """The oldest first, at most `MAX_LISTED`."""
@@ -80,11 +81,12 @@ class Observer:
         requests, metrics = await asyncio.gather(self._client.unfinished_requests(), self._model_metrics.snapshot())
         reading = self._reading(metrics)
         self.history.add(reading)
-        return Observation(self._max_num_seqs, occupancy(reading), requests)
+        servers = {sample.labels.get("server") for sample in metrics.select(_UPDATED, model=self._model)}
+        return Observation(len(servers) * self._max_num_seqs, occupancy(reading), requests)
 
     def _reading(self, metrics: MetricsSnapshot) -> Reading:
         # A model that is loaded again may have its old version's metrics for a moment.
-        times = [sample.value for sample in metrics.select("inflight:last_update_time_seconds", model=self._model)]
+        times = [sample.value for sample in metrics.select(_UPDATED, model=self._model)]
         if not times:
-            raise KeyError("the model has no metric inflight:last_update_time_seconds")
+            raise KeyError(f"the model has no metric {_UPDATED}")
         return Reading(max(times), metrics, self._model)
