@@ -14,6 +14,8 @@ from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import ask, ask_all, together
 
+NEED_SETTINGS = ("inflight:spec_decode", "inflight:num_requests_waiting_by_priority")
+"""Metrics that exist only with settings that this server does not have."""
 PROMPTS = ["The sky is", "One two three four five six seven", "Tell me a story about a river and a house"]
 
 
@@ -54,8 +56,7 @@ def test_every_metric_is_there(server: TritonServer) -> None:
     found = scrape_when(server, at_rest)
     names = {name for name, _ in found.values}
     for family in FAMILIES:
-        # Those of drafts are there only where drafts are made.
-        is_there = not family.name.startswith("inflight:spec_decode")
+        is_there = not family.name.startswith(NEED_SETTINGS)
         assert ((f"{family.name}_bucket" if family.buckets else family.name) in names) == is_there
     for _, labels in found.values:
         assert {("model", "llm"), ("version", "1"), ("instance", "llm_0_0")} <= labels
