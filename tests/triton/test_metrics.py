@@ -186,7 +186,7 @@ def test_endpoint_pickers_find_what_they_read(server: TritonServer, kind: str) -
         while not any(running and use for _, running, use in seen):
             seen.append(await asyncio.to_thread(loads))
 
-    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 400}
+    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 64}
     together(server.grpc_url, lambda client: [watch(), *(ask(client, long) for _ in range(3))])
     assert max(running for _, running, _ in seen) <= 3
 
@@ -200,7 +200,7 @@ def test_what_routers_read_is_fresher_than_the_rest(server: TritonServer) -> Non
             pass
         return found.get("last_update_time_seconds") == updated
 
-    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 400}
+    long = {"text_input": "Write a long story.", "stream": True, "max_tokens": 32}
     for _ in range(20):
         updated = scrape_when(server, at_rest).get("last_update_time_seconds")
         early, _ = together(server.grpc_url, lambda client, at=updated: [is_seen_early(at), ask(client, long)])
