@@ -33,6 +33,7 @@ from serving.metrics_export import MetricsExport, Refusals
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
 from serving.questions import Questions
+from serving.refusal_rate import RefusalRate
 from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.server_config import ServerConfig
@@ -77,7 +78,9 @@ class Server:
         self._drain = Drain()
         self._long_prompts = LongPrompts()
         self._unsent: deque[tuple[Sender, str, str]] = deque()
-        """Requests with the message and the code of an error for which there was no room in shared memory."""
+        """Requests with the message and the code of an error that the next sweep sends: there was no room for it in
+        shared memory, or too many are refused at once."""
+        self._refusal_rate = RefusalRate()
         self._events = engine_thread.events
         self._stopping = threading.Event()
         self._threads = [
@@ -247,7 +250,11 @@ class Server:
         if code is None:
             logger.error("request %s failed because of an internal error", sender.name, exc_info=error)
         self._refusals.add(_REFUSALS[code or "INTERNAL"])
-        self._fail(sender, str(error) if code else f"{type(error).__name__}: {error}", code or "INTERNAL")
+        message = str(error) if code else f"{type(error).__name__}: {error}"
+        if code == "INVALID_ARG" and not self._refusal_rate.take():
+            self._unsent.append((sender, message, code))
+        else:
+            self._fail(sender, message, code or "INTERNAL")
 
     def _fail(self, sender: Sender, message: str, code: str) -> None:
         """End a request with an error. If that cannot be sent now, the maintenance thread tries again."""
@@ -352,7 +359,7 @@ class Server:
             self._cancel(stream)
 
     def _send_again(self) -> None:
-        """Try again to send the errors for which there was no room."""
+        """Send the errors that wait."""
         for _ in range(len(self._unsent)):
             sender, message, code = self._unsent.popleft()
             try:
