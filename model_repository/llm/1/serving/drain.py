@@ -51,11 +51,6 @@ class Drain:
         if self._begun is None:
             self._begun = time.monotonic()
 
-    def check_health(self) -> None:
-        """Raise QueueFull if the drain has begun."""
-        if self.has_begun:
-            raise QueueFull(MESSAGE)
-
     def check_new(self) -> None:
         """Raise QueueFull if new requests are refused."""
         if self.refuses:

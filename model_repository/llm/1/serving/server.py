@@ -11,29 +11,28 @@ watchdog thread     notices each second whether one of them has ended, or a step
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from inflight import EngineDead, InvalidRequest, QueueFull
+from inflight import InvalidRequest, QueueFull
 from inflight.guided_decoding.grammar import Grammar
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, INVALID, SHED
 from serving import shared_memory
+from serving.controls import Controls
 from serving.drain import Drain
 from serving.engine_thread import EngineThread
+from serving.failures import Failures
 from serving.guard import Guard
 from serving.long_prompts import LongPrompts, is_long
-from serving.metrics_export import MetricsExport, Refusals
+from serving.metrics_export import MetricsExport
 from serving.parse import ParsedRequest, parse
 from serving.progress_log import ProgressLog
 from serving.questions import Questions
-from serving.refusal_rate import RefusalRate
 from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.server_config import ServerConfig
@@ -50,12 +49,8 @@ _SWEEPS_PER_UPDATE = 5
 _JOIN_SECONDS = 10.0
 # For the responder to pass on the errors of an engine that has died.
 _SETTLE_SECONDS = 1.0
-# More than fit on a screen.
-_MAX_LISTED = 100
-_CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
 _CODES_OF_FAILED = {ERROR: "INTERNAL", INVALID: "INVALID_ARG"}
 _CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
-_REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 
 
 class Server:
@@ -73,14 +68,18 @@ class Server:
         self._form = ResponseFormat(engine.text_of, block_size=engine.config.block_size, batched=batched)
         self._questions = Questions(engine)
         self._metric_labels = metric_labels
-        self._refusals = Refusals()
+        self._failures = Failures()
         self._streams = Streams()
         self._drain = Drain()
         self._long_prompts = LongPrompts()
-        self._unsent: deque[tuple[Sender, str, str]] = deque()
-        """Requests with the message and the code of an error that the next sweep sends: there was no room for it in
-        shared memory, or too many are refused at once."""
-        self._refusal_rate = RefusalRate()
+        self._controls = Controls(
+            engine.core,
+            self._form,
+            self._streams,
+            self._drain,
+            is_alive=lambda: self.is_alive,
+            cancel=self._cancel,
+        )
         self._events = engine_thread.events
         self._stopping = threading.Event()
         self._threads = [
@@ -142,18 +141,16 @@ class Server:
         sender = Sender(request)
         try:
             sender.read()
-            if (key := sender.parameters.get("cancel")) is not None:
-                self._cancel_by_key(key, sender)
-            elif (control := self._answer_control(sender.parameters)) is not None:
-                sender.send(self._form.text(json.dumps(control)), final=True)
-            elif (question := self._questions.asked(sender.parameters)) is not None:
+            if self._controls.answer(sender):
+                return
+            if (question := self._questions.asked(sender.parameters)) is not None:
                 self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
                 parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
                 self._submit(ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed)
-        except Exception as error:  # noqa: BLE001 - `_refuse` answers it, and logs it unless the client caused it
-            self._refuse(sender, error)
+        except Exception as error:  # noqa: BLE001 - `refuse` answers it, and logs it unless the client caused it
+            self._failures.refuse(sender, error)
 
     def _submit(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
         """Submit a request, as soon as its grammar is compiled if it is guided, and its prompt's turn has come."""
@@ -176,7 +173,7 @@ class Server:
             self._long_prompts.add(parsed.options.tenant, submit)
         except QueueFull as error:
             self._streams.drop(stream)
-            self._refuse(stream.sender, error)
+            self._failures.refuse(stream.sender, error)
 
     def _submit_now(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None") -> bool:
         """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
@@ -195,7 +192,7 @@ class Server:
                 self._engine.submit_embedding(prompt, parsed.pooling, parsed.options, request_id=request_id)
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._streams.drop(stream)
-            self._refuse(stream.sender, error)
+            self._failures.refuse(stream.sender, error)
             return not isinstance(error, InvalidRequest)
         return True
 
@@ -204,7 +201,7 @@ class Server:
         try:
             sender.send(self._form.text(self._questions.answer(request, question)), final=True)
         except Exception as error:  # noqa: BLE001 - as in `accept`
-            self._refuse(sender, error)
+            self._failures.refuse(sender, error)
             return not isinstance(error, InvalidRequest)
         return True
 
@@ -212,57 +209,6 @@ class Server:
         if (chat := parsed.chat) is None:
             return parsed.prompt or ()
         return self._engine.chat_prompt_ids(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
-
-    def _cancel_by_key(self, key: object, sender: Sender) -> None:
-        """Cancel the unfinished requests that came with this key.
-
-        The model `completion` sends such a cancellation, because Triton does not pass cancellations on between models.
-        Without the key nobody can cancel the request of another client.
-        """
-        for stream in self._streams:
-            if stream.cancel_key == key:
-                self._cancel(stream)
-        sender.close()
-
-    def _answer_control(self, parameters: Mapping[str, Any]) -> object | None:
-        """Do what an operator, a health check or `inflight top` asks for, and return the answer. None: it is no such.
-
-        Raises:
-            EngineDead: the engine does not run.
-            QueueFull: the model drains, and the request asks whether it serves.
-            InvalidRequest: the key to drain is wrong.
-        """
-        if not any(parameters.get(name) for name in ("list_requests", "is_serving", "drain")):
-            return None
-        if not self.is_alive:
-            raise EngineDead("the engine has stopped")
-        if parameters.get("list_requests"):
-            return [stream.summary(self._engine.core) for stream in itertools.islice(self._streams, _MAX_LISTED)]
-        if parameters.get("is_serving"):
-            self._drain.check_health()
-            return {"is_serving": True}
-        self._drain.begin(parameters)
-        return {"num_unfinished": sum(1 for _ in self._streams), "takes_requests": not self._drain.refuses}
-
-    def _refuse(self, sender: Sender, error: Exception) -> None:
-        """Answer a request that never ran with the matching error."""
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-        if code is None:
-            logger.error("request %s failed because of an internal error", sender.name, exc_info=error)
-        self._refusals.add(_REFUSALS[code or "INTERNAL"])
-        message = str(error) if code else f"{type(error).__name__}: {error}"
-        if code == "INVALID_ARG" and not self._refusal_rate.take():
-            self._unsent.append((sender, message, code))
-        else:
-            self._fail(sender, message, code or "INTERNAL")
-
-    def _fail(self, sender: Sender, message: str, code: str) -> None:
-        """End a request with an error. If that cannot be sent now, the maintenance thread tries again."""
-        try:
-            sender.fail(message, code)
-        except Exception:
-            logger.exception("the error of request %s could not be sent", sender.name)
-            self._unsent.append((sender, message, code))
 
     def wait_for_room(self) -> None:
         """Return when fewer than `max_inflight_requests` are in the engine. Each sample of a request counts."""
@@ -326,7 +272,7 @@ class Server:
             logger.error("request %s ends with an error: %s", stream.name, message)
         self._streams.drop(stream)
         self._cancel(stream)
-        self._fail(stream.sender, message, code)
+        self._failures.fail(stream.sender, message, code)
 
     def _cancel(self, stream: ResponseStream) -> None:
         for request_id in stream.samples:
@@ -337,7 +283,7 @@ class Server:
     def _maintain(self) -> None:
         log = ProgressLog(self._engine)
         metrics = MetricsExport(
-            self._engine, self._refusals, self._metric_labels, vllm_names=self._config.vllm_metric_names
+            self._engine, self._failures.refusals, self._metric_labels, vllm_names=self._config.vllm_metric_names
         )
         guard = Guard()
         for sweep in itertools.count():
@@ -345,7 +291,7 @@ class Server:
                 break
             for stream in self._streams:
                 guard.run("looking for cancelled requests", functools.partial(self._cancel_if_asked, stream))
-            guard.run("sending errors again", self._send_again)
+            guard.run("sending errors that wait", self._failures.send_waiting)
             only_live = sweep % _SWEEPS_PER_UPDATE > 0
             guard.run("updating the metrics", functools.partial(metrics.update, only_live=only_live))
             guard.run("writing traces", self._engine.flush_traces)
@@ -357,14 +303,3 @@ class Server:
     def _cancel_if_asked(self, stream: ResponseStream) -> None:
         if stream.is_cancelled():
             self._cancel(stream)
-
-    def _send_again(self) -> None:
-        """Send the errors that wait."""
-        for _ in range(len(self._unsent)):
-            sender, message, code = self._unsent.popleft()
-            try:
-                if not sender.is_closed:
-                    sender.fail(message, code)
-            except Exception:
-                self._unsent.append((sender, message, code))
-                raise
