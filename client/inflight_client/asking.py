@@ -7,11 +7,24 @@ from typing import TypeVar
 
 from inflight_client import questions
 from inflight_client.errors import InflightError
-from inflight_client.options import Timeouts
+from inflight_client.options import TimeLimits, Timeouts
 from inflight_client.questions import DrainState, ModelDescription, Question, Tokenization, UnfinishedRequest
 from inflight_client.request import Message
+from inflight_client.transport.connection import AsyncConnection, Connection
 
 _T = TypeVar("_T")
+
+
+def ask(connection: Connection, question: Question[_T], seconds: float) -> _T:
+    """Ask the model on one server. Raises an InflightError if that fails."""
+    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+    return question.answer([text for reply in call.replies() for text in reply.texts])
+
+
+async def ask_async(connection: AsyncConnection, question: Question[_T], seconds: float) -> _T:
+    """Like `ask`, for asyncio."""
+    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
+    return question.answer([text async for reply in call.replies() for text in reply.texts])
 
 
 class Asking(ABC):

@@ -8,7 +8,7 @@ from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from inflight_client.asking import AsyncAsking
+from inflight_client.asking import AsyncAsking, ask_async
 from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.fleet.addresses import split_url
@@ -18,7 +18,6 @@ from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_respons
 from inflight_client.options import (
     TLS,
     Options,
-    TimeLimits,
     Timeouts,
     check_concurrency,
     metrics_url_of,
@@ -259,13 +258,13 @@ class AsyncClient(AsyncAsking):
         return httpx.AsyncClient(timeout=self._timeouts.connect, trust_env=False)
 
     async def _ask(self, question: Question[_T], seconds: float) -> _T:
-        return await _answer(self._connection, question, seconds)
+        return await ask_async(self._connection, question, seconds)
 
     async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
         if not isinstance(self._connection, AsyncFleetConnection):
             return [await self._ask(question, seconds)]
         connections = await self._connection.connections()
-        return await asyncio.gather(*(_answer(connection, question, seconds) for connection in connections))
+        return await asyncio.gather(*(ask_async(connection, question, seconds) for connection in connections))
 
     async def __aenter__(self) -> Self:
         return self
@@ -303,8 +302,3 @@ class AsyncClient(AsyncAsking):
 
     def _send(self, request: Request, timeout: float | None) -> AsyncTextStream:
         return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
-
-
-async def _answer(connection: AsyncConnection, question: Question[_T], seconds: float) -> _T:
-    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
-    return question.answer([text async for reply in call.replies() for text in reply.texts])

@@ -9,7 +9,7 @@ from typing import Self, TypeVar, Unpack
 
 import httpx
 
-from inflight_client.asking import Asking
+from inflight_client.asking import Asking, ask
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.fleet.addresses import split_url
 from inflight_client.fleet.connection import FleetConnection
@@ -18,7 +18,6 @@ from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_respons
 from inflight_client.options import (
     TLS,
     Options,
-    TimeLimits,
     Timeouts,
     check_concurrency,
     metrics_url_of,
@@ -319,12 +318,12 @@ class Client(Asking):
         return httpx.Client(timeout=self._timeouts.connect, trust_env=False)
 
     def _ask(self, question: Question[_T], seconds: float) -> _T:
-        return _answer(self._connection, question, seconds)
+        return ask(self._connection, question, seconds)
 
     def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
         if not isinstance(self._connection, FleetConnection):
             return [self._ask(question, seconds)]
-        return [_answer(connection, question, seconds) for connection in self._connection.connections()]
+        return [ask(connection, question, seconds) for connection in self._connection.connections()]
 
     def __enter__(self) -> Self:
         return self
@@ -362,8 +361,3 @@ class Client(Asking):
 
     def _send(self, request: Request, timeout: float | None) -> TextStream:
         return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
-
-
-def _answer(connection: Connection, question: Question[_T], seconds: float) -> _T:
-    call = connection.start(question.request, TimeLimits(seconds, seconds, seconds))
-    return question.answer([text for reply in call.replies() for text in reply.texts])

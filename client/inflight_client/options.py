@@ -74,6 +74,8 @@ class Options:
     headers: Mapping[str, str]
     """Headers of every call, such as authentication or the keys of Triton's restricted protocols."""
     connect_timeout: float
+    authority: str | None = None
+    """The host and port that the server, or a proxy before it, is told. None: the address."""
 
 
 def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:

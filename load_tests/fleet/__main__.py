@@ -10,11 +10,12 @@ It needs HAProxy and nginx. The machine must have nothing else to do.
 import argparse
 import asyncio
 import sys
+from functools import partial
 
 from tqdm import tqdm
 
 from load_tests.fleet.outage import HEADER, kill_one, restart_all
-from load_tests.fleet.routing import LOADS, WAYS_OF_CLIENT, WAYS_OF_SMG, Seen, Way, run_turn, table
+from load_tests.fleet.routing import LOADS, WAYS, Seen, Way, run_turn, table
 from load_tests.fleet.ways import client_way, grpc_way, openai_way
 from scripts.fleet.fleet import Fleet
 from scripts.launch.default_model import default_model
@@ -24,7 +25,7 @@ _SERVERS = 3
 _KV_CACHE_TOKENS = 16_384
 """Room for a third of the users' chats, and some more."""
 _OUTAGES: dict[str, dict[str, Way]] = {
-    "none": {"client": lambda fleet: client_way(fleet, "prefix")},
+    "none": {"client": partial(client_way, balance="prefix")},
     "haproxy": {"HAProxy, gRPC": grpc_way, "HAProxy, OpenAI": openai_way},
     "nginx": {"nginx, gRPC": grpc_way, "nginx, OpenAI": openai_way},
     "smg": {"smg, OpenAI": openai_way},
@@ -41,26 +42,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _routing(options: argparse.Namespace) -> None:
-    for load, workload in LOADS.items():
-        seen: dict[str, Seen] = {}
-        # Both fleets cannot run at once. Round robin by our client is in both, and ratios are to that of its own fleet.
-        for balancer, ways in (("none", WAYS_OF_CLIENT), ("smg", {**WAYS_OF_CLIENT, **WAYS_OF_SMG})):
-            ways = {
-                name: way for name, way in ways.items() if balancer == "none" or "round_robin" in name or "smg" in name
-            }
-            with _fleet(balancer) as fleet:
-                found = asyncio.run(_turns(fleet, ways, workload, options, load))
-            seen |= {name if balancer == "none" else f"{name} (second fleet)": each for name, each in found.items()}
-        print(f"\n{load}\n\n{table(seen, 'client, round_robin')}", flush=True)
+    with _fleet("smg") as fleet:
+        for load, workload in LOADS.items():
+            seen = asyncio.run(_turns(fleet, workload, options, load))
+            print(f"\n{load}\n\n{table(seen, 'client, round_robin')}", flush=True)
 
 
-async def _turns(
-    fleet: Fleet, ways: dict[str, Way], workload: str, options: argparse.Namespace, description: str
-) -> dict[str, Seen]:
-    seen = {name: Seen() for name in ways}
-    with tqdm(total=len(ways) * options.rounds, desc=description, unit="turn") as bar:
+async def _turns(fleet: Fleet, workload: str, options: argparse.Namespace, description: str) -> dict[str, Seen]:
+    seen = {name: Seen() for name in WAYS}
+    with tqdm(total=len(WAYS) * options.rounds, desc=description, unit="turn") as bar:
         for round_number in range(options.rounds):
-            for number, (name, way) in enumerate(ways.items()):
+            for number, (name, way) in enumerate(WAYS.items()):
                 seed = 100 * round_number + number  # Chats of their own.
                 await run_turn(fleet, way, workload, options.seconds, seed, seen[name])
                 bar.update()

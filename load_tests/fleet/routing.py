@@ -9,6 +9,7 @@ from statistics import median
 
 import httpx
 
+from inflight_client.fleet.balance import BALANCES
 from inflight_client.metrics import parse_metrics
 from load_tests.endpoints import Endpoint
 from load_tests.fleet.ways import client_way, openai_way
@@ -22,10 +23,11 @@ LOADS = {"chats of five turns": "chat_turns.yaml", "prompts that share nothing":
 _DRAIN_SECONDS = 20.0
 
 Way = Callable[[Fleet], AbstractAsyncContextManager[Endpoint]]
-WAYS_OF_CLIENT: dict[str, Way] = {
-    f"client, {balance}": partial(client_way, balance=balance) for balance in ("round_robin", "least_loaded", "prefix")
+WAYS: dict[str, Way] = {
+    **{f"client, {balance}": partial(client_way, balance=balance) for balance in BALANCES},
+    "smg, cache_aware, before the gateways": openai_way,
 }
-WAYS_OF_SMG: dict[str, Way] = {"smg, cache_aware, before the gateways": openai_way}
+"""To a fleet behind smg. Our client goes to the servers themselves."""
 
 
 @dataclass

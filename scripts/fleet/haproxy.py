@@ -15,7 +15,6 @@ global
     maxconn 4096
     # A request that fits is sent again to another server if the first one fails before its answer begins.
     tune.bufsize 65536
-    # `inflight agent-check` may set weights and states.
     log stdout format raw local0 notice
 
 defaults
@@ -39,7 +38,7 @@ frontend grpc
     default_backend grpc
 
 backend grpc
-    # Triton's own health says little before 26.01, so the agent asks the model.
+    # Triton's own health says little before 26.01, so `inflight agent-check` asks the model. It sets weights, too.
     option httpchk GET /v2/health/ready
 {grpc}
 

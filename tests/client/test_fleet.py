@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_a_killed_server_costs_only_what_had_begun(kind: str, tmp_path: Path) ->
         again = stack.enter_context(echo(tmp_path, "one", **ports))
         again.wait_ready(60, ["llm"])
         others = iter(range(10_000))
-        eventually(lambda: server_of(client, f"other {next(others)} {LONG}") == "one")
+        assert eventually(lambda: server_of(client, f"other {next(others)} {LONG}") == "one")
         for server in (again, two):
             server.kill()
 
@@ -170,6 +171,31 @@ def test_a_name_with_two_addresses(
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with kind(f"fleet.test:{servers[0].grpc_port}", balance="round_robin") as client:
         assert {server_of(client, LONG) for _ in range(4)} == {"one", "two"}
+
+
+def test_a_server_is_told_its_name_and_not_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy may have the servers of several names at one address."""
+    hosts: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            hosts.append(self.headers["host"])
+            self.send_response(200)
+            self.end_headers()
+
+    proxy = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **named: real("127.0.0.1", *rest, **named))
+    try:
+        with Client(f"http://fleet.test:{proxy.server_port}") as client:
+            assert client.is_ready()
+        assert hosts == [f"fleet.test:{proxy.server_port}"]
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
 
 
 def test_a_name_that_does_not_exist() -> None:

@@ -53,7 +53,13 @@ def test_wrong_lists_are_refused(url: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("llm.default.svc:8001", True), ("127.0.0.1:8001", False), ("[::1]:8001", False), ("localhost:8001", False)],
+    [
+        ("llm.default.svc:8001", True),
+        ("127.0.0.1:8001", False),
+        ("[::1]:8001", False),
+        ("localhost:8001", False),
+        ("llm", False),
+    ],
 )
 def test_which_hosts_are_names(address: str, expected: bool) -> None:
     assert is_dns_name(Options(address, None, {}, 1)) is expected

@@ -31,10 +31,10 @@ def split_url(url: str) -> list[str]:
 def is_dns_name(options: Options) -> bool:
     """Whether a server's host may have several addresses.
 
-    Names of encrypted servers count as one: their certificates are for the name.
+    Names of encrypted servers count as one: their certificates are for the name. So do names without a port.
     """
-    host, _ = _host_and_port(options.address)
-    if options.tls is not None or host == "localhost":
+    host, port = _host_and_port(options.address)
+    if options.tls is not None or host == "localhost" or not port:
         return False
     try:
         ipaddress.ip_address(host.strip("[]"))
@@ -59,9 +59,10 @@ def resolve(options: Options) -> list[Options]:
     families = {entry[0] for entry in found}
     kept = [entry for entry in found if entry[0] == socket.AF_INET or socket.AF_INET not in families]
     hosts = sorted({str(entry[4][0]) for entry in kept})
-    return [replace(options, address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}") for ip in hosts]
+    addresses = [f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip in hosts]
+    return [replace(options, address=address, authority=options.address) for address in addresses]
 
 
 def _host_and_port(address: str) -> tuple[str, str]:
     host, separator, port = address.rpartition(":")
-    return (host, port) if separator and not port.endswith("]") else (address, "80")
+    return (host, port) if separator and not port.endswith("]") else (address, "")

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from inflight_client import questions
+from inflight_client.asking import ask_async
 from inflight_client.errors import InflightError, RequestCancelled, TransportError, client_closed
 from inflight_client.fleet.addresses import is_dns_name, resolve
 from inflight_client.fleet.attempts import Attempts
@@ -35,6 +36,7 @@ class AsyncFleetConnection:
         """`named` are the servers of the URL, and `model` is the model that probes ask."""
         self.fleet = Fleet(balance)
         self._named, self._connect, self._model = named, connect, model
+        self._has_names = any(map(is_dns_name, named))
         self._connections: dict[Server, AsyncConnection] = {}
         self._first_look = asyncio.Lock()
         self._closed = False
@@ -67,7 +69,7 @@ class AsyncFleetConnection:
         async with self._first_look:
             if not self.fleet.servers:
                 await self._look_up()
-                if any(map(is_dns_name, self._named)):
+                if self._has_names:
                     self._watch()
 
     async def is_ready(self, model: str, timeout: float) -> bool:
@@ -126,7 +128,7 @@ class AsyncFleetConnection:
             ejected = self.fleet.ejected
             answers = await asyncio.gather(*(self._serves(server) for server in ejected))
             self.fleet.take_back([server for server, serves in zip(ejected, answers, strict=True) if serves])
-            if loop.time() - looked_up >= LOOK_SECONDS and any(map(is_dns_name, self._named)):
+            if loop.time() - looked_up >= LOOK_SECONDS and self._has_names:
                 looked_up = loop.time()
                 try:
                     await self._look_up()
@@ -134,10 +136,8 @@ class AsyncFleetConnection:
                     continue  # The servers that are known may well be there.
 
     async def _serves(self, server: Server) -> bool:
-        question = questions.is_serving(self._model)
         try:
-            call = self.connection_of(server).start(question.request, TimeLimits(*[PROBE_SECONDS] * 3))
-            return question.answer([text async for reply in call.replies() for text in reply.texts])
+            return await ask_async(self.connection_of(server), questions.is_serving(self._model), PROBE_SECONDS)
         except InflightError:
             return False
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from inflight_client import questions
+from inflight_client.asking import ask
 from inflight_client.errors import InflightError, RequestCancelled, TransportError, client_closed
 from inflight_client.fleet.addresses import is_dns_name, resolve
 from inflight_client.fleet.attempts import Attempts
@@ -31,6 +32,7 @@ class FleetConnection:
         """`named` are the servers of the URL, and `model` is the model that probes ask."""
         self.fleet = Fleet(balance)
         self._named, self._connect, self._model = named, connect, model
+        self._has_names = any(map(is_dns_name, named))
         self._connections: dict[Server, Connection] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -101,7 +103,7 @@ class FleetConnection:
             raise client_closed()
         if not self.fleet.servers:
             self._look_up()
-            if any(map(is_dns_name, self._named)):
+            if self._has_names:
                 self._watch()
 
     def _look_up(self) -> None:
@@ -122,7 +124,7 @@ class FleetConnection:
         looked_up = time.monotonic()
         while not self._closed.wait(PROBE_SECONDS):
             self.fleet.take_back([server for server in self.fleet.ejected if self._serves(server)])
-            if time.monotonic() - looked_up >= LOOK_SECONDS and any(map(is_dns_name, self._named)):
+            if time.monotonic() - looked_up >= LOOK_SECONDS and self._has_names:
                 looked_up = time.monotonic()
                 try:
                     self._look_up()
@@ -130,10 +132,8 @@ class FleetConnection:
                     continue  # The servers that are known may well be there.
 
     def _serves(self, server: Server) -> bool:
-        question = questions.is_serving(self._model)
         try:
-            call = self.connection_of(server).start(question.request, TimeLimits(*[PROBE_SECONDS] * 3))
-            return question.answer([text for reply in call.replies() for text in reply.texts])
+            return ask(self.connection_of(server), questions.is_serving(self._model), PROBE_SECONDS)
         except InflightError:
             return False
 

@@ -29,7 +29,7 @@ class AsyncGrpcConnection:
     """See `AsyncConnection`."""
 
     def __init__(self, options: Options) -> None:
-        settings = grpc_wire.channel_options(options.connect_timeout)
+        settings = grpc_wire.channel_options(options)
         if options.tls is None:
             self._channel = grpc.aio.insecure_channel(options.address, options=settings)
         else:

@@ -22,7 +22,7 @@ class GrpcConnection:
     """See `Connection`."""
 
     def __init__(self, options: Options) -> None:
-        settings = grpc_wire.channel_options(options.connect_timeout)
+        settings = grpc_wire.channel_options(options)
         if options.tls is None:
             self._channel = grpc.insecure_channel(options.address, options=settings)
         else:

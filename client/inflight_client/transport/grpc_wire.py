@@ -28,14 +28,14 @@ _INT32_MAX = 2**31 - 1
 _TYPE_CODES = {"FP32": "f", "INT32": "i", "INT64": "q"}
 
 
-def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
-    """Settings of a channel: the timeout of a connection attempt, and the waits between attempts.
+def channel_options(options: Options) -> list[tuple[str, int | str]]:
+    """Settings of a channel: the timeout of a connection attempt, the waits between attempts, and the server's name.
 
     By default gRPC waits 20 s for an address that does not answer, and up to 2 minutes before the next attempt. Here it
     waits a second at most, so that clients find a server soon that was started again.
     """
-    milliseconds = max(1, round(1000 * connect_timeout))
-    return [
+    milliseconds = max(1, round(1000 * options.connect_timeout))
+    settings: list[tuple[str, int | str]] = [
         # Despite its name, this is also gRPC's timeout of a connection attempt.
         ("grpc.min_reconnect_backoff_ms", milliseconds),
         ("grpc.initial_reconnect_backoff_ms", min(200, milliseconds)),
@@ -43,6 +43,9 @@ def channel_options(connect_timeout: float) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
     ]
+    if options.authority is not None:
+        settings.append(("grpc.default_authority", options.authority))
+    return settings
 
 
 def one_request_stream(channel: Any) -> Any:

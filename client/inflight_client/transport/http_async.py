@@ -34,7 +34,7 @@ class AsyncHttpConnection:
         self.client = httpx.AsyncClient(
             base_url=http_wire.base_url(options),
             verify=http_wire.ssl_context(options),
-            headers=dict(options.headers),
+            headers=http_wire.headers(options),
             limits=http_wire.LIMITS,
             # Ignore the environment's proxies and credentials: requests go straight to the server.
             trust_env=False,

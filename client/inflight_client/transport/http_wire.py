@@ -35,6 +35,11 @@ def base_url(options: Options) -> str:
     return f"{'http' if options.tls is None else 'https'}://{options.address}"
 
 
+def headers(options: Options) -> dict[str, str]:
+    """Return the headers of every request."""
+    return dict(options.headers) if options.authority is None else {"host": options.authority, **options.headers}
+
+
 def ssl_context(options: Options) -> ssl.SSLContext | bool:
     """Return httpx's argument `verify`. Raises OSError if a file cannot be read."""
     if options.tls is None:
