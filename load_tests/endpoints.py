@@ -16,6 +16,10 @@ ANSWER_SECONDS = 300.0
 """A request without a complete answer after this time has failed."""
 
 
+Prompt = str | Sequence[int]
+"""A text, or token ids."""
+
+
 class Endpoint(Protocol):
     """A server as the load generator sees it."""
 
@@ -23,8 +27,8 @@ class Endpoint(Protocol):
     def name(self) -> str:
         """Its name in reports."""
 
-    def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
-        """Send a request and its prompt of token ids. Yield the number of new tokens in each piece of the answer.
+    def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
+        """Send a request and its prompt. Yield the number of new tokens in each piece of the answer.
 
         An end-of-sequence token does not end the answer, so that it has `output_tokens` tokens. An empty `tenant` and a
         `priority` of 0 are not sent.
@@ -58,7 +62,7 @@ class TritonEndpoint:
     name: str
     client: AsyncClient
 
-    async def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
+    async def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
         """See `Endpoint`."""
         with failing(InflightError):
             async with self.client.stream(prompt, **sampling_of(request)) as chunks:
@@ -96,7 +100,7 @@ class OpenAIEndpoint:
     model: str
     session: aiohttp.ClientSession
 
-    async def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
+    async def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
         """See `Endpoint`. The protocol has no `target_ttft`."""
         body = completion_body(self.model, request, prompt)
         with failing(aiohttp.ClientError, TimeoutError):

@@ -12,11 +12,11 @@ from load_tests.prompts import PlannedRequest
 _SHOWN_CHARACTERS = 500
 
 
-def completion_body(model: str, request: PlannedRequest, prompt: Sequence[int]) -> dict[str, object]:
+def completion_body(model: str, request: PlannedRequest, prompt: str | Sequence[int]) -> dict[str, object]:
     """The body that asks for a streamed answer to a prompt. An empty `tenant` and a `priority` of 0 are left out."""
     body: dict[str, object] = {
         "model": model,
-        "prompt": list(prompt),
+        "prompt": prompt if isinstance(prompt, str) else list(prompt),
         "max_tokens": request.output_tokens,
         **request.sampling,
         "ignore_eos": True,

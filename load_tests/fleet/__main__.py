@@ -22,7 +22,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 
 _SERVERS = 3
-_KV_CACHE_TOKENS = 16_384
+_KV_CACHE_TOKENS = 12_288
 """Room for a third of the users' chats, and some more."""
 _OUTAGES: dict[str, dict[str, Way]] = {
     "none": {"client": partial(client_way, balance="prefix")},
@@ -36,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("routing", "outages"), help="measure only this")
     parser.add_argument("--balancers", default=",".join(_OUTAGES), help="of the outages, separated by commas")
-    parser.add_argument("--rounds", type=int, default=3, help="of the routing (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the routing (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="of the routing (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each turn of the routing (%(default)s)")
     return parser
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from inflight_client import Client, RetryPolicy
-from load_tests.endpoints import Endpoint
+from load_tests.endpoints import Endpoint, Prompt
 from load_tests.failures import RequestFailed
 from load_tests.fleet.routing import Way
 from load_tests.generator import closed_loop
@@ -46,7 +46,7 @@ class Watched:
         """See `Endpoint`."""
         return self.endpoint.name
 
-    async def ask(self, request: PlannedRequest, prompt: Sequence[int]) -> AsyncIterator[int]:
+    async def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
         """See `Endpoint`."""
         last = time.monotonic()
         try:

@@ -19,7 +19,7 @@ from scripts.fleet.fleet import Fleet
 from scripts.launch.triton_server import TritonServer
 
 USERS = 48
-LOADS = {"chats of five turns": "chat_turns.yaml", "prompts that share nothing": "short.yaml"}
+LOADS = {"chats of eight turns": "fleet_chats.yaml", "prompts that share nothing": "short.yaml"}
 _DRAIN_SECONDS = 20.0
 
 Way = Callable[[Fleet], AbstractAsyncContextManager[Endpoint]]

@@ -52,9 +52,15 @@ def received(receiver: Receiver, caller: Caller, *, requests: int = 1, ends: str
     """The spans of a caller's trace, once those of the gateway and of so many requests of the model are there."""
 
     def complete(spans: list[Span]) -> bool:
-        return len(named(spans, "llm_request")) == requests and any(span.name.startswith(ends) for span in spans)
+        counted = len(named(spans, "llm_request")) == requests
+        return counted and any(span.name.startswith(ends) for span in spans) and connected(spans, caller.span_id)
 
     return receiver.trace(caller.trace_id, complete)
+
+
+def connected(spans: list[Span], outside: str) -> bool:
+    """Whether each span's parent is there, or is the one outside. Gateway, Triton and model do not send together."""
+    return {span.parent_id for span in spans} <= {span.span_id for span in spans} | {outside}
 
 
 def ancestors(spans: list[Span], span: Span) -> list[str]:
@@ -161,7 +167,7 @@ def test_the_caller_decides_and_without_one_the_gateway_begins_a_trace(client: O
     assert eventually(lambda: bool(roots()), 30)
     (root,) = roots()
     assert root.attributes["gen_ai.usage.output_tokens"] == 4
-    spans = receiver.trace(root.trace_id, lambda spans: bool(named(spans, "llm_request")))
+    spans = receiver.trace(root.trace_id, lambda spans: bool(named(spans, "llm_request")) and connected(spans, ""))
     assert "POST /v1/chat/completions" in ancestors(spans, named(spans, "llm_request")[0])
     assert unsampled.trace_id not in {span.trace_id for span in receiver.spans}
 

@@ -124,6 +124,16 @@ def test_turns_of_a_chat_go_to_one_server() -> None:
         made.end(server)
 
 
+def test_prompts_that_share_nothing_are_spread_evenly() -> None:
+    """Nearly as well as by the least loaded server: four of a thousand above the mean."""
+    made = fleet()
+    most = [0]
+    for number in range(1000):
+        begin(made, f"{number} " * 200)
+        most.append(max(server.num_running for server in made.servers))
+    assert all(running <= -(-number // 3) + 4 for number, running in enumerate(most))
+
+
 def test_clients_that_know_nothing_of_each_other_agree() -> None:
     one, other = fleet(), fleet()
     for number in range(20):

@@ -30,7 +30,8 @@ class PrefixAffinity:
     A server has at most 1.25 times the mean number of this client's requests ("Consistent Hashing with Bounded Loads",
     Mirrokni, Thorup and Zadimoghaddam 2016). Of the servers that got the longest part of the prompt before, the least
     loaded one is taken. If there is none, the hash of the prompt's first block orders all servers (rendezvous hashing,
-    Thaler and Ravishankar 1998), so that clients that know nothing of each other choose the same one.
+    Thaler and Ravishankar 1998), so that clients that know nothing of each other consider the same two. Of these, the
+    less loaded one is taken ("The Power of Two Choices in Randomized Load Balancing", Mitzenmacher 1996).
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,8 @@ class PrefixAffinity:
         if holders := self._memory.holders(hashes, free):
             chosen = min(holders, key=lambda server: (server.num_running, _rank(server, hashes[0])))
         else:
-            chosen = min(free, key=lambda server: _rank(server, hashes[0]))
+            first_two = sorted(free, key=lambda server: _rank(server, hashes[0]))[:2]
+            chosen = min(first_two, key=lambda server: server.num_running)
         self._memory.add(hashes, chosen)
         return chosen
 
