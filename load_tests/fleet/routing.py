@@ -20,7 +20,7 @@ from scripts.launch.triton_server import TritonServer
 
 USERS = 48
 LOADS = {"chats of eight turns": "fleet_chats.yaml", "prompts that share nothing": "short.yaml"}
-_DRAIN_SECONDS = 20.0
+_DRAIN_SECONDS = 60.0
 
 Way = Callable[[Fleet], AbstractAsyncContextManager[Endpoint]]
 WAYS: dict[str, Way] = {
