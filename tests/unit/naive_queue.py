@@ -1,5 +1,6 @@
 """The order in which requests wait, as each policy defines it, written with a list that is sorted every time."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,12 @@ class Entry:
     request: Request
     delayed: bool
     key: float
+    latest_start: float = 0.0
+    """Of 'slo': when the request must start to meet its target."""
     lost: bool = False
+    """Of 'slo': it can't meet its target any more."""
+    late: bool = False
+    """Of 'sjf': its latest start has come."""
 
 
 class NaiveQueue:
@@ -35,7 +41,8 @@ class NaiveQueue:
         if self._config.scheduling_policy == "fair" and newcomer and not delayed:
             self._lift(request.tenant)
         key = 0.0 if delayed else self._key(request)
-        self.entries[request.request_id] = Entry(request, delayed, key)
+        latest_start = self._latest_start(request) if self._config.scheduling_policy == "slo" else 0.0
+        self.entries[request.request_id] = Entry(request, delayed, key, latest_start)
 
     def take(self, request: Request, *, joins: bool = False) -> None:
         self._charge_prompt()
@@ -50,9 +57,14 @@ class NaiveQueue:
 
     def expire(self, now: float) -> list[Request]:
         """Those that can't meet their target any more, where such requests are shed."""
+        if self._config.scheduling_policy == "sjf":
+            for entry in self.entries.values():
+                entry.late |= not entry.delayed and entry.request.latest_start <= now
         if self._config.scheduling_policy != "slo":
             return []
-        lost = [e for e in self.entries.values() if not e.delayed and not e.request.num_output and e.key <= now]
+        lost = [
+            e for e in self.entries.values() if not e.delayed and not e.request.num_output and e.latest_start <= now
+        ]
         if self._config.shed_lost_requests:
             return [entry.request for entry in lost]
         for entry in lost:
@@ -71,13 +83,17 @@ class NaiveQueue:
             return level, True, request.number
         if policy == "fair":
             return level, False, self.counters.get(request.tenant, 0.0), request.tenant, request.number
+        if entry.late:
+            return level, False, False, request.latest_start, request.number
+        if policy == "sjf":
+            return level, False, True, entry.key, request.number
         return level, False, entry.key + GRACE * self._target(request) * entry.lost, request.number
 
     def _key(self, request: Request) -> float:
         keys: dict[str, Callable[[], float]] = {
             "sjf": lambda: self._work(request) + self._config.sjf_ageing * request.arrival,
             "priority": lambda: request.arrival + request.priority * self._config.priority_ageing_seconds,
-            "slo": lambda: self._latest_start(request),
+            "slo": lambda: min(self._latest_start(request), self._latest_start_to_end(request)),
         }
         return keys.get(self._config.scheduling_policy, lambda: 0.0)()
 
@@ -86,8 +102,12 @@ class NaiveQueue:
         known = max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
         return len(request.token_ids) - known
 
-    def _work(self, request: Request) -> int:
-        return self._uncached(request) + self._scheduler.lengths.remaining(request)
+    def _work(self, request: Request) -> float:
+        times, slots = self._scheduler.times, self._config.max_num_seqs
+        per_prompt_token = times.chunk_seconds(0, 1)
+        per_output_token = times.decode_seconds(slots, slots * len(request.token_ids)) / slots
+        weight = per_output_token / per_prompt_token if per_prompt_token else 1.0
+        return self._uncached(request) + weight * self._scheduler.lengths.remaining(request)
 
     def _target(self, request: Request) -> float:
         target_ms = request.options.target_ttft_ms
@@ -97,6 +117,14 @@ class NaiveQueue:
         if request.num_output:
             return request.arrival
         return request.arrival + self._target(request) - self._scheduler.times.prefill_seconds(self._uncached(request))
+
+    def _latest_start_to_end(self, request: Request) -> float:
+        if request.deadline is None:
+            return math.inf
+        scheduler = self._scheduler
+        per_token = scheduler.times.decode_seconds(1, len(request.token_ids))
+        prompt = scheduler.times.prefill_seconds(self._uncached(request))
+        return request.deadline - prompt - per_token * scheduler.lengths.remaining(request)
 
     # -- the counters of 'Fairness in Serving Large Language Models' (OSDI'24), algorithm 2 -----------------------
 

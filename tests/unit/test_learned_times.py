@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.output_lengths.predictor import LengthPredictor
+from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 from inflight.scheduler.step_time import StepTimeModel, attention_pairs
 from tests.unit.builders import make_request
 
@@ -32,7 +33,7 @@ def remaining(predictor: LengthPredictor, generated: int, quantile: float, tenan
 def test_predictions_are_the_quantiles_of_the_newest_longer_outputs(
     lengths: list[int], generated: int, quantile: float
 ) -> None:
-    predictor = LengthPredictor()
+    predictor = TenantQuantiles()
     finished(predictor, lengths)
     longer = [length for length in lengths[-500:] if length > generated]
     predicted = generated + remaining(predictor, generated, quantile)
@@ -47,7 +48,7 @@ def test_predictions_are_the_quantiles_of_the_newest_longer_outputs(
 
 
 def test_a_tenant_is_predicted_by_its_own_outputs_once_there_are_enough() -> None:
-    predictor = LengthPredictor()
+    predictor = TenantQuantiles()
     finished(predictor, [100] * 50)
     finished(predictor, [5] * 9, tenant="terse")
     assert remaining(predictor, 0, 0.5, tenant="terse") == 100
@@ -58,7 +59,7 @@ def test_a_tenant_is_predicted_by_its_own_outputs_once_there_are_enough() -> Non
 
 
 def test_a_prediction_keeps_within_max_tokens_and_is_never_nothing() -> None:
-    predictor = LengthPredictor()
+    predictor = TenantQuantiles()
     assert remaining(predictor, 3, 0.5, most=7) == 4
     finished(predictor, [50] * 20)
     assert remaining(predictor, 3, 0.5, most=7) == 4
@@ -66,7 +67,7 @@ def test_a_prediction_keeps_within_max_tokens_and_is_never_nothing() -> None:
 
 
 def test_memory_is_bounded_by_tenant_and_by_output() -> None:
-    predictor = LengthPredictor()
+    predictor = TenantQuantiles()
     for number in range(3000):
         finished(predictor, [number], tenant=f"t{number}")
     assert len(predictor._by_tenant) == 1000

@@ -14,6 +14,7 @@ from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
     BATCHING_STRATEGIES,
+    LENGTH_PREDICTORS,
     PREEMPTION_MODES,
     SCHEDULING_POLICIES,
     TOKEN_BUDGETS,
@@ -58,6 +59,7 @@ SETTINGS = st.fixed_dictionaries(
         "batching_strategy": st.sampled_from([BATCHING_STRATEGIES[0], *BATCHING_STRATEGIES]),
         "batch_wait_ms": st.sampled_from([0.0, 2.0, 1000.0]),
         "scheduling_policy": st.sampled_from(SCHEDULING_POLICIES),
+        "length_predictor": st.sampled_from(LENGTH_PREDICTORS),
         "sjf_ageing": st.sampled_from([0.0, 1000.0]),
         "priority_ageing_seconds": st.sampled_from([0.0, 0.003, 30.0]),
         "tenant_weights": st.sampled_from([{}, {"a": 3.0, "b": 0.5}]),

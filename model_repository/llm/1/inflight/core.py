@@ -95,6 +95,8 @@ class EngineCore:
             EngineDead: the engine was closed, or its stepping thread has failed.
         """
         level = requests[0].priority
+        for request in requests:
+            self._scheduler.read_prompt(request)
         with self._wake:
             if self._closed or self._death is not None:
                 raise EngineDead(f"the engine has stopped: {self._death or 'closed'}")
@@ -357,6 +359,7 @@ class EngineCore:
             draft_tokens=metrics.draft_tokens,
             accepted_draft_tokens=metrics.accepted_tokens,
             accepted_draft_tokens_at=tuple(metrics.accepted_at),
+            length_correlations=self._scheduler.lengths.correlations,
         )
 
     def _waiting_at_level(self) -> dict[int, int]:

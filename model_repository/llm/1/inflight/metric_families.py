@@ -279,6 +279,15 @@ FAMILIES = (
         read=lambda s: s.kv_event_batches,
     ),
     Family(
+        "inflight:length_rank_correlation",
+        GAUGE,
+        "Spearman's rank correlation of predicted and true output lengths, over the newest 256 outputs, from -1 to 1. "
+        "`prompt`: of predictions from the prompt; `tenant`: of those from the tenant's past outputs; `used`: of those "
+        "that are used. 0 until 64 outputs are known. It exists with a `length_predictor` that reads prompts.",
+        label="prediction",
+        read=lambda s: {name: round(1024 * found) / 1024 for name, found in s.length_correlations.items()},
+    ),
+    Family(
         "nv_trt_llm_kv_cache_block_metrics",
         GAUGE,
         "Blocks of the KV cache, in the form of TensorRT-LLM's backend: `max`, `used`, `free`, tokens per block, and "

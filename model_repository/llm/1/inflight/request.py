@@ -16,6 +16,7 @@ from inflight.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from inflight.beam_search.beam_group import BeamGroup
     from inflight.guided_decoding.grammar_state import GrammarState
+    from inflight.scheduler.output_lengths.predictor import Forecast
     from inflight.speculation.follower import Follower
 
 STOP = "stop"
@@ -92,6 +93,14 @@ class Request:
     """How many tokens the last step with a new token brought; 1 before the first one."""
     num_forced: int = 0
     """How many output tokens the grammar forced, so that they were not sampled."""
+    queued_key: float = 0.0
+    """The key with which `sjf` queued the request last."""
+    wait_in_order: float = 0.0
+    """How long the request would have waited under first come, first served, in seconds, as `sjf` expects."""
+    latest_start: float = 0.0
+    """When the request goes before all others under `sjf`, on the clock of `arrival`."""
+    forecast: "Forecast | None" = None
+    """What the length predictor knows of the output, if it reads prompts."""
     follower: "Follower | None" = None
     """Finds drafts in earlier tokens, once the request may use them."""
     may_draft: bool = True

@@ -71,6 +71,10 @@ class EngineStats:
     kv_event_batches: Mapping[str, int] = field(default_factory=dict)
     """Batches of KV events, by what became of them. Empty where none are published."""
 
+    length_correlations: Mapping[str, float] = field(default_factory=dict)
+    """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'
+    quantiles, and of the one of both in use. Empty without the former."""
+
     @property
     def computed_tokens(self) -> int:
         """Tokens that went through the model: in prefill, in decode and in drafts."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
-from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.output_lengths.predictor import LengthPredictor
 
 
 class Admission(ABC):

@@ -10,7 +10,11 @@ from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
-from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.output_lengths.predictor import LengthPredictor
+from inflight.scheduler.output_lengths.ranker import PairwiseRanker
+from inflight.scheduler.output_lengths.template_quantiles import TemplateQuantiles
+from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
+from inflight.scheduler.output_lengths.watched import Watched
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.fcfs import Fcfs
 from inflight.scheduler.policies.policy import SchedulingPolicy
@@ -45,6 +49,16 @@ def make_tables(
     )
 
 
+def make_lengths(config: SchedulerConfig) -> LengthPredictor:
+    """Create the predictor that `length_predictor` names."""
+    match config.length_predictor:
+        case "template":
+            return Watched(TemplateQuantiles())
+        case "ranker":
+            return Watched(PairwiseRanker())
+    return TenantQuantiles()
+
+
 def make_policy(
     config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, lengths: LengthPredictor
 ) -> SchedulingPolicy:
@@ -56,13 +70,19 @@ def make_policy(
     def prefill_seconds(request: Request) -> float:
         return times.prefill_seconds(uncached(request))
 
+    def answer_seconds(request: Request) -> float:
+        return lengths.remaining(request) * times.decode_seconds(1, len(request.token_ids))
+
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "fcfs": Fcfs,
-        "sjf": lambda: ShortestJobFirst(config.sjf_ageing, lengths, uncached),
+        "sjf": lambda: ShortestJobFirst(config.sjf_ageing, lengths, uncached, times, config.max_num_seqs),
         "priority": lambda: Priority(config.priority_ageing_seconds),
         "fair": lambda: Fair(config.tenant_weights),
         "slo": lambda: SloAware(
-            config.target_ttft_ms / 1e3, shed=config.shed_lost_requests, prefill_seconds=prefill_seconds
+            config.target_ttft_ms / 1e3,
+            shed=config.shed_lost_requests,
+            prefill_seconds=prefill_seconds,
+            answer_seconds=answer_seconds,
         ),
     }
     return makers[config.scheduling_policy]()

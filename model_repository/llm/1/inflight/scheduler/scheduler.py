@@ -16,7 +16,6 @@ from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, ST
 from inflight.scheduler import factory
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.decode_turns import in_turn
-from inflight.scheduler.length_predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
@@ -66,7 +65,7 @@ class Scheduler:
         self.policies = policies or QueuePolicies()
         factory.check_levels(config.scheduling_policy, self.policies.priority_levels)
         self.times = StepTimeModel(row_times)
-        self.lengths = LengthPredictor()
+        self.lengths = factory.make_lengths(config)
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
         self.waiting = make_queue(self.policies, self.policy)
         self.running: dict[str, Request] = {}
@@ -120,8 +119,13 @@ class Scheduler:
         if self.policy.ranks_by_prefix:
             self.tables.lookup(request)
 
+    def read_prompt(self, request: Request) -> None:
+        """Compute in advance what the length predictor wants to know of the prompt. Any thread may call this."""
+        self.lengths.prepare(request)
+
     def add(self, request: Request) -> None:
         """Queue a request that `fits`."""
+        self.lengths.arrived(request)
         self.waiting.add(request)
         if request.deadline is not None:
             self._deadlines.set(request, request.deadline)
@@ -228,7 +232,7 @@ class Scheduler:
     def _ranked(self) -> list[Request]:
         """Return the running requests by rank, then in order of admission."""
         running = list(self.running.values())
-        if self.policies.priority_levels:
+        if self.policies.priority_levels or self.policy.ranks_running:
             running.sort(key=self.policy.rank)
         return running
 
@@ -453,6 +457,7 @@ class Scheduler:
             else self._conclude(each, result, now)
             for each, result in answers
         ]
+        self.lengths.learn()
         self.policy.computed((each.request, each.num_tokens - each.num_draft) for each in plan.scheduled)
         for outcome in committed:
             if outcome.num_accepted:  # They count like decodes one after the other.
@@ -516,6 +521,7 @@ class Scheduler:
     def completed(self, request: Request) -> None:
         """Learn from a request whose output is complete."""
         self.lengths.observe(request)
+        self.policy.finished(request)
         self._speculator.completed(request)
 
     def _accept(self, each: ScheduledRequest) -> int:

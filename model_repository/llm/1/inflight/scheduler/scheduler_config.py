@@ -12,6 +12,7 @@ SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo")
 ADMISSION_POLICIES = ("max_utilization", "guaranteed_no_evict", "future_peak")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 TOKEN_BUDGETS = ("fixed", "adaptive")
+LENGTH_PREDICTORS = ("tenant", "template", "ranker")
 
 _MAX_TENANT_WEIGHTS = 10_000
 
@@ -45,8 +46,14 @@ class SchedulerConfig:
     waiting raises a request), `fair` (the tenant that has received least), `slo` (least time left to meet
     `target_ttft_ms`)."""
 
-    sjf_ageing: float = 200.0
+    sjf_ageing: float = 20.0
     """Under `sjf`: tokens of expected work that one second of waiting offsets."""
+
+    length_predictor: str = "tenant"
+    """What output lengths are predicted from, for `sjf`, `slo` and `future_peak`. `tenant`: from the tenant's past
+    outputs. `template`: from those of prompts that begin the same way. `ranker`: from a score of the prompt's tokens,
+    learned from each output that ends. While `template` and `ranker` order outputs no better than `tenant`, it is used
+    instead."""
 
     priority_ageing_seconds: float = 30.0
     """Under `priority`: seconds of waiting that raise a request by one level."""
@@ -108,6 +115,7 @@ class SchedulerConfig:
             ("batch_scheduler_policy", ADMISSION_POLICIES),
             ("preemption_mode", PREEMPTION_MODES),
             ("token_budget", TOKEN_BUDGETS),
+            ("length_predictor", LENGTH_PREDICTORS),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")

@@ -63,6 +63,9 @@ class KeyedOrder(Order):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._entries
+
     def __iter__(self) -> Iterator[Request]:
         return (request for _, _, request in self._sorted)
 
@@ -76,6 +79,9 @@ class SchedulingPolicy(ABC):
     preempts = False
     """Whether running requests may be preempted for a waiting one of a higher level that ranks before them."""
 
+    ranks_running = False
+    """Whether `rank` tells running requests of one level apart."""
+
     ranks_by_prefix = False
     """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
 
@@ -83,13 +89,13 @@ class SchedulingPolicy(ABC):
     def order(self) -> Order:
         """Return an empty order."""
 
-    def rank(self, request: Request) -> float:
+    def rank(self, request: Request) -> tuple[float, float]:
         """Return the rank of a request.
 
         When blocks run out, the running request with the largest rank is preempted first; if ranks are equal, the one
         admitted last.
         """
-        return request.priority
+        return request.priority, 0.0
 
     def admitted(self, request: Request) -> None:
         """Called when a request has joined the running set. Its `num_computed` counts the tokens found in the cache."""
@@ -106,3 +112,6 @@ class SchedulingPolicy(ABC):
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
         """Called after a step with the number of new tokens of each request."""
+
+    def finished(self, request: Request) -> None:
+        """Called when the output of a request is complete."""

@@ -18,7 +18,10 @@ class Priority(SchedulingPolicy):
         self._ageing_seconds = ageing_seconds
 
     def order(self) -> Order:
-        return KeyedOrder(self.rank)
+        return KeyedOrder(self._key)
 
-    def rank(self, request: Request) -> float:
+    def rank(self, request: Request) -> tuple[float, float]:
+        return self._key(request), 0.0
+
+    def _key(self, request: Request) -> float:
         return request.arrival + self._ageing_seconds * request.priority

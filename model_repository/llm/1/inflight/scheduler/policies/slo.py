@@ -14,18 +14,28 @@ _GRACE = 10
 class SloAware(SchedulingPolicy):
     """Admits first the request that must start soonest to meet its target.
 
-    The latest start is the deadline for the first token minus the predicted prefill time. Under overload, earliest
+    The latest start is the deadline for the first token minus the predicted prefill time. If the request has a time
+    limit for all of its answer, it must also start early enough for the predicted length. Under overload, earliest
     deadline first breaks down: all requests are late, one after another. So a request that can no longer meet its
     target is shed, or lets the others pass.
     """
 
     ranks_by_prefix = True
 
-    def __init__(self, target: float, *, shed: bool, prefill_seconds: Callable[[Request], float]) -> None:
-        """`target` is in seconds, for requests without one. `prefill_seconds` predicts a request's prefill time."""
+    def __init__(
+        self,
+        target: float,
+        *,
+        shed: bool,
+        prefill_seconds: Callable[[Request], float],
+        answer_seconds: Callable[[Request], float],
+    ) -> None:
+        """`target` is in seconds, for requests without one. `prefill_seconds` predicts a request's prefill time, and
+        `answer_seconds` the least time that its other tokens take."""
         self.target = target
         self.shed = shed
         self.prefill_seconds = prefill_seconds
+        self.answer_seconds = answer_seconds
 
     def order(self) -> Order:
         return _SlackOrder(self)
@@ -35,6 +45,13 @@ class SloAware(SchedulingPolicy):
         if request.num_output:
             return request.arrival
         return request.arrival + self.target_of(request) - self.prefill_seconds(request)
+
+    def begin_by(self, request: Request) -> float:
+        """Return when a request must start to be in time with its first token and, as predicted, with its last one."""
+        start = self.latest_start(request)
+        if request.deadline is None:
+            return start
+        return min(start, request.deadline - self.prefill_seconds(request) - self.answer_seconds(request))
 
     def target_of(self, request: Request) -> float:
         """Return the target time of a request from arrival to first token, in seconds."""
@@ -46,24 +63,24 @@ class _SlackOrder(Order):
     def __init__(self, policy: SloAware) -> None:
         self._policy = policy
         self._keyed = KeyedOrder(self._key)
-        self._latest_start: dict[str, float] = {}
+        self._begin_by: dict[str, float] = {}
         self._timers = Timers()
         self._lost: set[str] = set()
 
     def _key(self, request: Request) -> float:
         grace = _GRACE * self._policy.target_of(request) if request.request_id in self._lost else 0.0
-        return self._latest_start[request.request_id] + grace
+        return self._begin_by[request.request_id] + grace
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
-        self._latest_start[request.request_id] = self._policy.latest_start(request)
+        self._begin_by[request.request_id] = self._policy.begin_by(request)
         self._keyed.add(request)
         if not request.num_output:
-            self._timers.set(request, self._latest_start[request.request_id])
+            self._timers.set(request, self._policy.latest_start(request))
 
     def remove(self, request_id: str) -> None:
         self._keyed.remove(request_id)
         self._timers.clear(request_id)
-        del self._latest_start[request_id]
+        del self._begin_by[request_id]
         self._lost.discard(request_id)
 
     def first(self) -> Request | None:
