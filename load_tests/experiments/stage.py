@@ -15,7 +15,6 @@ from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, Step
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
-SEED = 1
 _ENGINE_REQUESTS = 32
 
 
@@ -29,7 +28,7 @@ class Stage:
 
     cost: StepCost
     run: Callable[[Sequence[Arrival], Mapping[str, Any]], Result]
-    """Serves requests under some settings."""
+    """Serves requests under some settings. In the simulator other processes can call it too."""
     max_num_seqs: int
     cache_tokens: int
     length_scale: float = 1.0
@@ -76,17 +75,17 @@ class Stage:
 
 def simulator() -> Stage:
     """A stage that simulates Llama 3 8B on an A100."""
+    return Stage(A100_LLAMA_8B, _simulate, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
 
-    def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
-        base: dict[str, Any] = {
-            "kv_cache_tokens": A100_CACHE_TOKENS,
-            "max_num_seqs": 64,
-            "max_queue_size": len(arrivals),
-            "enable_prefix_caching": False,
-        }
-        return simulate(arrivals, EngineConfig(model="simulated", **base | dict(settings)), A100_LLAMA_8B)
 
-    return Stage(A100_LLAMA_8B, run, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
+def _simulate(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
+    base: dict[str, Any] = {
+        "kv_cache_tokens": A100_CACHE_TOKENS,
+        "max_num_seqs": 64,
+        "max_queue_size": len(arrivals),
+        "enable_prefix_caching": False,
+    }
+    return simulate(arrivals, EngineConfig(model="simulated", **base | dict(settings)), A100_LLAMA_8B)
 
 
 def engine(folder: Path) -> Stage:

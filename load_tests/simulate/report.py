@@ -61,6 +61,11 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
 
 def table(results: Mapping[str, Result], shown: Sequence[Column]) -> str:
     """Return a table with a row for each result."""
-    rows = [[label, *(column.cell(result) for column in shown)] for label, result in results.items()]
+    return markdown(shown, {label: [column.cell(result) for column in shown] for label, result in results.items()})
+
+
+def markdown(shown: Sequence[Column], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return a table with the cells of each row by its label."""
     head = ["", *(column.name for column in shown)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * len(shown)], *rows])
+    lines = [head, ["---", *["---:"] * len(shown)], *([label, *cells] for label, cells in rows.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
