@@ -59,7 +59,7 @@ class BatchingStrategies(Experiment):
         return [
             Verdict.above(f"variable outputs: {over_best:.2f} times the throughput of the best other", over_best, 1),
             Verdict.above(
-                f"gain over static: {variable_gain:.2f}-fold with variable outputs, {equal_gain:.2f}-fold with equal",
+                f"gain over static: {variable_gain:.2f} with variable outputs, {equal_gain:.2f} with equal",
                 more,
                 0,
             ),

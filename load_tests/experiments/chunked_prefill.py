@@ -59,7 +59,7 @@ class ChunkedPrefill(Experiment):
         fall, kept = ratio(ITL_P99, whole, chunked), ratio(THROUGHPUT, chunked, whole)
         longer = difference(TTFT_P50, chunked, whole)
         return [
-            Verdict.above(f"ITL p99 falls {fall:.1f}-fold in chunks of a budget of 512 (at least 2)", fall, 2),
+            Verdict.above(f"ITL p99 falls by a factor of {fall:.1f} with a budget of 512 (at least 2)", fall, 2),
             Verdict.above(f"throughput is {kept:.1%} of that with whole prompts (at least 95 %)", kept, 0.95),
             Verdict.above(f"the price is paid: TTFT p50 is longer by {longer:.3f} s", longer, 0),
         ]

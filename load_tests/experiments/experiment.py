@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from load_tests.experiments.stage import Stage
+from load_tests.experiments.stage import Serve, Stage
 from load_tests.experiments.verdict import Verdict
 from load_tests.simulate.report import Column
 from load_tests.simulate.result import Result
@@ -26,6 +26,8 @@ class Arm:
     arrivals: Sequence[Arrival]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `EngineConfig`. The stage sets all other fields."""
+    serve: Serve | None = None
+    """Serves the requests. None: as the stage does."""
 
 
 class Experiment(ABC):

@@ -53,7 +53,7 @@ class PrefixCache(Experiment):
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         fall, share = ratio(TTFT_P50, results["no reuse"], results["cache"]), estimate(CACHED.value, results["cache"])
         return [
-            Verdict.above(f"TTFT p50 falls {fall:.1f}-fold (at least 2)", fall, 2),
+            Verdict.above(f"TTFT p50 falls by a factor of {fall:.1f} (at least 2)", fall, 2),
             Verdict.above(f"{share:.1%} of the prompts' tokens come from the cache (at least 80 %)", share, 0.8),
         ]
 
