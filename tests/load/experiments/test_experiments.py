@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from load_tests.experiments.__main__ import draw, report, run
+from load_tests.experiments.__main__ import draw, report
 from load_tests.experiments.catalogue import EXPERIMENTS
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
+from load_tests.experiments.runs import run
 from load_tests.experiments.stage import simulator
 from load_tests.experiments.verdict import Outcome
 
