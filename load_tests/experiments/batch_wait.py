@@ -14,11 +14,12 @@ from load_tests.traffic import Stream
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WAITS = (0, 10, 25, 50, 100, 200, 500)
+WAITS = (0, 25, 50, 100, 200, 500)
 """Milliseconds."""
 CLAIMED = (50, 100)
-LOADS = (0.1, 0.4)
-"""Fractions of the capacity of continuous batching. Dynamic batches are full near the second one."""
+LOADS = (0.02, 0.4)
+"""Fractions of the capacity of continuous batching. At the first one most requests find the machine idle; dynamic
+batches can't serve much more than the second one."""
 LENGTHS = Uniform(64, 448), Uniform(32, 224)
 
 
@@ -29,6 +30,7 @@ class BatchWait(Experiment):
     title = "Mean time to the last token, by how long a dynamic batch waits (dashed: continuous batching)"
     claim = "Collecting requests for 50 to 100 ms is how to balance the latency and the throughput of batches"
     source = "a rule in articles on dynamic batching"
+    requests = 300
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         found = []

@@ -57,6 +57,7 @@ class FairShares(Experiment):
         "first come, first served has no such bound"
     )
     source = "Fairness in Serving Large Language Models (OSDI'24), theorem 4.4"
+    requests = 2000
 
     def bound(self, stage: Stage) -> float:
         """The bound of the theorem, in token prices."""

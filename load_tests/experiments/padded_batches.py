@@ -9,7 +9,7 @@ from load_tests.experiments.plots import bars
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Exponential, Lengths, Uniform, fixed
-from load_tests.simulate.report import E2E_MEAN, EFFICIENCY, PADDING, THROUGHPUT, TTFT_MEAN, Column
+from load_tests.simulate.report import E2E_MEAN, THROUGHPUT, TTFT_MEAN, Column
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class PaddedBatches(Experiment):
     title = "Throughput of padded, packed and in-flight batches"
     claim = "A batch is made by pad_sequence, or by pack_sequence, which saves the padding"
     source = "articles on batching with PyTorch"
-    requests = 512
+    requests = 256
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         ways = {"padded": stage.padded, "packed": stage.packed, "in flight": stage.run}
@@ -42,7 +42,7 @@ class PaddedBatches(Experiment):
         return found
 
     def columns(self, stage: Stage) -> list[Column]:
-        return [THROUGHPUT, TTFT_MEAN, E2E_MEAN, PADDING, EFFICIENCY]
+        return [THROUGHPUT, TTFT_MEAN, E2E_MEAN]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         saved = ratio(THROUGHPUT, results["packed, variable"], results["padded, variable"])

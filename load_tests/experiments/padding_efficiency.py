@@ -42,7 +42,7 @@ class PaddingEfficiency(Experiment):
         "the machine computes padding"
     )
     source = "a rule in articles on padding and bucketing"
-    requests = 512
+    requests = 256
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         found = []

@@ -33,6 +33,7 @@ class ShortestFirst(Experiment):
         "ageing buys some of the tail back"
     )
     source = "the classic result for queues; for language models vLLM-LTR (NeurIPS'24)"
+    requests = 1500
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         count = stage.requests(self.requests)

@@ -46,9 +46,11 @@ class Verdict:
 def overall(verdicts: Sequence[Verdict]) -> str:
     """The verdict on the whole claim."""
     outcomes = {verdict.outcome for verdict in verdicts}
-    if len(outcomes) == 1:
-        return outcomes.pop().value
-    return "partly confirmed" if Outcome.CONFIRMED in outcomes else Outcome.UNDECIDED.value
+    if outcomes == {Outcome.CONFIRMED}:
+        return Outcome.CONFIRMED.value
+    if Outcome.CONFIRMED in outcomes:
+        return "partly confirmed"
+    return max(outcomes, key=[Outcome.UNDECIDED, Outcome.REFUTED].index).value
 
 
 def _outcome(confirmed: bool, refuted: bool) -> Outcome:

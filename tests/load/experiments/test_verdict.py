@@ -66,5 +66,5 @@ def test_a_claim_is_as_good_as_its_parts() -> None:
     confirmed, refuted, undecided = (Verdict("", outcome) for outcome in Outcome)
     assert overall([confirmed, confirmed]) == "confirmed"
     assert overall([confirmed, refuted]) == overall([confirmed, undecided]) == "partly confirmed"
-    assert overall([refuted, refuted]) == "not confirmed"
-    assert overall([refuted, undecided]) == "undecided"
+    assert overall([refuted, refuted]) == overall([refuted, undecided]) == "not confirmed"
+    assert overall([undecided, undecided]) == "undecided"
