@@ -55,9 +55,9 @@ class AdmissionModes(Experiment):
         good = [difference(goodput(stage.slo), peak, other) for other in (reserved, greedy)]
         return [
             Verdict.above(f"max_utilization has {gain:.2f} times the throughput of guaranteed_no_evict", gain, 1),
-            Verdict.above(f"max_utilization has {fewer:.0f} preemptions more than future_peak", fewer, 0),
-            Verdict.above(f"future_peak has {good[0]:.2f} req/s more goodput than guaranteed_no_evict", good[0], 0),
-            Verdict.above(f"future_peak has {good[1]:.2f} req/s more goodput than max_utilization", good[1], 0),
+            Verdict.above(f"preemptions: max_utilization less future_peak is {fewer:.0f}", fewer, 0),
+            Verdict.above(f"goodput: future_peak less guaranteed_no_evict is {good[0]:.2f} req/s", good[0], 0),
+            Verdict.above(f"goodput: future_peak less max_utilization is {good[1]:.2f} req/s", good[1], 0),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -55,7 +55,7 @@ class BatchWait(Experiment):
             gain = ratio(THROUGHPUT, claimed, results[f"load {load}, 0 ms"])
             slower = ratio(E2E_MEAN, best, results[f"load {load}, continuous"])
             found += [
-                Verdict.below(f"load {load}: E2E mean is {longer:.3f} s more than without waiting", longer, 0),
+                Verdict.below(f"load {load}: E2E mean less that without waiting is {longer:.3f} s", longer, 0),
                 Verdict.above(f"load {load}: throughput is {gain:.3f} times that without waiting", gain, 1),
                 Verdict.below(f"load {load}: E2E mean of the best wait is {slower:.2f} times continuous", slower, 1),
             ]

@@ -31,7 +31,7 @@ class PaddedBatches(Experiment):
     title = "Throughput of padded, packed and in-flight batches"
     claim = "A batch is made by pad_sequence, or by pack_sequence, which saves the padding"
     source = "articles on batching with PyTorch"
-    requests = 256
+    requests = 512
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         ways = {"padded": stage.padded, "packed": stage.packed, "in flight": stage.run}

@@ -42,7 +42,7 @@ class PaddingEfficiency(Experiment):
         "the machine computes padding"
     )
     source = "a rule in articles on padding and bucketing"
-    requests = 256
+    requests = 512
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         found = []
