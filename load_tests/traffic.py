@@ -51,8 +51,9 @@ class Stream:
     prefix_tokens: int = 0
     """Length of the shared prefix before each prompt. 0: no prefix is shared."""
 
-    def make(self, count: int, seed: int) -> list[Arrival]:
-        """Return `count` requests in the order of arrival. The same seed gives the same requests."""
+    def make(self, count: int, seed: int | Sequence[int]) -> list[Arrival]:
+        """Return `count` requests in the order of arrival. The same seed, which may be of several numbers, gives the
+        same requests."""
         chance = np.random.default_rng(seed)
         times = self.arrivals.times(count, chance).tolist()
         prompts = (self.prompts.draw(count, chance) + self.prefix_tokens).tolist()

@@ -1,46 +1,49 @@
 """`python -m load_tests.experiments NAME ...`: test claims of papers on LLM serving with this engine's scheduler.
 
-The experiments run in the simulator. With `--engine` they run on the real engine with the default model on the CPU,
-with fewer and shorter requests. Each experiment prints a Markdown table and whether the claim is confirmed, and draws a
-plot to results/.
+The experiments run in the simulator, each with several seeds: numbers are means with 95 % confidence intervals, and a
+part of a claim counts as confirmed, or as not confirmed, only if a whole interval says so. With `--engine` they run on
+the real engine with the default model on the CPU, with fewer and shorter requests and one seed. Each experiment prints
+a Markdown table and whether the claim is confirmed, and draws a plot to results/.
 """
 
 import argparse
+import multiprocessing
 import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 
-from tqdm import tqdm
-
 from load_tests.experiments.catalogue import EXPERIMENTS
+from load_tests.experiments.estimate import estimate
 from load_tests.experiments.experiment import Experiment, Results
+from load_tests.experiments.runs import run
 from load_tests.experiments.stage import Stage, engine, simulator
-from load_tests.simulate.report import table
+from load_tests.experiments.verdict import overall
+from load_tests.simulate.report import markdown
 
 RESULTS = Path("results")
-
-
-def run(experiment: Experiment, stage: Stage) -> Results:
-    """Serve the requests of every arm, with a progress bar."""
-    bar = tqdm(experiment.arms(stage), unit="run", desc=experiment.name, leave=False)
-    return {arm.label: stage.run(arm.arrivals, arm.settings) for arm in bar}
+PROCESSES = 2
 
 
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
     """Return the claim, the results and whether the results confirm the claim, in Markdown."""
     verdicts = experiment.verdicts(results, stage)
-    confirmed = [verdict.confirmed for verdict in verdicts]
-    overall = "confirmed" if all(confirmed) else "partly confirmed" if any(confirmed) else "not confirmed"
+    columns = experiment.columns(stage)
+    rows = {
+        label: [format(estimate(column.value, runs), column.form) for column in columns]
+        for label, runs in results.items()
+    }
     return "\n".join(
         [
             f"## {experiment.name}",
             "",
             f"Claim ({experiment.source}): {experiment.claim}.",
             "",
-            table(results, experiment.columns(stage)),
+            markdown(columns, rows),
             "",
-            *(f"- {'confirmed' if verdict.confirmed else 'not confirmed'}: {verdict.text}" for verdict in verdicts),
+            *(f"- {verdict.outcome}: {verdict.text}" for verdict in verdicts),
             "",
-            f"Verdict: {overall}.",
+            f"Verdict: {overall(verdicts)}.",
             "",
         ]
     )
@@ -58,27 +61,34 @@ def draw(experiment: Experiment, results: Results, stage: Stage, path: Path) -> 
     save(figure, path)
 
 
+def _run_all(names: Sequence[str], kind: str, stage: Stage, seeds: Sequence[int], pool: Executor | None) -> None:
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        results = run(experiment, stage, seeds, pool)
+        path = RESULTS / f"{name}-{kind}.png"
+        draw(experiment, results, stage, path)
+        print(report(experiment, results, stage) + f"Plot: {path}\n", flush=True)
+
+
 def main() -> int:
     """Run the experiments asked for and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=[*EXPERIMENTS, "all"], metavar="NAME", help=", ".join(EXPERIMENTS))
-    parser.add_argument("--engine", action="store_true", help="run on the real engine, not in the simulator")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds in the simulator (%(default)s)")
+    parser.add_argument("--engine", action="store_true", help="run on the real engine with one seed")
     options = parser.parse_args()
-    stage = _engine_stage() if options.engine else simulator()
-    kind = "engine" if options.engine else "simulator"
-    for name in EXPERIMENTS if "all" in options.names else options.names:
-        experiment = EXPERIMENTS[name]
-        results = run(experiment, stage)
-        path = RESULTS / f"{name}-{kind}.png"
-        draw(experiment, results, stage, path)
-        print(report(experiment, results, stage) + f"Plot: {path}\n", flush=True)
+    if options.seeds < 1:
+        parser.error(f"--seeds is {options.seeds}; it must be at least 1")
+    names = list(EXPERIMENTS) if "all" in options.names else options.names
+    if options.engine:
+        from scripts.launch.default_model import default_model
+
+        _run_all(names, "engine", engine(default_model()), [1], None)
+        return 0
+    # Started anew, because a process with threads, such as those of the progress bar, should not be forked.
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        _run_all(names, "simulator", simulator(), range(1, options.seeds + 1), pool)
     return 0
-
-
-def _engine_stage() -> Stage:
-    from scripts.launch.default_model import default_model
-
-    return engine(default_model())
 
 
 if __name__ == "__main__":

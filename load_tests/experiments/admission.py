@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.experiments.estimate import difference, ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.plots import bars
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Exponential, Uniform
-from load_tests.simulate.plots import bars
 from load_tests.simulate.report import ITL_P99, PREEMPTIONS, THROUGHPUT, TTFT_P50, TTFT_P99, Column, attainment, goodput
 from load_tests.traffic import Stream
 
@@ -32,13 +34,14 @@ class AdmissionModes(Experiment):
         "predicted peak has more goodput than either"
     )
     source = "the Past-Future scheduler (ASPLOS'25); TensorRT-LLM's GUARANTEED_NO_EVICT and MAX_UTILIZATION"
+    requests = 1200
 
-    def arms(self, stage: Stage) -> list[Arm]:
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
         num_seqs = CACHE_TOKENS / sum(lengths.mean for lengths in LENGTHS)
         stream = Stream(
             Gamma(stage.rate(LOAD, LENGTHS, num_seqs)), *stage.both(LENGTHS), max_tokens=stage.tokens(MAX_TOKENS)
         )
-        arrivals = stream.make(stage.requests(self.requests), SEED)
+        arrivals = stream.make(stage.requests(self.requests), seed)
         cache = {"kv_cache_tokens": stage.tokens(CACHE_TOKENS)}
         return [Arm(mode, arrivals, {**cache, "batch_scheduler_policy": mode}) for mode in MODES]
 
@@ -48,19 +51,13 @@ class AdmissionModes(Experiment):
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         reserved, greedy, peak = (results[mode] for mode in MODES)
-        fewer, many = peak.preemptions.sum(), greedy.preemptions.sum()
-        good = {mode: results[mode].goodput(stage.slo) for mode in MODES}
+        gain, fewer = ratio(THROUGHPUT, greedy, reserved), difference(PREEMPTIONS, greedy, peak)
+        good = [difference(goodput(stage.slo), peak, other) for other in (reserved, greedy)]
         return [
-            Verdict(
-                f"throughput: max_utilization {greedy.throughput:.0f} tok/s, "
-                f"guaranteed_no_evict {reserved.throughput:.0f}",
-                greedy.throughput > reserved.throughput,
-            ),
-            Verdict(f"preemptions: future_peak {fewer}, max_utilization {many}", bool(fewer < many)),
-            Verdict(
-                "goodput: " + ", ".join(f"{mode} {rate:.2f} req/s" for mode, rate in good.items()),
-                good["future_peak"] > max(good["guaranteed_no_evict"], good["max_utilization"]),
-            ),
+            Verdict.above(f"max_utilization has {gain:.2f} times the throughput of guaranteed_no_evict", gain, 1),
+            Verdict.above(f"preemptions: max_utilization less future_peak is {fewer:.0f}", fewer, 0),
+            Verdict.above(f"goodput: future_peak less guaranteed_no_evict is {good[0]:.2f} req/s", good[0], 0),
+            Verdict.above(f"goodput: future_peak less max_utilization is {good[1]:.2f} req/s", good[1], 0),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -1,11 +1,16 @@
 """All experiments, by name."""
 
 from load_tests.experiments.admission import AdmissionModes
+from load_tests.experiments.batch_size import BatchSize
+from load_tests.experiments.batch_wait import BatchWait
 from load_tests.experiments.batching import BatchingStrategies
 from load_tests.experiments.chunked_prefill import ChunkedPrefill
+from load_tests.experiments.concurrency import Concurrency
 from load_tests.experiments.delay_factor import DelayFactor
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
+from load_tests.experiments.padded_batches import PaddedBatches
+from load_tests.experiments.padding_efficiency import PaddingEfficiency
 from load_tests.experiments.prefix_cache import PrefixCache
 from load_tests.experiments.priorities import PriorityInversion
 from load_tests.experiments.shortest_first import ShortestFirst
@@ -23,5 +28,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         PrefixCache(),
         TokenBudgets(),
         DelayFactor(),
+        BatchSize(),
+        Concurrency(),
+        PaddingEfficiency(),
+        BatchWait(),
+        PaddedBatches(),
     )
 }

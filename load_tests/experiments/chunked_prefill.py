@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.experiments.estimate import difference, ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Uniform, fixed
 from load_tests.simulate.plots import gap_ecdf
 from load_tests.simulate.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
@@ -19,14 +21,14 @@ WHOLE = 8192
 BUDGETS = (256, 512, 2048)
 
 
-def chat_and_documents(stage: Stage, requests: int) -> list[Arrival]:
+def chat_and_documents(stage: Stage, requests: int, seed: int) -> list[Arrival]:
     """Short prompts with long answers at 25 % of the machine's capacity, and long prompts with short answers at 45
     %."""
     streams = []
     rates = [stage.rate(0.25, CHAT), stage.rate(0.45, LONG)]
-    for (prompts, outputs), rate in zip((CHAT, LONG), rates, strict=True):
+    for kind, (lengths, rate) in enumerate(zip((CHAT, LONG), rates, strict=True)):
         count = round(stage.requests(requests) * rate / sum(rates))
-        streams.append(Stream(Gamma(rate), stage.lengths(prompts), stage.lengths(outputs)).make(count, SEED))
+        streams.append(Stream(Gamma(rate), *stage.both(lengths)).make(count, (seed, kind)))
     return merge(*streams)
 
 
@@ -41,8 +43,8 @@ class ChunkedPrefill(Experiment):
     )
     source = "Sarathi-Serve (OSDI'24)"
 
-    def arms(self, stage: Stage) -> list[Arm]:
-        arrivals = chat_and_documents(stage, self.requests)
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
+        arrivals = chat_and_documents(stage, self.requests, seed)
         whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": stage.tokens(WHOLE)}
         chunked = [
             Arm(f"chunks in {budget}", arrivals, {"max_num_batched_tokens": stage.tokens(budget)}) for budget in BUDGETS
@@ -54,12 +56,12 @@ class ChunkedPrefill(Experiment):
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         whole, chunked = results["whole prompts"], results["chunks in 512"]
-        fall, kept = whole.itl(99) / chunked.itl(99), chunked.throughput / whole.throughput
-        before, after = (TTFT_P50.value(result) for result in (whole, chunked))
+        fall, kept = ratio(ITL_P99, whole, chunked), ratio(THROUGHPUT, chunked, whole)
+        longer = difference(TTFT_P50, chunked, whole)
         return [
-            Verdict(f"ITL p99 falls {fall:.1f}-fold in chunks of a budget of 512 (at least 2)", fall >= 2),
-            Verdict(f"throughput is {kept:.0%} of that with whole prompts (at least 95 %)", kept >= 0.95),
-            Verdict(f"the price is paid: TTFT p50 goes from {before:.3f} s to {after:.3f} s", after > before),
+            Verdict.above(f"ITL p99 falls by a factor of {fall:.1f} with a budget of 512 (at least 2)", fall, 2),
+            Verdict.above(f"throughput is {kept:.1%} of that with whole prompts (at least 95 %)", kept, 0.95),
+            Verdict.above(f"the price is paid: TTFT p50 is longer by {longer:.3f} s", longer, 0),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

@@ -3,11 +3,13 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.experiments.estimate import difference, ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Uniform
 from load_tests.simulate.plots import gap_ecdf
-from load_tests.simulate.report import E2E_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
+from load_tests.simulate.report import E2E_MEAN, ITL_MEAN, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.traffic import Stream
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ LENGTHS = Uniform(32, 128), Uniform(64, 192)
 FACTORS = (0.0, 0.5, 1.0, 2.0)
 WHOLE = 8192
 LOAD = 0.7
-
-ITL_MEAN = Column("ITL mean, ms", lambda r: 1e3 * float((r.gaps * r.gap_counts).sum() / r.gap_counts.sum()))
 
 
 class DelayFactor(Experiment):
@@ -32,9 +32,9 @@ class DelayFactor(Experiment):
     )
     source = "vLLM, pull request 3279 (2024)"
 
-    def arms(self, stage: Stage) -> list[Arm]:
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
         stream = Stream(Gamma(stage.rate(LOAD, LENGTHS)), *stage.both(LENGTHS))
-        arrivals = stream.make(stage.requests(self.requests), SEED)
+        arrivals = stream.make(stage.requests(self.requests), seed)
         whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": stage.tokens(WHOLE)}
         chunked = {"max_num_batched_tokens": stage.tokens(512)}
         return [
@@ -47,12 +47,11 @@ class DelayFactor(Experiment):
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         at_once, delayed = results["whole, 0.0"], results["whole, 1.0"]
-        before, after = ITL_MEAN.value(at_once), ITL_MEAN.value(delayed)
-        waits = TTFT_P50.value(at_once), TTFT_P50.value(delayed)
+        fall, longer = ratio(ITL_MEAN, at_once, delayed), difference(TTFT_P50, delayed, at_once)
         return [
-            Verdict(f"mean ITL goes from {before:.1f} to {after:.1f} ms with a factor of 1", after < before),
-            Verdict(f"twofold or more: {before / after:.2f}-fold", before >= 2 * after),
-            Verdict(f"the price is paid: TTFT p50 goes from {waits[0]:.3f} to {waits[1]:.3f} s", waits[1] > waits[0]),
+            Verdict.above(f"a delay factor of 1 lowers the mean ITL by a factor of {fall:.2f}", fall, 1),
+            Verdict.above(f"that factor of {fall:.2f} is 2 or more", fall, 2),
+            Verdict.above(f"the price is paid: TTFT p50 is longer by {longer:.3f} s", longer, 0),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:

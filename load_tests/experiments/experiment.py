@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from load_tests.experiments.stage import Stage
+from load_tests.experiments.stage import Serve, Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.simulate.report import Column
 from load_tests.simulate.result import Result
 from load_tests.traffic import Arrival
@@ -13,8 +14,8 @@ from load_tests.traffic import Arrival
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Results: TypeAlias = Mapping[str, Result]
-"""Each arm's result by the label of the arm."""
+Results: TypeAlias = Mapping[str, Sequence[Result]]
+"""Each arm's results, one for each seed, by the label of the arm."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,8 @@ class Arm:
     arrivals: Sequence[Arrival]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `EngineConfig`. The stage sets all other fields."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A part of the claim, with the numbers that decide it."""
-
-    text: str
-    confirmed: bool
+    serve: Serve | None = None
+    """Serves the requests. None: as the stage does."""
 
 
 class Experiment(ABC):
@@ -43,12 +38,12 @@ class Experiment(ABC):
     """What the plot shows."""
     claim: str
     source: str
-    requests = 4000
-    """Number of requests in the simulator."""
+    requests = 600
+    """Number of requests in the simulator, with each seed."""
 
     @abstractmethod
-    def arms(self, stage: Stage) -> list[Arm]:
-        """The settings to compare."""
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
+        """The settings to compare, with requests that follow from the seed. All seeds have the same labels."""
 
     @abstractmethod
     def columns(self, stage: Stage) -> list[Column]:

@@ -3,8 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.experiments.estimate import estimate, ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.plots import pooled
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Uniform, fixed
 from load_tests.simulate.plots import ecdf
 from load_tests.simulate.report import ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, Column
@@ -29,7 +32,7 @@ class PrefixCache(Experiment):
     claim = "Where requests share a long beginning, reusing its blocks makes the time to first token several times less"
     source = "automatic prefix caching of vLLM (SOSP'23) and RadixAttention of SGLang (NeurIPS'24)"
 
-    def arms(self, stage: Stage) -> list[Arm]:
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
         prompts, outputs = LENGTHS
         rate = stage.rate(LOAD, (fixed(SYSTEM_TOKENS + round(prompts.mean)), outputs))
         stream = Stream(
@@ -39,7 +42,7 @@ class PrefixCache(Experiment):
             prefixes=PREFIXES,
             prefix_tokens=stage.tokens(SYSTEM_TOKENS),
         )
-        arrivals = stream.make(stage.requests(self.requests), SEED)
+        arrivals = stream.make(stage.requests(self.requests), seed)
         return [
             Arm(label, arrivals, {"enable_prefix_caching": on}) for label, on in (("no reuse", False), ("cache", True))
         ]
@@ -48,13 +51,12 @@ class PrefixCache(Experiment):
         return [THROUGHPUT, TTFT_P50, TTFT_P99, ITL_P99, CACHED]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        p50 = {label: TTFT_P50.value(result) for label, result in results.items()}
-        gain, share = p50["no reuse"] / p50["cache"], CACHED.value(results["cache"])
+        fall, share = ratio(TTFT_P50, results["no reuse"], results["cache"]), estimate(CACHED.value, results["cache"])
         return [
-            Verdict(f"TTFT p50 falls {gain:.1f}-fold (at least 2)", gain >= 2),
-            Verdict(f"{share:.0%} of the prompts' tokens come from the cache (at least 80 %)", share >= 0.8),
+            Verdict.above(f"TTFT p50 falls by a factor of {fall:.1f} (at least 2)", fall, 2),
+            Verdict.above(f"{share:.1%} of the prompts' tokens come from the cache (at least 80 %)", share, 0.8),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        ecdf(axes, {label: r.ttft for label, r in results.items()}, "time to first token, s")
+        ecdf(axes, pooled(results, lambda r: r.ttft), "time to first token, s")
         axes.legend()

@@ -4,9 +4,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from load_tests.arrivals import AllAtOnce, Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.arrivals import AllAtOnce, Floats, Gamma
+from load_tests.experiments.estimate import difference, ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.plots import pooled
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Uniform
 from load_tests.simulate.plots import ecdf
 from load_tests.simulate.report import PREEMPTIONS, THROUGHPUT, Column
@@ -25,9 +28,13 @@ STEPS = 3
 """The running step, one step that an earlier prompt may fill, and the request's own step."""
 
 
-def urgent_ttft(result: Result, percent: float) -> float:
-    """Percentile of the time to first token of urgent requests, in seconds."""
-    return percentile(result.select(np.array([a.priority == 1 for a in result.arrivals])), percent)
+def urgent_ttft(result: Result) -> Floats:
+    """Times to first token of urgent requests, in seconds, shape [urgent requests]."""
+    return result.select(np.array([a.priority == 1 for a in result.arrivals]))
+
+
+URGENT_P50 = Column("urgent TTFT p50, s", lambda r: percentile(urgent_ttft(r), 50), ".3f")
+URGENT_P99 = Column("urgent TTFT p99, s", lambda r: percentile(urgent_ttft(r), 99), ".3f")
 
 
 class PriorityInversion(Experiment):
@@ -41,14 +48,14 @@ class PriorityInversion(Experiment):
         "ended. Where it may preempt them it waits a few steps at most, and the crowd still finishes"
     )
     source = "priority inversion: Sha, Rajkumar and Lehoczky (1990); preemption for it in LLMs: FastServe (2023)"
-    requests = 1000
+    requests = 400
 
-    def arms(self, stage: Stage) -> list[Arm]:
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
         count = stage.requests(self.requests)
-        crowd = Stream(AllAtOnce(), *stage.both(CROWD), priority=2).make(count // 2, SEED)
+        crowd = Stream(AllAtOnce(), *stage.both(CROWD), priority=2).make(count // 2, (seed, 2))
         seconds = len(crowd) / stage.rate(1.0, CROWD)
         rate = (count - len(crowd)) / seconds
-        urgent = Stream(Gamma(rate), *stage.both(URGENT), priority=1).make(count - len(crowd), SEED)
+        urgent = Stream(Gamma(rate), *stage.both(URGENT), priority=1).make(count - len(crowd), (seed, 1))
         levels = {
             "priority_levels": 2,
             "default_priority_level": 2,
@@ -66,21 +73,21 @@ class PriorityInversion(Experiment):
         ]
 
     def columns(self, stage: Stage) -> list[Column]:
-        p50 = Column("urgent TTFT p50, s", lambda r: urgent_ttft(r, 50), ".3f")
-        p99 = Column("urgent TTFT p99, s", lambda r: urgent_ttft(r, 99), ".3f")
         done = Column("finished", lambda r: float(r.done.mean()), ".1%")
-        return [THROUGHPUT, p50, p99, PREEMPTIONS, done]
+        return [THROUGHPUT, URGENT_P50, URGENT_P99, PREEMPTIONS, done]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        levels, priority, alone = (urgent_ttft(results[x], 99) for x in ("fcfs in levels", "priority", ALONE))
-        limit = alone + STEPS * self.full_step(stage)
+        levels, priority, alone = (results[label] for label in ("fcfs in levels", "priority", ALONE))
+        share, longer = ratio(URGENT_P99, priority, levels), difference(URGENT_P99, priority, alone)
+        step = self.full_step(stage)
         return [
-            Verdict(f"urgent TTFT p99: {levels:.3f} s in levels, {priority:.3f} s with preemption", priority < levels),
-            Verdict(
-                f"that is at most what an empty server takes and {STEPS} full steps: {alone:.3f} s, {limit:.3f} s",
-                priority <= limit,
+            Verdict.below(f"urgent TTFT p99 with preemption is {share:.2f} times that in levels", share, 1),
+            Verdict.below(
+                f"that is {longer:.3f} s more than on an empty server, at most {STEPS} full steps of {step:.3f} s",
+                longer,
+                STEPS * step,
             ),
-            Verdict("the crowd finishes", bool(results["priority"].done.all())),
+            Verdict.always("the crowd finishes", [bool(run.done.all()) for run in priority]),
         ]
 
     def full_step(self, stage: Stage) -> float:
@@ -90,9 +97,5 @@ class PriorityInversion(Experiment):
         return cost.per_step + cost.per_token * stage.tokens(BUDGET) + cost.per_cached_token * cached
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        urgent = {
-            label: result.select(np.array([a.priority == 1 for a in result.arrivals]))
-            for label, result in results.items()
-        }
-        ecdf(axes, urgent, "time to first token of urgent requests, s")
+        ecdf(axes, pooled(results, urgent_ttft), "time to first token of urgent requests, s")
         axes.legend()

@@ -3,8 +3,11 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
-from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
-from load_tests.experiments.stage import SEED, Stage
+from load_tests.experiments.estimate import ratio
+from load_tests.experiments.experiment import Arm, Experiment, Results
+from load_tests.experiments.plots import pooled
+from load_tests.experiments.stage import Stage
+from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE
 from load_tests.simulate.plots import ecdf
 from load_tests.simulate.report import E2E_MEAN, E2E_P99, THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, Column
@@ -30,8 +33,9 @@ class ShortestFirst(Experiment):
         "ageing buys some of the tail back"
     )
     source = "the classic result for queues; for language models vLLM-LTR (NeurIPS'24)"
+    requests = 1500
 
-    def arms(self, stage: Stage) -> list[Arm]:
+    def arms(self, stage: Stage, seed: int) -> list[Arm]:
         count = stage.requests(self.requests)
         streams = [
             Stream(
@@ -40,8 +44,8 @@ class ShortestFirst(Experiment):
                 stage.lengths(lengths[1]),
                 max_tokens=stage.tokens(2000),
                 tenants={tenant: 1.0},
-            ).make(count, SEED)
-            for tenant, lengths in (("chat", AZURE_CHAT), ("code", AZURE_CODE))
+            ).make(count, (seed, kind))
+            for kind, (tenant, lengths) in enumerate((("chat", AZURE_CHAT), ("code", AZURE_CODE)))
         ]
         arrivals = merge(*streams)[:count]
         sjf = [Arm(f"sjf, ageing {a}", arrivals, {"scheduling_policy": "sjf", "sjf_ageing": a}) for a in AGEING]
@@ -51,16 +55,16 @@ class ShortestFirst(Experiment):
         return [THROUGHPUT, TTFT_MEAN, TTFT_P50, TTFT_P99, TTFT_MAX, E2E_MEAN, E2E_P99]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        def compare(column: Column, left: str, right: str) -> tuple[str, bool]:
-            a, b = column.value(results[left]), column.value(results[right])
-            return f"{column.name}: {left} {a:.2f}, {right} {b:.2f}", a < b
+        def less(column: Column, left: str, right: str) -> Verdict:
+            share = ratio(column, results[left], results[right])
+            return Verdict.below(f"{column.name}: {left} has {share:.2f} times that of {right}", share, 1)
 
         return [
-            Verdict(*compare(E2E_MEAN, "sjf, ageing 20", "fcfs")),
-            Verdict(*compare(TTFT_P99, "fcfs", "sjf, ageing 20")),
-            Verdict(*compare(TTFT_MAX, "sjf, ageing 200", "sjf, ageing 0")),
+            less(E2E_MEAN, "sjf, ageing 20", "fcfs"),
+            less(TTFT_P99, "fcfs", "sjf, ageing 20"),
+            less(TTFT_MAX, "sjf, ageing 200", "sjf, ageing 0"),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        ecdf(axes, {label: r.ttft for label, r in results.items()}, "time to first token, s")
+        ecdf(axes, pooled(results, lambda r: r.ttft), "time to first token, s")
         axes.legend()

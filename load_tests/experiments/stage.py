@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from inflight.config import EngineConfig
+from load_tests.experiments.padded import Packed, generate
 from load_tests.lengths import Lengths
 from load_tests.simulate.engine_run import calibrate, engine_config, run_engine
 from load_tests.simulate.result import Result
@@ -15,8 +16,11 @@ from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, Step
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
 
-SEED = 1
 _ENGINE_REQUESTS = 32
+STATIC = {"batching_strategy": "static"}
+
+Serve: TypeAlias = Callable[[Sequence[Arrival], Mapping[str, Any]], Result]
+"""Serves requests under some settings."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,12 @@ class Stage:
     """
 
     cost: StepCost
-    run: Callable[[Sequence[Arrival], Mapping[str, Any]], Result]
-    """Serves requests under some settings."""
+    run: Serve
+    """Serves requests with the scheduler. In the simulator other processes can call this one and the next two."""
+    padded: Serve
+    """Serves them in batches that run to completion, padded to the longest prompt and output."""
+    packed: Serve
+    """The same without padding."""
     max_num_seqs: int
     cache_tokens: int
     length_scale: float = 1.0
@@ -76,17 +84,22 @@ class Stage:
 
 def simulator() -> Stage:
     """A stage that simulates Llama 3 8B on an A100."""
+    run = partial(_simulate, A100_LLAMA_8B, {})
+    padded = partial(_simulate, A100_LLAMA_8B, STATIC)
+    packed = partial(_simulate, Packed(**vars(A100_LLAMA_8B)), STATIC)
+    return Stage(A100_LLAMA_8B, run, padded, packed, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
 
-    def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
-        base: dict[str, Any] = {
-            "kv_cache_tokens": A100_CACHE_TOKENS,
-            "max_num_seqs": 64,
-            "max_queue_size": len(arrivals),
-            "enable_prefix_caching": False,
-        }
-        return simulate(arrivals, EngineConfig(model="simulated", **base | dict(settings)), A100_LLAMA_8B)
 
-    return Stage(A100_LLAMA_8B, run, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
+def _simulate(
+    cost: StepCost, fixed: Mapping[str, Any], arrivals: Sequence[Arrival], settings: Mapping[str, Any]
+) -> Result:
+    base: dict[str, Any] = {
+        "kv_cache_tokens": A100_CACHE_TOKENS,
+        "max_num_seqs": 64,
+        "max_queue_size": len(arrivals),
+        "enable_prefix_caching": False,
+    }
+    return simulate(arrivals, EngineConfig(model="simulated", **base | dict(settings) | dict(fixed)), cost)
 
 
 def engine(folder: Path) -> Stage:
@@ -96,5 +109,20 @@ def engine(folder: Path) -> Stage:
     def run(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
         return run_engine(arrivals, engine_config(folder, **base | dict(settings)), progress=True)
 
-    cost = calibrate(folder)
-    return Stage(cost, run, max_num_seqs=8, cache_tokens=16_384, length_scale=1 / 8, max_requests=_ENGINE_REQUESTS)
+    def packed(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
+        # The engine counts the padding of static batches, and does not compute it.
+        return run(arrivals, {**settings, **STATIC})
+
+    def padded(arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
+        return generate(folder, arrivals, settings.get("max_num_seqs", base["max_num_seqs"]))
+
+    return Stage(
+        calibrate(folder),
+        run,
+        padded,
+        packed,
+        max_num_seqs=8,
+        cache_tokens=16_384,
+        length_scale=1 / 8,
+        max_requests=_ENGINE_REQUESTS,
+    )

@@ -8,7 +8,6 @@ import matplotlib
 import numpy as np
 
 from load_tests.arrivals import Floats
-from load_tests.simulate.report import Column
 from load_tests.simulate.result import Result
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def overview(results: Mapping[str, Result], path: Path, title: str) -> None:
     figure, axes = pyplot.subplots(2, 2, figsize=_INCHES, layout="constrained")
     figure.suptitle(title)
     ecdf(axes[0, 0], {label: r.ttft for label, r in results.items()}, "time to first token, s")
-    gap_ecdf(axes[0, 1], results)
+    gap_ecdf(axes[0, 1], {label: [result] for label, result in results.items()})
     ecdf(axes[1, 0], {label: r.e2e for label, r in results.items()}, "arrival to last token, s")
     for label, result in results.items():
         axes[1, 1].plot([s.at for s in result.samples], [s.running for s in result.samples], label=label, lw=0.8)
@@ -51,24 +50,17 @@ def ecdf(axes: "Axes", values: Mapping[str, Floats], label: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def gap_ecdf(axes: "Axes", results: Mapping[str, Result]) -> None:
-    """The tail of the gaps: the fraction of tokens that come at least x after the one before. Both axes are
-    logarithmic."""
-    for name, result in results.items():
-        order = np.argsort(result.gaps)
-        later = 1 - np.cumsum(result.gap_counts[order]) / max(1, result.gap_counts.sum())
-        axes.plot(1e3 * result.gaps[order], np.maximum(later, 1e-6), label=name)
+def gap_ecdf(axes: "Axes", results: Mapping[str, Sequence[Result]]) -> None:
+    """The tail of the gaps: the fraction of tokens that come at least x after the one before. Each name has one or
+    several results, which are taken together. Both axes are logarithmic."""
+    for name, runs in results.items():
+        gaps, counts = np.concatenate([r.gaps for r in runs]), np.concatenate([r.gap_counts for r in runs])
+        order = np.argsort(gaps)
+        later = 1 - np.cumsum(counts[order]) / max(1, counts.sum())
+        axes.plot(1e3 * gaps[order], np.maximum(later, 1e-6), label=name)
     axes.set(xscale="log", yscale="log", xlabel="inter-token latency, ms", ylabel="share of tokens that take longer")
     axes.set_ylim(1e-5, 1)
     axes.grid(alpha=0.3)
-
-
-def bars(axes: "Axes", results: Mapping[str, Result], column: Column) -> None:
-    """One bar of a measure for each result."""
-    bar = axes.bar(list(results), [column.value(result) for result in results.values()])
-    axes.bar_label(bar, fmt=f"{{:{column.form}}}")
-    axes.set_ylabel(column.name)
-    axes.tick_params(axis="x", rotation=20)
 
 
 def lines(axes: "Axes", curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:

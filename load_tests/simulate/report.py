@@ -24,6 +24,7 @@ THROUGHPUT = Column("output tok/s", lambda r: r.throughput, ".0f")
 TTFT_P50 = Column("TTFT p50, s", lambda r: percentile(r.ttft, 50), ".3f")
 TTFT_P99 = Column("TTFT p99, s", lambda r: percentile(r.ttft, 99), ".3f")
 TTFT_MEAN = Column("TTFT mean, s", lambda r: float(r.ttft.mean()), ".3f")
+ITL_MEAN = Column("ITL mean, ms", lambda r: 1e3 * float((r.gaps * r.gap_counts).sum() / max(1, r.gap_counts.sum())))
 ITL_P50 = Column("ITL p50, ms", lambda r: 1e3 * r.itl(50))
 ITL_P99 = Column("ITL p99, ms", lambda r: 1e3 * r.itl(99))
 E2E_MEAN = Column("E2E mean, s", lambda r: float(r.e2e.mean()), ".2f")
@@ -31,6 +32,7 @@ E2E_P99 = Column("E2E p99, s", lambda r: percentile(r.e2e, 99), ".2f")
 FAIRNESS = Column("Jain's index", lambda r: r.fairness, ".3f")
 PREEMPTIONS = Column("preemptions", lambda r: float(r.preemptions.sum()), ".0f")
 PADDING = Column("padding tokens", lambda r: float(r.padding_tokens), ".0f")
+EFFICIENCY = Column("padding efficiency", lambda r: r.padding_efficiency, ".2f")
 
 
 def goodput(slo: Slo) -> Column:
@@ -61,6 +63,11 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
 
 def table(results: Mapping[str, Result], shown: Sequence[Column]) -> str:
     """Return a table with a row for each result."""
-    rows = [[label, *(column.cell(result) for column in shown)] for label, result in results.items()]
+    return markdown(shown, {label: [column.cell(result) for column in shown] for label, result in results.items()})
+
+
+def markdown(shown: Sequence[Column], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return a table with the cells of each row by its label."""
     head = ["", *(column.name for column in shown)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * len(shown)], *rows])
+    lines = [head, ["---", *["---:"] * len(shown)], *([label, *cells] for label, cells in rows.items())]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -100,6 +100,13 @@ class Result:
         until = [sample for sample in self.samples if sample.at <= self.arrival[-1]]
         return jain(list(until[-1].service.values())) if until else 1.0
 
+    @property
+    def padding_efficiency(self) -> float:
+        """Fraction of the computed tokens that are a request's own, and not padding."""
+        # A request's last token is sampled, and no step computes it.
+        own = float((self.prompt + self.output - 1)[self.done].sum())
+        return own / (own + self.padding_tokens)
+
     def seconds_per_thousand(self) -> float:
         """Machine time that 1,000 output tokens cost."""
         return 1e3 * self.duration / float(self.output[self.done].sum())
