@@ -74,7 +74,7 @@ class Simulation:
         self._config = config
         self._cost = cost
         # Without shared prefixes a cache finds nothing, and hashing blocks is most of the work.
-        self._distinct = config.enable_prefix_caching
+        self._distinct = config.enable_prefix_caching or config.length_predictor != "tenant"
         self._steps = 0
         self._step_seconds = 0.0
         self._padding = 0

@@ -15,11 +15,12 @@ _WEIGHTS = 1 << 16
 _TOKENS = 64
 """So many tokens are read at the beginning of a prompt, and as many at its end."""
 _FEATURES = 2 + 2 * _TOKENS + 2 * _TOKENS - 1
+_SCALE = _FEATURES**-0.5
 _PAIRS = 16
 _PASSES = 2
 """How often a request is the first of its pairs."""
 _RATE = 1.0
-_FIRST_SQUARE = 1.0
+_FIRST_SQUARE = 0.01
 _CLEAR = 0.3
 """A pair whose lengths differ by less than this factor, as a logarithm, teaches nothing."""
 
@@ -52,7 +53,7 @@ class PairwiseRanker(Scored):
 
     def score(self, features: NDArray[Any]) -> NDArray[np.float64]:
         """See `Scored`."""
-        score: NDArray[np.float64] = self._weights[features].sum(axis=-1)
+        score: NDArray[np.float64] = _SCALE * self._weights[features].sum(axis=-1)
         return score
 
     def added(self, index: int) -> None:
@@ -70,7 +71,8 @@ class PairwiseRanker(Scored):
         if not len(others):
             return
         one, more, signs = self.features[first], self.features[others], np.sign(ratios)
-        pulls = signs / (1 + np.exp(signs * (self.score(one) - self.score(more)))) / len(others)
+        margins = signs * (self.score(one) - self.score(more))
+        pulls = _SCALE * signs / (1 + np.exp(margins)) / len(others)
         self._add(np.append(one, more), np.append(np.full(len(one), pulls.sum()), -np.repeat(pulls, len(one))))
         self.changed()
 
