@@ -11,8 +11,6 @@ from inflight.scheduler.timers import Timers
 
 _KEPT = 1000
 _TAIL = 0.99
-_SAFETY = 0.9
-"""Of the tail, because several requests may have to start at the same time."""
 _CAUTION = 0.9
 """When a request must start depends on this quantile of its predicted length."""
 _SMOOTHING = 0.05
@@ -96,7 +94,7 @@ class ShortestJobFirst(SchedulingPolicy):
         request.wait_in_order = self._times.chunk_seconds(0, 1) * work_before
         answer = self._token_seconds * self._lengths.remaining(request, _CAUTION)
         seconds = self._times.prefill_seconds(self._uncached(request)) + answer
-        tail = _SAFETY * self._in_order.quantile_over(-1, _TAIL) / 1e3 if self._in_order.is_enough(-1) else 0.0
+        tail = self._in_order.quantile_over(-1, _TAIL) / 1e3 if self._in_order.is_enough(-1) else 0.0
         request.latest_start = request.arrival + max(_PATIENCE * request.wait_in_order, tail - seconds)
 
 
