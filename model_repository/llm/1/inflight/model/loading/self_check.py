@@ -27,7 +27,7 @@ from inflight.scheduler.plan import ScheduledRequest, StepPlan
 logger = logging.getLogger(__name__)
 
 _SHORT, _LONG, LONGEST = 13, 40, 640
-_DECODED = 4
+_DECODED = 2
 # Bounds on the relative error of logits. Rounding causes about 1e-6, 2e-3 and 2e-2, in this order. A wrong mask or
 # position causes 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
