@@ -11,6 +11,7 @@ from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
 from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.policies.classes import Classes
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.fcfs import Fcfs
 from inflight.scheduler.policies.policy import SchedulingPolicy
@@ -18,6 +19,7 @@ from inflight.scheduler.policies.priority import Priority
 from inflight.scheduler.policies.sjf import ShortestJobFirst
 from inflight.scheduler.policies.slo import SloAware
 from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
+from inflight.scheduler.request_class import read_request_classes
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -56,14 +58,26 @@ def make_policy(
     def prefill_seconds(request: Request) -> float:
         return times.prefill_seconds(uncached(request))
 
+    def slo(target_ms: float) -> SchedulingPolicy:
+        return SloAware(target_ms / 1e3, shed=config.shed_lost_requests, prefill_seconds=prefill_seconds)
+
+    def by_class() -> SchedulingPolicy:
+        classes = read_request_classes(config.request_classes)
+        orders = {
+            each.name: slo(each.target_ttft_ms or config.target_ttft_ms)
+            if each.policy == "slo"
+            else makers[each.policy]()
+            for each in classes
+        }
+        return Classes(classes, orders, times, config.target_ttft_ms / 1e3)
+
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "fcfs": Fcfs,
         "sjf": lambda: ShortestJobFirst(config.sjf_ageing, lengths, uncached),
         "priority": lambda: Priority(config.priority_ageing_seconds),
         "fair": lambda: Fair(config.tenant_weights),
-        "slo": lambda: SloAware(
-            config.target_ttft_ms / 1e3, shed=config.shed_lost_requests, prefill_seconds=prefill_seconds
-        ),
+        "slo": lambda: slo(config.target_ttft_ms),
+        "classes": by_class,
     }
     return makers[config.scheduling_policy]()
 

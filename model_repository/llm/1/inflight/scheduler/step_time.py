@@ -78,8 +78,12 @@ class StepTimeModel:
 
     def decode_seconds(self, decodes: int, cached: int) -> float:
         """Predict a step of decodes, which read `cached` cached tokens in all."""
+        return self.step_seconds(decodes, cached, cached + decodes)
+
+    def step_seconds(self, tokens: int, cached: int, pairs: int) -> float:
+        """Predict any step. The arguments are those of `observe`."""
         a, b, c, d = self.coefficients if self.known else (0.0,) * _SIZE
-        return a + b * self._weight(decodes) + c * cached + d * (cached + decodes)
+        return a + b * self._weight(tokens) + c * cached + d * pairs
 
     def draft_seconds(self, rows: int, drafted: int, context: int) -> float:
         """Predict how much longer a step of `rows` tokens takes with `drafted` drafted ones, after `context` each."""

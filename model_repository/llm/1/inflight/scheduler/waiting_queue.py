@@ -32,6 +32,10 @@ class WaitingQueue:
         self._numbers = itertools.count()
         self.num_tokens = 0
         """Known tokens of all waiting requests."""
+        self.num_leftover = 0
+        """How many of the waiting requests are leftover ones."""
+        self.num_leftover_tokens = 0
+        """Known tokens of these."""
 
     def __len__(self) -> int:
         return self._size
@@ -73,6 +77,9 @@ class WaitingQueue:
         self._size += change
         self._at_level[request.priority] += change
         self.num_tokens += change * len(request.token_ids)
+        if self._policy.is_leftover(request):
+            self.num_leftover += change
+            self.num_leftover_tokens += change * len(request.token_ids)
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
         """Insert a request into its order. `add`, `put_back` and `remove` update the counts, not this method."""
