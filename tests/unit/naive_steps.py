@@ -67,6 +67,7 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
 def check_leftover(
     plan: StepPlan,
     scheduler: Scheduler,
+    joined: Sequence[Request],
     classes: Mapping[str, Mapping[str, Any]],
     class_of: Callable[[Request], str],
     credit: Mapping[str, float],
@@ -77,11 +78,12 @@ def check_leftover(
     if not (leftover and scheduler.times.known):
         return
     sizes = [(share.first, share.num_tokens) for share in others]
+    decodes = _seconds(scheduler, [(s.first, s.num_tokens) for s in others if _is_decode(s, joined)])
     without = _seconds(scheduler, sizes)
     beside = _seconds(scheduler, sizes + [(share.first, _known(share)) for share in leftover])
     if others:
         present = [classes[class_of(share.request)] for share in others]
-        limit = min(each.get("target_itl_ms", 1100 * without) for each in present) / 1000
+        limit = min(each.get("target_itl_ms", 1080 * decodes) for each in present) / 1000
     else:
         present = [each for each in classes.values() if not each.get("leftover")]
         limit = min(each.get("target_ttft_ms", scheduler.config.target_ttft_ms) for each in present) / 10_000

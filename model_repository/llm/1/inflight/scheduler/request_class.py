@@ -45,7 +45,7 @@ class RequestClass:
 
     target_itl_ms: float | None = None
     """Inter-token latency that leftover work leaves to the class: a step with requests of this class has none beyond
-    it. Default: a tenth more than the step takes without leftover work."""
+    it. Default: 1.08 times what the decodes of the step take."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.leftover, bool):

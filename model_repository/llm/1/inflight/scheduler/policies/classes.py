@@ -12,8 +12,9 @@ from inflight.scheduler.prefill_budget import PrefillAllowance
 from inflight.scheduler.request_class import RequestClass
 from inflight.scheduler.step_time import StepTimeModel
 
-STRETCH = 1.1
-"""Without a target, how many times longer leftover work may make a step."""
+STRETCH = 1.08
+"""Without a target, how many times as long as its decodes a step with leftover work may take. Longer steps mean more
+requests at once, which lengthen the steps in turn; so this keeps end-to-end times within 1.1 times."""
 PART_OF_TTFT = 0.1
 """The part of the target time to first token that a step of leftover work alone may take. A request that arrives
 meanwhile waits for it."""
@@ -34,10 +35,11 @@ class Classes(SchedulingPolicy):
     that the cache holds)`, divided by the smaller share (theorem 4.4; without preemption).
 
     Leftover requests do not lengthen the steps of others beyond their targets: by the step-time model, a step takes at
-    most the longer of what it would take without them and `target_itl_ms` of each other class in it. Where there is
-    none, it takes at most `PART_OF_TTFT` of the strictest `target_ttft_ms`. Only `ALONE` tokens a step, if there is
-    nothing else, and `CHUNK` tokens for a class that is behind its minimum share may go beyond. While such a class has
-    requests running, it gets its part of all service, less twice `CREDIT`.
+    most the longer of what it would take without them and the strictest `target_itl_ms` of the other classes in it. So
+    prompts of others pass first. Where there are no others, it takes at most `PART_OF_TTFT` of the strictest
+    `target_ttft_ms`. Only `ALONE` tokens a step, if there is nothing else, and `CHUNK` tokens for a class that is
+    behind its minimum share may go beyond. While such a class has requests running, it gets its part of all service,
+    less `2 * CREDIT`.
 
     A leftover request gives its slot and its blocks to a waiting request of another class. The oldest one of a class
     with a minimum share keeps them, so that it gets to its end.
@@ -106,20 +108,20 @@ class Classes(SchedulingPolicy):
         return [other for other in lower if other.leader not in kept.values()]
 
     def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
-        longest = seconds = self._times.step_seconds(
+        seconds = self._seconds(scheduled)
+        decoding = self._seconds([each for each in scheduled if each.request.decodes])
+        targets = {self.class_of(each.request).target_itl_ms for each in scheduled}
+        longest = min((STRETCH * decoding if ms is None else ms / 1e3 for ms in targets), default=self._alone)
+        behind = min(CHUNK, math.ceil(max([0.0, *self.credit.values()])))
+        least = max(behind, 0 if scheduled else ALONE)
+        return PrefillAllowance(tokens, seconds=max(0.0, longest - seconds), times=self._times, least=least)
+
+    def _seconds(self, scheduled: Sequence[ScheduledRequest]) -> float:
+        return self._times.step_seconds(
             sum([each.num_tokens for each in scheduled]),
             sum([each.first for each in scheduled]),
             sum([each.num_pairs for each in scheduled]),
         )
-        served = {each.name: each for each in map(self.class_of, (each.request for each in scheduled))}
-        if served:
-            targets = [each.target_itl_ms for each in served.values()]
-            longest = min(STRETCH * seconds if ms is None else ms / 1e3 for ms in targets)
-        else:
-            longest = self._alone
-        behind = min(CHUNK, math.ceil(max([0.0, *self.credit.values()])))
-        least = max(behind, 0 if scheduled else ALONE)
-        return PrefillAllowance(tokens, seconds=max(0.0, longest - seconds), times=self._times, least=least)
 
     # -- service -----------------------------------------------------------------------------------------------------
 
