@@ -67,7 +67,6 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
 def check_leftover(
     plan: StepPlan,
     scheduler: Scheduler,
-    joined: Sequence[Request],
     classes: Mapping[str, Mapping[str, Any]],
     class_of: Callable[[Request], str],
     credit: Mapping[str, float],
@@ -78,7 +77,7 @@ def check_leftover(
     if not (leftover and scheduler.times.known):
         return
     sizes = [(share.first, share.num_tokens) for share in others]
-    decodes = _seconds(scheduler, [(s.first, s.num_tokens) for s in others if _is_decode(s, joined)])
+    decodes = _seconds(scheduler, [(s.first, s.num_tokens) for s in others if s.request.decodes])
     without = _seconds(scheduler, sizes)
     beside = _seconds(scheduler, sizes + [(share.first, _known(share)) for share in leftover])
     if others:

@@ -264,7 +264,7 @@ class World:
         check_limits(plan, scheduler, joined)
         check_time(plan, scheduler, joined)
         if isinstance(self.naive, NaiveClasses):
-            check_leftover(plan, scheduler, joined, self.naive.classes, self.naive.class_of, self.naive.credit)
+            check_leftover(plan, scheduler, self.naive.classes, self.naive.class_of, self.naive.credit)
         check_holds(plan, self.tables, self.held, joined)
         check_swaps(plan, self.tables, self.live.values())
         check_drafts(plan, self.tables)

@@ -182,7 +182,7 @@ class Scheduler:
         if limited and not self._lacks_room:
             # While others wait for the room that a limited tenant holds, it would only hold it for longer.
             scheduled = in_turn(scheduled, limited)
-        allowance = self._allowance(scheduled, limited)
+        allowance = self._allowance(scheduled, limited, now)
         scheduled += self._prompts(allowance, now, limited)
         if limited and not scheduled:
             allowance.lift_credits()  # Nobody else can use the step.
@@ -213,7 +213,9 @@ class Scheduler:
         spare = min(max(0, self.token_budget - len(self.running)), _MAX_FORCED)
         return ScheduledRequest.decodes_of(self._ranked(leftover=leftover), spare)
 
-    def _allowance(self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float]) -> PrefillAllowance:
+    def _allowance(
+        self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float], now: float
+    ) -> PrefillAllowance:
         """Return what prompts may take of a step beside its decodes."""
         running = self._ranked(leftover=False)
         present = len(self.waiting) - self.waiting.num_leftover + len(running)
@@ -222,8 +224,11 @@ class Scheduler:
         if present > self._max_running:
             known, present = known * self._max_running // present, self._max_running
         tokens = sum([len(decode.token_ids) for decode in decodes])
+        left = self.token_budget - tokens
+        if self.policy.has_leftover:
+            left -= min(self._reserved(now), left // 2)
         return self._budget.for_prompts(
-            self.token_budget - tokens,
+            left,
             Decodes(tokens, sum([decode.first for decode in decodes])),
             Decodes(present, known),
             limited,
@@ -261,21 +266,28 @@ class Scheduler:
             if len(request.token_ids) - request.num_computed > 1 and not request.decodes
         ]
 
+    def _reserved(self, now: float) -> int:
+        """Return how many tokens of a step leftover requests have before the prompts of others."""
+        leftover = self._ranked(leftover=True)
+        request = self._batching.next(now)
+        if request is not None and self.policy.is_leftover(request):
+            leftover.append(request)
+        return self.policy.reserved(leftover)
+
     def _leftover(
         self, others: Sequence[ScheduledRequest], allowance: PrefillAllowance, now: float
     ) -> list[ScheduledRequest]:
         """Schedule leftover requests beside the others of a step, whose `allowance` the tokens are taken from.
 
-        Decodes come first, those of them that have waited longest for a token.
+        Decodes come first, by turn.
         """
         room = self.policy.leftover_allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
         decodes = []
-        for each in sorted(self._decodes(leftover=True), key=lambda decode: decode.last_token_at or 0.0):
-            if room.fits(each.first, each.num_tokens) < each.num_tokens:
-                break
-            room.take(each.first, each.num_tokens)
-            decodes.append(each)
-        going = self._unfinished(leftover=True)
+        for each in sorted(self._decodes(leftover=True), key=lambda decode: self.policy.turn(decode.request)):
+            if room.fits(each.first, each.num_tokens) == each.num_tokens:
+                room.take(each.first, each.num_tokens)
+                decodes.append(each)
+        going = sorted(self._unfinished(leftover=True), key=self.policy.turn)
         chunks = self._chunks(going, room)
         partial = len(going) - sum(map(_is_whole, chunks))
         chunks += self._admit(room, partial, now, chunks, leftover=True)

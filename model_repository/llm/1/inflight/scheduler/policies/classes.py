@@ -38,8 +38,8 @@ class Classes(SchedulingPolicy):
     most the longer of what it would take without them and the strictest `target_itl_ms` of the other classes in it. So
     prompts of others pass first. Where there are no others, it takes at most `PART_OF_TTFT` of the strictest
     `target_ttft_ms`. Only `ALONE` tokens a step, if there is nothing else, and `CHUNK` tokens for a class that is
-    behind its minimum share may go beyond. While such a class has requests running, it gets its part of all service,
-    less `2 * CREDIT`.
+    behind its minimum share may go beyond. Such a class is also the next to be admitted. So as far as its part of the
+    tokens is at most `CHUNK` a step and others end their requests, it gets its part of all service, less `2 * CREDIT`.
 
     A leftover request gives its slot and its blocks to a waiting request of another class. The oldest one of a class
     with a minimum share keeps them, so that it gets to its end.
@@ -107,13 +107,22 @@ class Classes(SchedulingPolicy):
                 kept.setdefault(name, other.leader)
         return [other for other in lower if other.leader not in kept.values()]
 
+    def reserved(self, leftover: Iterable[Request]) -> int:
+        return self._behind({self.class_of(request).name for request in leftover})
+
+    def _behind(self, names: Iterable[str]) -> int:
+        """Return how many tokens of a step these classes may have for their minimum shares."""
+        return min(CHUNK, math.ceil(max([0.0, *(self.credit.get(name, 0.0) for name in names)])))
+
+    def turn(self, request: Request) -> tuple[int, float]:
+        return self.place(self.class_of(request).name)[0], request.last_token_at or 0.0
+
     def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         seconds = self._seconds(scheduled)
         decoding = self._seconds([each for each in scheduled if each.request.decodes])
         targets = {self.class_of(each.request).target_itl_ms for each in scheduled}
         longest = min((STRETCH * decoding if ms is None else ms / 1e3 for ms in targets), default=self._alone)
-        behind = min(CHUNK, math.ceil(max([0.0, *self.credit.values()])))
-        least = max(behind, 0 if scheduled else ALONE)
+        least = max(self._behind(self.credit), 0 if scheduled else ALONE)
         return PrefillAllowance(tokens, seconds=max(0.0, longest - seconds), times=self._times, least=least)
 
     def _seconds(self, scheduled: Sequence[ScheduledRequest]) -> float:

@@ -82,7 +82,7 @@ class SchedulingPolicy(ABC):
     """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
 
     has_leftover = False
-    """Whether some requests get only what the others leave. The next four methods are about them."""
+    """Whether some requests get only what the others leave. The methods up to `leftover_allowance` are about them."""
 
     def is_leftover(self, request: Request) -> bool:
         """Return whether a request gets only what the others leave. This never changes."""
@@ -95,6 +95,14 @@ class SchedulingPolicy(ABC):
     def victims(self, request: Request, running: Sequence[Request]) -> list[Request]:
         """Return the `running` requests that may be preempted for a waiting one, in the same order."""
         return [other for other in running if self.outranks(request, other)]
+
+    def turn(self, request: Request) -> tuple[int, float]:
+        """Return the sort key of a running leftover request: whose turn it is to be computed."""
+        raise NotImplementedError
+
+    def reserved(self, leftover: Iterable[Request]) -> int:
+        """Return how many tokens of a step these leftover requests have whatever the others need."""
+        raise NotImplementedError
 
     def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         """Return what leftover requests, decodes and prompts, may take of a step beside the `scheduled` ones.
