@@ -32,7 +32,7 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
         prefilling = [r for r in running if r not in decoding and (r in joined or not r.decodes)]
         unfinished = [r for r in prefilling if chunk.get(r.request_id, 0) < r.num_uncomputed]
         for kind in (True, False):  # Leftover prompts are counted apart.
-            alike = [request for request in unfinished if scheduler.policy.is_leftover(request) == kind]
+            alike = [request for request in unfinished if request.is_leftover == kind]
             # After a lack of memory, steps are smaller, and several that had joined as a whole may be unfinished.
             joined_in_part = any(request in alike for request in joined)
             assert not joined_in_part or len(alike) <= (config.max_num_partial_prefills or len(running))
@@ -46,7 +46,7 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
 def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
     """Beside decodes, prompts take no more time than an adaptive budget has for them, or few tokens."""
     config, times = scheduler.config, scheduler.times
-    shares = [s for s in plan.scheduled if not scheduler.policy.is_leftover(s.request)]
+    shares = [s for s in plan.scheduled if not s.request.is_leftover]
     decodes = [s for s in shares if _is_decode(s, joined)]
     chunks = [s for s in shares if s not in decodes]
     if not (config.token_budget == "adaptive" and decodes and chunks and times.known):
@@ -55,7 +55,7 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
     target, least = (config.target_itl_ms or 0.0) / 1e3, 16
     if config.target_itl_ms is None:
         here = [*scheduler.waiting, *scheduler.running.values()]
-        here = [request for request in here if not scheduler.policy.is_leftover(request)]
+        here = [request for request in here if not request.is_leftover]
         slots = min(config.max_num_seqs, scheduler.token_budget)
         share = min(1.0, slots / len(here))
         context = sum(len(request.token_ids) for request in here) * share

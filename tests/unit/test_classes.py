@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from inflight.scheduler.policies.classes import CREDIT, STRETCH, Classes
+from inflight.scheduler.policies.classes import CREDIT, STRETCH
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, make_request, make_scheduler, shares, waiting
 
@@ -53,9 +53,6 @@ class Machine:
         commit(self.scheduler, plan, [7] * len(plan.sampling), self.now)
         return plan
 
-    def is_leftover(self, request: Request) -> bool:
-        return self.scheduler.policy.is_leftover(request)
-
 
 # -- who belongs to which class ----------------------------------------------------------------------------------------
 
@@ -75,10 +72,9 @@ def test_a_request_names_its_class_or_its_tenant_has_one_or_its_priority(
     options: dict[str, Any], priority: int, name: str
 ) -> None:
     classes = {"chat": {}, "batch": {"priorities": [3]}, "night": {"tenants": ["nightly"], "leftover": True}}
-    policy = by_class(classes).policy
-    assert isinstance(policy, Classes)
     request = make_request("r", options=RequestOptions(**options), priority=priority)
-    assert policy.class_of(request).name == name
+    by_class(classes).add(request)
+    assert (request.class_name, request.is_leftover) == (name, name == "night")
 
 
 def test_each_class_has_its_own_order() -> None:
@@ -135,7 +131,7 @@ def test_leftover_work_takes_only_what_the_targets_leave(
         if len(machine.scheduler.waiting) < 5:
             machine.scheduler.add(of_class("night", f"night{number}", draw.randint(1, 200), draw.randint(1, 60)))
         plan = machine.step()
-        others = [each for each in plan.scheduled if not machine.is_leftover(each.request)]
+        others = [each for each in plan.scheduled if not each.request.is_leftover]
         decodes = [each for each in others if each.num_tokens == 1]
         leftover = plan.num_tokens - sum(each.num_tokens for each in others)
         longest = targets.get("target_itl_ms", 1e3 * STRETCH * seconds_of(decodes)) / 1e3
@@ -157,12 +153,12 @@ def test_a_minimum_share_is_kept_however_busy_the_others_are(seed: int, min_shar
     came: list[Request] = []
     for number in range(500):
         for name in ("chat", "night"):
-            if sum(machine.is_leftover(r) == (name == "night") for r in machine.scheduler.waiting) < 4:
+            if sum(r.is_leftover == (name == "night") for r in machine.scheduler.waiting) < 4:
                 request = of_class(name, f"{name}{number}", draw.randint(1, 40), draw.randint(1, 10))
                 machine.scheduler.add(request)
                 came += [request] * (name == "night" and number < 50)
         for each in machine.step().scheduled:
-            service[machine.is_leftover(each.request)] += 2 if each.num_tokens == 1 else each.num_tokens
+            service[each.request.is_leftover] += 2 if each.num_tokens == 1 else each.num_tokens
     assert service[True] >= min_share * sum(service.values()) - 2 * CREDIT
     assert all(request.num_output == request.max_tokens for request in came), "each of them finishes"
 

@@ -238,7 +238,7 @@ class Scheduler:
         """Return the running requests by rank, then in order of admission; with `leftover`, only those that are."""
         running = list(self.running.values())
         if self.policy.has_leftover and leftover is not None:
-            running = [request for request in running if self.policy.is_leftover(request) == leftover]
+            running = [request for request in running if request.is_leftover == leftover]
         elif self.policy.has_leftover or self.policies.priority_levels:
             running.sort(key=self.policy.rank)
         return running
@@ -270,7 +270,7 @@ class Scheduler:
         """Return how many tokens of a step leftover requests have before the prompts of others."""
         leftover = self._ranked(leftover=True)
         request = self._batching.next(now)
-        if request is not None and self.policy.is_leftover(request):
+        if request is not None and request.is_leftover:
             leftover.append(request)
         return self.policy.reserved(leftover)
 
@@ -284,8 +284,7 @@ class Scheduler:
         room = self.policy.leftover_allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
         decodes = []
         for each in sorted(self._decodes(leftover=True), key=lambda decode: self.policy.turn(decode.request)):
-            if room.fits(each.first, each.num_tokens) == each.num_tokens:
-                room.take(each.first, each.num_tokens)
+            if room.take_whole(each.first, each.num_tokens):
                 decodes.append(each)
         going = sorted(self._unfinished(leftover=True), key=self.policy.turn)
         chunks = self._chunks(going, room)
@@ -324,7 +323,7 @@ class Scheduler:
         self._lacks_room = False
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
         while allowance.fits(0, 1) and (request := self._batching.next(now)):
-            if self.policy.is_leftover(request) != leftover:
+            if request.is_leftover != leftover:
                 break
             if self.policy.has_leftover and not leftover:
                 self._preempt_for(request)

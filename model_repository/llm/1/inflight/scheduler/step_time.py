@@ -38,18 +38,14 @@ class StepTimeModel:
         self._row_times = row_times
         self.num_steps = 0
         self._weights = [0.0] * _SIZE
+        self.coefficients = (0.0, 0.0, 0.0, 0.0)
+        """Seconds per step, per token, per cached token read and per pair. None is negative."""
         self._covariance = [[1e3 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
 
     @property
     def known(self) -> bool:
         """Whether enough steps have been observed for a prediction."""
         return self.num_steps >= self._ENOUGH
-
-    @property
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """Seconds per step, per token, per cached token read and per pair. None is negative."""
-        a, b, c, d = (max(0.0, w * s) for w, s in zip(self._weights, _SCALE, strict=True))
-        return a, b, c, d
 
     def observe(self, tokens: int, cached: int, pairs: int, seconds: float) -> None:
         """Learn from a step.
@@ -67,6 +63,8 @@ class StepTimeModel:
             [(self._covariance[i][j] - px[i] * px[j] / scale) * grow for j in range(_SIZE)] for i in range(_SIZE)
         ]
         self.num_steps += 1
+        a, b, c, d = (max(0.0, w * s) for w, s in zip(self._weights, _SCALE, strict=True))
+        self.coefficients = a, b, c, d
 
     def _weight(self, rows: int) -> float:
         return rows if self._row_times is None else self._row_times.weight(rows)

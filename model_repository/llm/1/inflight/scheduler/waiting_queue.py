@@ -63,6 +63,7 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Queue a new request."""
         request.number = next(self._numbers)
+        self._policy.classify(request)
         self.put(request, delayed=False, newcomer=True)
         self._count(request, 1)
         if request.wait_until is not None:
@@ -77,7 +78,7 @@ class WaitingQueue:
         self._size += change
         self._at_level[request.priority] += change
         self.num_tokens += change * len(request.token_ids)
-        if self._policy.is_leftover(request):
+        if request.is_leftover:
             self.num_leftover += change
             self.num_leftover_tokens += change * len(request.token_ids)
 

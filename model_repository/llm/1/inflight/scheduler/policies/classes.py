@@ -1,7 +1,7 @@
 """Classes of requests in one engine: each has its own order, some have shares, and some get what the others leave."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from inflight.request import Request
@@ -55,7 +55,7 @@ class Classes(SchedulingPolicy):
         target_ttft: float,
     ) -> None:
         """`orders` has the policy within each class. `target_ttft`, in seconds, is for classes without one."""
-        self.classes = classes
+        self._first = classes[0]
         self.orders = orders
         self.has_leftover = any(each.leftover for each in classes)
         self.ranks_by_prefix = any(order.ranks_by_prefix for order in orders.values())
@@ -71,14 +71,12 @@ class Classes(SchedulingPolicy):
         self._by_priority = {priority: each for each in classes for priority in each.priorities}
         self._last_left = {each.leftover: each.name for each in classes}
 
-    def class_of(self, request: Request) -> RequestClass:
-        """Return the class that the request names, or else its tenant's, or its priority's, or the first one."""
+    def classify(self, request: Request) -> None:
+        """Give the request the class that it names, or else its tenant's, or its priority's, or the first one."""
         options = request.options
-        if options.request_class in self._by_name:
-            return self._by_name[options.request_class]
-        if options.tenant in self._by_tenant:
-            return self._by_tenant[options.tenant]
-        return self._by_priority.get(request.priority or options.priority, self.classes[0])
+        found = self._by_name.get(options.request_class) or self._by_tenant.get(options.tenant)
+        found = found or self._by_priority.get(request.priority or options.priority, self._first)
+        request.class_name, request.is_leftover = found.name, found.leftover
 
     def order(self) -> Order:
         return _ClassesOrder(self)
@@ -90,37 +88,34 @@ class Classes(SchedulingPolicy):
 
     # -- leftover work -----------------------------------------------------------------------------------------------
 
-    def is_leftover(self, request: Request) -> bool:
-        return self.class_of(request).leftover
-
     def rank(self, request: Request) -> float:
-        return float(self.is_leftover(request))
+        return float(request.is_leftover)
 
     def outranks(self, request: Request, other: Request) -> bool:
-        return self.is_leftover(other) and not self.is_leftover(request)
+        return other.is_leftover and not request.is_leftover
 
     def victims(self, request: Request, running: Sequence[Request]) -> list[Request]:
         kept: dict[str, Request] = {}
         lower = [other for other in running if self.outranks(request, other)]
         for other in lower:
-            if (name := self.class_of(other).name) in self.credit:
-                kept.setdefault(name, other.leader)
+            if other.class_name in self.credit:
+                kept.setdefault(other.class_name, other.leader)
         return [other for other in lower if other.leader not in kept.values()]
 
     def reserved(self, leftover: Iterable[Request]) -> int:
-        return self._behind({self.class_of(request).name for request in leftover})
+        return self._behind({request.class_name for request in leftover})
 
     def _behind(self, names: Iterable[str]) -> int:
         """Return how many tokens of a step these classes may have for their minimum shares."""
         return min(CHUNK, math.ceil(max([0.0, *(self.credit.get(name, 0.0) for name in names)])))
 
-    def turn(self, request: Request) -> tuple[int, float]:
-        return self.place(self.class_of(request).name)[0], request.last_token_at or 0.0
+    def turn(self, request: Request) -> tuple[bool, float]:
+        return self.credit.get(request.class_name, 0.0) <= 0, request.last_token_at or 0.0
 
     def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         seconds = self._seconds(scheduled)
         decoding = self._seconds([each for each in scheduled if each.request.decodes])
-        targets = {self.class_of(each.request).target_itl_ms for each in scheduled}
+        targets = {self._by_name[each.request.class_name].target_itl_ms for each in scheduled}
         longest = min((STRETCH * decoding if ms is None else ms / 1e3 for ms in targets), default=self._alone)
         least = max(self._behind(self.credit), 0 if scheduled else ALONE)
         return PrefillAllowance(tokens, seconds=max(0.0, longest - seconds), times=self._times, least=least)
@@ -135,29 +130,31 @@ class Classes(SchedulingPolicy):
     # -- service -----------------------------------------------------------------------------------------------------
 
     def admitted(self, request: Request) -> None:
-        found = self.class_of(request)
         if request.num_preemptions == 0:
-            prompt = len(request.prompt_ids) - request.num_computed
-            self.service[found.name] += PROMPT_PRICE * prompt / found.share
-        self.orders[found.name].admitted(request)
+            self._charge(request.class_name, PROMPT_PRICE * (len(request.prompt_ids) - request.num_computed))
+        self.orders[request.class_name].admitted(request)
 
     def computed(self, counts: Iterable[tuple[Request, int]]) -> None:
         if not self.credit:
             return
-        prices: Counter[str] = Counter()
+        prices: defaultdict[str, float] = defaultdict(float)
         for request, num_tokens in counts:
-            price = OUTPUT_PRICE if num_tokens == 1 else PROMPT_PRICE * num_tokens
-            prices[self.class_of(request).name] += price  # type: ignore[assignment]
+            prices[request.class_name] += OUTPUT_PRICE if num_tokens == 1 else PROMPT_PRICE * num_tokens
         everything = sum(prices.values())
         for name, credit in self.credit.items():
             credit += self._by_name[name].min_share * everything - prices[name]
             self.credit[name] = min(CREDIT, max(-CREDIT, credit))
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
+        by_class: defaultdict[str, list[tuple[Request, int]]] = defaultdict(list)
         for request, num_tokens in counts:
-            found = self.class_of(request)
-            self.service[found.name] += OUTPUT_PRICE * num_tokens / found.share
-            self.orders[found.name].generated([(request, num_tokens)])
+            by_class[request.class_name].append((request, num_tokens))
+        for name, own in by_class.items():
+            self._charge(name, OUTPUT_PRICE * sum([num_tokens for _, num_tokens in own]))
+            self.orders[name].generated(own)
+
+    def _charge(self, name: str, price: float) -> None:
+        self.service[name] += price / self._by_name[name].share
 
     def comes(self, name: str, waiting: Iterable[str]) -> None:
         """Called when a class begins to wait beside the `waiting` ones: it gains nothing from its time without
@@ -181,7 +178,7 @@ class _ClassesOrder(Order):
         self._class_of: dict[str, str] = {}
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
-        name = self._policy.class_of(request).name
+        name = request.class_name
         if newcomer and not self._orders[name]:
             self._policy.comes(name, self._waiting())
         self._orders[name].add(request, newcomer=newcomer)

@@ -82,11 +82,10 @@ class SchedulingPolicy(ABC):
     """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
 
     has_leftover = False
-    """Whether some requests get only what the others leave. The methods up to `leftover_allowance` are about them."""
+    """Whether some requests, with `is_leftover`, get only what the others leave."""
 
-    def is_leftover(self, request: Request) -> bool:
-        """Return whether a request gets only what the others leave. This never changes."""
-        return False
+    def classify(self, request: Request) -> None:
+        """Called when a request arrives, to set its `class_name` and `is_leftover`."""
 
     def outranks(self, request: Request, other: Request) -> bool:
         """Return whether a waiting request may take the room of another one that runs."""
@@ -96,7 +95,8 @@ class SchedulingPolicy(ABC):
         """Return the `running` requests that may be preempted for a waiting one, in the same order."""
         return [other for other in running if self.outranks(request, other)]
 
-    def turn(self, request: Request) -> tuple[int, float]:
+    # Called only with `has_leftover`; also the next two.
+    def turn(self, request: Request) -> tuple[bool, float]:
         """Return the sort key of a running leftover request: whose turn it is to be computed."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class SchedulingPolicy(ABC):
     def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         """Return what leftover requests, decodes and prompts, may take of a step beside the `scheduled` ones.
 
-        The step may have `tokens` more tokens. Called only with `has_leftover`.
+        The step may have `tokens` more tokens.
         """
         raise NotImplementedError
 
