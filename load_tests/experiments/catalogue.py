@@ -6,6 +6,7 @@ from load_tests.experiments.chunked_prefill import ChunkedPrefill
 from load_tests.experiments.delay_factor import DelayFactor
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
+from load_tests.experiments.hybrid import Hybrid
 from load_tests.experiments.prefix_cache import PrefixCache
 from load_tests.experiments.priorities import PriorityInversion
 from load_tests.experiments.shortest_first import ShortestFirst
@@ -23,5 +24,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         PrefixCache(),
         TokenBudgets(),
         DelayFactor(),
+        Hybrid(),
     )
 }

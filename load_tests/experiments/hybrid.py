@@ -1,6 +1,6 @@
 """Interactive requests, and background work that fills what they leave of the machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 LENGTHS = Uniform(128, 512), Uniform(64, 256)
 LOADS = {"interactive": 0.15, "background": 0.5}
 """Load of each class, as a fraction of the machine's capacity."""
+CLASSES = {
+    "interactive": {"tenants": ["interactive"], "target_ttft_ms": 500},
+    "background": {"tenants": ["background"], "leftover": True},
+}
 MOST = 1.1
 """How many times as long as without background work interactive requests may take."""
 GAIN = 1.5
 """How many times as many tokens a second the machine should compute with background work."""
-CLASSES = {"interactive": {"tenants": ["interactive"]}, "background": {"tenants": ["background"], "leftover": True}}
+SEEDS = SEED, SEED + 1, SEED + 2
+ALONE = "interactive alone"
 
 
 def is_interactive(result: Result) -> NDArray[np.bool_]:
@@ -61,36 +66,42 @@ class Hybrid(Experiment):
     """Interactive requests come one by one. Background work would fill half of the machine."""
 
     name = "hybrid"
-    title = "Interactive requests from arrival to last token"
+    title = "Interactive requests from arrival to last token, seed 1"
     claim = (
         "Where background work gets only what interactive requests leave within their targets, it brings half as many "
         "tokens a second again or more, and interactive requests take at most a tenth longer; first come, first served "
         "and priorities do not keep that"
     )
-    source = "latency-critical and best-effort requests in one engine: ConServe (2024), and others"
+    source = "best-effort work beside latency-critical requests: ConServe (2024)"
+    requests = 600
+    """Number of interactive requests."""
 
-    def arrivals(self, stage: Stage, seed: int = SEED) -> dict[str, Sequence[Arrival]]:
-        """The requests of each class. All arrive in about the same time."""
-        count = stage.requests(self.requests)
-        rates = {name: stage.rate(load, LENGTHS) for name, load in LOADS.items()}
-        return {
-            name: Stream(
-                Gamma(rate), *stage.both(LENGTHS), tenants={name: 1.0}, priority=1 if name == "interactive" else 2
-            ).make(round(count * rate / sum(rates.values())), seed + number)
-            for number, (name, rate) in enumerate(rates.items())
-        }
+    def arms(self, stage: Stage) -> list[Arm]:
+        return [arm for seed in self.seeds(stage) for arm in self._arms(stage, seed)]
 
-    def arms(self, stage: Stage, seed: int = SEED) -> list[Arm]:
-        streams = self.arrivals(stage, seed)
-        both = merge(*streams.values())
+    def seeds(self, stage: Stage) -> Sequence[int]:
+        """Several seeds in the simulator, one on the engine."""
+        return SEEDS if stage.max_requests is None else SEEDS[:1]
+
+    def _arms(self, stage: Stage, seed: int) -> list[Arm]:
+        alone, background = (self._stream(stage, name, seed) for name in LOADS)
+        both = merge(alone, background)
         budget = {"max_num_batched_tokens": stage.tokens(512)}
-        levels = {"priority_levels": 2, "default_priority_level": 2}
+        # A high value keeps ageing from promoting background work.
+        levels = {"priority_levels": 2, "default_priority_level": 2, "priority_ageing_seconds": 1e6}
         return [
-            Arm("interactive alone", streams["interactive"], budget),
-            Arm("fcfs", both, budget),
-            Arm("priority", both, budget | levels | {"scheduling_policy": "priority", "priority_ageing_seconds": 1e6}),
-            Arm("classes", both, budget | {"scheduling_policy": "classes", "request_classes": CLASSES}),
+            Arm(f"{ALONE}, seed {seed}", alone, budget),
+            Arm(f"fcfs, seed {seed}", both, budget),
+            Arm(f"priority, seed {seed}", both, budget | levels | {"scheduling_policy": "priority"}),
+            Arm(f"classes, seed {seed}", both, budget | {"scheduling_policy": "classes", "request_classes": CLASSES}),
         ]
+
+    def _stream(self, stage: Stage, name: str, seed: int) -> list[Arrival]:
+        """The requests of a class. Those of both arrive within about the same time."""
+        count = round(stage.requests(self.requests) * LOADS[name] / LOADS["interactive"])
+        arrivals, priority = Gamma(stage.rate(LOADS[name], LENGTHS)), 1 + list(LOADS).index(name)
+        stream = Stream(arrivals, *stage.both(LENGTHS), tenants={name: 1.0}, priority=priority)
+        return stream.make(count, 10 * seed + priority)
 
     def columns(self, stage: Stage) -> list[Column]:
         return [
@@ -102,25 +113,33 @@ class Hybrid(Experiment):
         ]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        alone, classes = results["interactive alone"], results["classes"]
-        gain = throughput(classes) / throughput(alone)
-        ratios = {name: p99(classes) / p99(alone) for name, p99 in P99S.items()}
+        def times_alone(label: str, measure: Callable[[Result], float]) -> list[float]:
+            return [
+                measure(results[f"{label}, seed {seed}"]) / measure(results[f"{ALONE}, seed {seed}"])
+                for seed in self.seeds(stage)
+            ]
+
+        gain = min(times_alone("classes", throughput))
+        kept = {name: max(times_alone("classes", p99)) for name, p99 in P99S.items()}
         others = {
-            label: max(p99(results[label]) / p99(alone) for p99 in P99S.values()) for label in ("fcfs", "priority")
+            label: min(map(max, *(times_alone(label, p99) for p99 in P99S.values()))) for label in ("fcfs", "priority")
         }
         return [
-            Verdict(f"classes: {gain:.2f} times the tokens/s of interactive alone (at least {GAIN})", gain >= GAIN),
-            *(
-                Verdict(f"classes: interactive {name} p99 {ratio:.2f} times that alone (at most {MOST})", ratio <= MOST)
-                for name, ratio in ratios.items()
+            Verdict(
+                f"classes: {gain:.2f} times the tokens/s of interactive alone or more (at least {GAIN})", gain >= GAIN
             ),
             *(
-                Verdict(f"{label}: the worst of these is {ratio:.2f} times that alone", ratio > MOST)
+                Verdict(f"classes: {name} p99 at most {ratio:.2f} times that alone (at most {MOST})", ratio <= MOST)
+                for name, ratio in kept.items()
+            ),
+            *(
+                Verdict(f"{label}: the worst p99 is {ratio:.2f} times that alone or more", ratio > MOST)
                 for label, ratio in others.items()
             ),
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        times = {label: (r.finish - r.arrival)[is_interactive(r) & r.done] for label, r in results.items()}
+        first = {label.partition(",")[0]: r for label, r in results.items() if label.endswith(f"seed {SEED}")}
+        times = {label: (r.finish - r.arrival)[is_interactive(r) & r.done] for label, r in first.items()}
         ecdf(axes, times, "arrival to last token of interactive requests, s")
         axes.legend()

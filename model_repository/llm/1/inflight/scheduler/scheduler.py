@@ -183,10 +183,11 @@ class Scheduler:
             # While others wait for the room that a limited tenant holds, it would only hold it for longer.
             scheduled = in_turn(scheduled, limited)
         allowance = self._allowance(scheduled, limited, now)
-        scheduled += self._prompts(allowance, now, limited)
-        if limited and not scheduled:
+        prompts = self._prompts(allowance, now, limited)
+        if limited and not scheduled and not prompts:
             allowance.lift_credits()  # Nobody else can use the step.
-            scheduled = self._prompts(allowance, now, limited)
+            prompts = self._prompts(allowance, now, limited)
+        scheduled += prompts
         num_decodes = 0
         if not scheduled and self.running and not self._batching.mixes:
             scheduled = self._decodes(leftover=False)
@@ -195,7 +196,7 @@ class Scheduler:
         padding = self._batching.padding(num_decodes)
         scheduled = self._speculator.with_drafts(scheduled, allowance)
         if self.policy.has_leftover:
-            scheduled += self._leftover(scheduled, allowance, now)
+            scheduled += self._leftover(scheduled, prompts, allowance, now)
         out, forked, into = self.tables.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
@@ -275,11 +276,15 @@ class Scheduler:
         return self.policy.reserved(leftover)
 
     def _leftover(
-        self, others: Sequence[ScheduledRequest], allowance: PrefillAllowance, now: float
+        self,
+        others: Sequence[ScheduledRequest],
+        prompts: Sequence[ScheduledRequest],
+        allowance: PrefillAllowance,
+        now: float,
     ) -> list[ScheduledRequest]:
         """Schedule leftover requests beside the others of a step, whose `allowance` the tokens are taken from.
 
-        Decodes come first, by turn.
+        `prompts` are those of the others that are not decodes. Decodes come first, by turn.
         """
         room = self.policy.leftover_allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
         decodes = []
@@ -289,7 +294,7 @@ class Scheduler:
         going = sorted(self._unfinished(leftover=True), key=self.policy.turn)
         chunks = self._chunks(going, room)
         partial = len(going) - sum(map(_is_whole, chunks))
-        chunks += self._admit(room, partial, now, chunks, leftover=True)
+        chunks += self._admit(room, partial, now, [*prompts, *chunks], leftover=True)
         allowance.take(0, sum([each.num_tokens for each in (*decodes, *chunks)]))
         return decodes + chunks if others else self._speculator.with_drafts(decodes + chunks, room)
 
