@@ -73,8 +73,7 @@ class Hybrid(Experiment):
         "and priorities do not keep that"
     )
     source = "best-effort work beside latency-critical requests: ConServe (2024)"
-    requests = 600
-    """Number of interactive requests."""
+    requests = 2600
 
     def arms(self, stage: Stage) -> list[Arm]:
         return [arm for seed in self.seeds(stage) for arm in self._arms(stage, seed)]
@@ -98,7 +97,7 @@ class Hybrid(Experiment):
 
     def _stream(self, stage: Stage, name: str, seed: int) -> list[Arrival]:
         """The requests of a class. Those of both arrive within about the same time."""
-        count = round(stage.requests(self.requests) * LOADS[name] / LOADS["interactive"])
+        count = round(stage.requests(self.requests) * LOADS[name] / sum(LOADS.values()))
         arrivals, priority = Gamma(stage.rate(LOADS[name], LENGTHS)), 1 + list(LOADS).index(name)
         stream = Stream(arrivals, *stage.both(LENGTHS), tenants={name: 1.0}, priority=priority)
         return stream.make(count, 10 * seed + priority)
