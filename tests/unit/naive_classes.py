@@ -92,7 +92,7 @@ class NaiveClasses(NaiveQueue):
             prices[self.class_of(request)] += OUTPUT_PRICE if count == 1 else PROMPT_PRICE * count
         for name, each in self.classes.items():
             if part := each.get("min_share", 0.0):
-                credit = self.credit[name] + part * prices.total() - prices[name]
+                credit = self.credit[name] + (part * prices.total() - prices[name])  # Rounded as the policy's.
                 self.credit[name] = min(CREDIT, max(-CREDIT, credit))
 
     def _charge(self, request: Request, price: float) -> None:
