@@ -47,6 +47,8 @@ class Queueing(Tracing, total=False):
     priority: int
     # The name of the user or group on whose behalf the request runs. Fair scheduling divides the server among tenants.
     tenant: str
+    # The class of the request, one of the server's `request_classes`. Default: that of its tenant or its priority.
+    request_class: str
     # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
     deadline_ms: int
 

@@ -35,6 +35,9 @@ class ApiKey(BaseModel):
     """Highest priority of the key's requests (1 is the highest), and their default. Without it, a request can have any
     priority."""
 
+    request_class: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Class of the key's requests, whatever they ask for. Without it, a request can name any class."""
+
     @property
     def tenant_name(self) -> str:
         """The tenant that the key's requests are charged to."""

@@ -85,6 +85,9 @@ class Authored(Strict):
         None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
     )
     priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
+    request_class: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="One of the server's classes. The header `x-request-class` does the same for any endpoint."
+    )
 
 
 class Generation(Authored, GuidedFields):

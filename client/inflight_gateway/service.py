@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from inflight_client import AsyncClient, PerfMetrics, Queueing, Sampling, Usage
@@ -102,16 +103,19 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
 
 
 def queueing(body: Authored, scope: Scope) -> Queueing:
-    """Return the priority and the tenant: those of the API key, if there is one. A request can lower its priority.
+    """Return the priority, the tenant and the class: those of the API key, if there is one.
 
-    The context of its span is among them.
+    A request can lower its priority. Its class is that of the body, or else of the header. The context of its span is
+    among what is returned.
     """
     key: ApiKey | None = scope.get(KEY)
     tenant = body.user if key is None else key.tenant_name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)
-    parameters = {"tenant": tenant, "priority": priority, **context_for_model(scope)}
+    own_class = body.request_class or Headers(scope=scope).get("x-request-class")
+    request_class = own_class if key is None else key.request_class or own_class
+    parameters = {"tenant": tenant, "priority": priority, "request_class": request_class, **context_for_model(scope)}
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 

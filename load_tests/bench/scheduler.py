@@ -40,6 +40,10 @@ CONTEXTS = ((64, 200), (256, 200), (64, 8192), (256, 8192))
 BLOCK_SIZE = 16
 OUTPUT = 500
 TENANTS = 50
+CLASSES = {
+    "chat": {"target_itl_ms": 1e3},
+    "night": {"tenants": [f"{n}" for n in range(0, TENANTS, 2)], "leftover": True},
+}
 MODEL_STEPS = 20
 
 
@@ -49,7 +53,12 @@ def loaded_scheduler(policy: str, running: int, waiting: int, prompt: list[int] 
     Their prompts are up to 15 tokens longer than `prompt`, so that they fill their blocks in different steps.
     """
     prompts = running * (len(prompt) + BLOCK_SIZE)  # All prompts fit into one step, so that nobody finishes before.
-    config = SchedulerConfig(max_num_seqs=running, max_num_batched_tokens=prompts, scheduling_policy=policy)
+    config = SchedulerConfig(
+        max_num_seqs=running,
+        max_num_batched_tokens=prompts,
+        scheduling_policy=policy,
+        request_classes=CLASSES if policy == "classes" else {},
+    )
     levels = QueuePolicies(priority_levels=3, default_priority_level=2) if policy == "priority" else QueuePolicies()
     blocks = running * (2 + (len(prompt) + OUTPUT) // BLOCK_SIZE)
     tables = BlockTables(BlockPool(blocks), BLOCK_SIZE, prefix_caching=True)

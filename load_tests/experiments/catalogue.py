@@ -9,6 +9,7 @@ from load_tests.experiments.concurrency import Concurrency
 from load_tests.experiments.delay_factor import DelayFactor
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
+from load_tests.experiments.hybrid import Hybrid
 from load_tests.experiments.output_lengths import OutputLengths
 from load_tests.experiments.padded_batches import PaddedBatches
 from load_tests.experiments.padding_efficiency import PaddingEfficiency
@@ -35,5 +36,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         PaddingEfficiency(),
         BatchWait(),
         PaddedBatches(),
+        Hybrid(),
     )
 }

@@ -55,6 +55,7 @@ def generate(folder: Path, arrivals: Sequence[Arrival], slots: int) -> Result:
         preemptions=none,
         gaps=np.empty(0),
         gap_counts=np.empty(0, dtype=np.int64),
+        gap_tenants=np.empty(0, dtype=np.int64),
         samples=[],
         steps=0,
         step_seconds=ends[-1],

@@ -26,8 +26,10 @@ class Recorder:
         self._finish = [_NEVER] * len(arrivals)
         self._cached = [0] * len(arrivals)
         self._preemptions = [0] * len(arrivals)
-        self._gaps, self._gap_counts = array("d"), array("q")
-        self._tenants = len({arrival.tenant for arrival in arrivals}) > 1
+        self._gaps, self._gap_counts, self._gap_tenants = array("d"), array("q"), array("q")
+        names = sorted({arrival.tenant for arrival in arrivals})
+        self._tenants = len(names) > 1
+        self._number_of = {name: number for number, name in enumerate(names)}
         self._service: dict[str, float] = defaultdict(float)
         self._waiting: Counter[str] = Counter()
         self._samples: list[SchedulerSample] = []
@@ -50,18 +52,20 @@ class Recorder:
     def tokens(self, new: Sequence[tuple[Request, int]], now: float) -> None:
         """Each request got so many tokens together."""
         last_at = self._last
-        gaps: dict[float, int] = {}
+        gaps: dict[tuple[float, str], int] = {}
         for request, _ in cast(Sequence[tuple[ScriptedRequest, int]], new):
             last = last_at[request.index]
             if last == _NEVER:
                 self._began(request, now)
             else:
                 # Most requests got their last token at the same time, so a step has few distinct gaps.
-                gaps[last] = gaps.get(last, 0) + 1
+                gap = last, request.tenant
+                gaps[gap] = gaps.get(gap, 0) + 1
             last_at[request.index] = now
-        for last, times in gaps.items():
+        for (last, tenant), times in gaps.items():
             self._gaps.append(now - last)
             self._gap_counts.append(times)
+            self._gap_tenants.append(self._number_of[tenant])
         if self._tenants:
             for served, count in new:
                 self._service[served.tenant] += OUTPUT_PRICE * count
@@ -98,6 +102,7 @@ class Recorder:
             preemptions=np.array(self._preemptions),
             gaps=np.array(self._gaps),
             gap_counts=np.array(self._gap_counts),
+            gap_tenants=np.array(self._gap_tenants),
             samples=self._samples,
             steps=steps,
             step_seconds=step_seconds,

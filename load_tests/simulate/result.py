@@ -46,6 +46,8 @@ class Result:
     """Times between two tokens of a request, shape [distinct gaps]."""
     gap_counts: Ints
     """Number of occurrences of each gap."""
+    gap_tenants: Ints
+    """The tenant of each gap: its place among the tenants' sorted names."""
     samples: Sequence[SchedulerSample]
     steps: int
     step_seconds: float
@@ -79,9 +81,15 @@ class Result:
         """Time from arrival to last token of each request that has one, in seconds."""
         return (self.finish - self.arrival)[self.done]
 
-    def itl(self, percent: float) -> float:
-        """Percentile of the times between tokens, over the tokens of all requests, in seconds. 0 if there are none."""
-        return weighted_percentile(self.gaps, self.gap_counts, percent)
+    def itl(self, percent: float, tenant: str | None = None) -> float:
+        """Percentile of the times between tokens, in seconds; 0 if there are none.
+
+        It is over the tokens of all requests, or of those of a tenant.
+        """
+        if tenant is None:
+            return weighted_percentile(self.gaps, self.gap_counts, percent)
+        own = self.gap_tenants == sorted({arrival.tenant for arrival in self.arrivals}).index(tenant)
+        return weighted_percentile(self.gaps[own], self.gap_counts[own], percent)
 
     def attainment(self, slo: Slo) -> float:
         """Fraction of all requests that met the objective. Rejected requests did not."""

@@ -70,6 +70,7 @@ def test_tokens_are_those_of_generate(
             swap_space_tokens=0 if preemption == "recompute" else 64,
             enable_prefix_caching=caching,
             scheduling_policy=policy,
+            request_classes={"all": {"policy": "sjf"}, "others": {}} if policy == "classes" else {},
             priority_levels=2 if policy == "priority" else 0,
             default_priority_level=2 if policy == "priority" else 0,
         ),

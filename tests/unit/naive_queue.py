@@ -27,9 +27,13 @@ class Entry:
 class NaiveQueue:
     """Hears who enters and leaves the queue, and what tenants are served; says who should be where."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, policy: str = "", target_ttft_ms: float = 0.0) -> None:
+        """`policy` and `target_ttft_ms` are those of a class of requests, which knows no levels."""
         self._scheduler = scheduler
         self._config = scheduler.config
+        self._policy = policy or self._config.scheduling_policy
+        self._target_ttft_ms = target_ttft_ms or self._config.target_ttft_ms
+        self._has_levels = not policy and self._policy != "priority"
         self.entries: dict[str, Entry] = {}
         self.counters: dict[str, float] = {}
         """Of 'fair': what each tenant was given or lifted to."""
@@ -38,10 +42,10 @@ class NaiveQueue:
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool) -> None:
         self._charge_prompt()
-        if self._config.scheduling_policy == "fair" and newcomer and not delayed:
+        if self._policy == "fair" and newcomer and not delayed:
             self._lift(request.tenant)
         key = 0.0 if delayed else self._key(request)
-        latest_start = self._latest_start(request) if self._config.scheduling_policy == "slo" else 0.0
+        latest_start = self._latest_start(request) if self._policy == "slo" else 0.0
         self.entries[request.request_id] = Entry(request, delayed, key, latest_start)
 
     def take(self, request: Request, *, joins: bool = False) -> None:
@@ -49,7 +53,12 @@ class NaiveQueue:
         entry = self.entries.pop(request.request_id)
         if request.tenant not in self._tenants() and not entry.delayed:
             self._last_left = request.tenant
-        self._joined = request if joins and request.num_preemptions == 0 else None
+        if joins:
+            self.joins(request)
+
+    def joins(self, request: Request) -> None:
+        """A request was admitted; what the cache held of its prompt is not known yet."""
+        self._joined = request if request.num_preemptions == 0 else None
 
     def order(self) -> list[Request]:
         self._charge_prompt()
@@ -57,10 +66,10 @@ class NaiveQueue:
 
     def expire(self, now: float) -> list[Request]:
         """Those that can't meet their target any more, where such requests are shed."""
-        if self._config.scheduling_policy == "sjf":
+        if self._policy == "sjf":
             for entry in self.entries.values():
                 entry.late |= not entry.delayed and entry.request.latest_start <= now
-        if self._config.scheduling_policy != "slo":
+        if self._policy != "slo":
             return []
         lost = [
             e for e in self.entries.values() if not e.delayed and not e.request.num_output and e.latest_start <= now
@@ -76,9 +85,12 @@ class NaiveQueue:
         for request, count in counts:
             self._charge(request, OUTPUT_PRICE * count)
 
+    def computed(self, counts: list[tuple[Request, int]]) -> None:
+        """Tokens that a step computed."""
+
     def _place(self, entry: Entry) -> tuple[float | str | bool, ...]:
-        request, policy = entry.request, self._config.scheduling_policy
-        level = 0 if policy == "priority" else request.priority
+        request, policy = entry.request, self._policy
+        level = request.priority if self._has_levels else 0
         if entry.delayed:
             return level, True, request.number
         if policy == "fair":
@@ -95,7 +107,7 @@ class NaiveQueue:
             "priority": lambda: request.arrival + request.priority * self._config.priority_ageing_seconds,
             "slo": lambda: min(self._latest_start(request), self._latest_start_to_end(request)),
         }
-        return keys.get(self._config.scheduling_policy, lambda: 0.0)()
+        return keys.get(self._policy, lambda: 0.0)()
 
     def _uncached(self, request: Request) -> int:
         tables = self._scheduler.tables
@@ -111,7 +123,7 @@ class NaiveQueue:
 
     def _target(self, request: Request) -> float:
         target_ms = request.options.target_ttft_ms
-        return (self._config.target_ttft_ms if target_ms is None else target_ms) / 1000
+        return (self._target_ttft_ms if target_ms is None else target_ms) / 1000
 
     def _latest_start(self, request: Request) -> float:
         if request.num_output:

@@ -1,6 +1,7 @@
 """What must hold of any step plan, computed from the plan and the requests alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
@@ -28,10 +29,13 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
     assert sum(_known(share) for share in prompts) <= plan.prefill_budget.tokens
     if config.batching_strategy == "continuous" and config.enable_chunked_prefill:
         decoding = {s.request for s in plan.scheduled} - {s.request for s in prompts}
-        unfinished = [r for r in running if r not in decoding and chunk.get(r.request_id, 0) < r.num_uncomputed]
-        # After a lack of memory, steps are smaller, and several that had joined as a whole may be unfinished.
-        joined_in_part = any(request in unfinished for request in joined)
-        assert not joined_in_part or len(unfinished) <= (config.max_num_partial_prefills or len(running))
+        prefilling = [r for r in running if r not in decoding and (r in joined or not r.decodes)]
+        unfinished = [r for r in prefilling if chunk.get(r.request_id, 0) < r.num_uncomputed]
+        for kind in (True, False):  # Leftover prompts are counted apart.
+            alike = [request for request in unfinished if request.is_leftover == kind]
+            # After a lack of memory, steps are smaller, and several that had joined as a whole may be unfinished.
+            joined_in_part = any(request in alike for request in joined)
+            assert not joined_in_part or len(alike) <= (config.max_num_partial_prefills or len(running))
         assert all(_known(s) <= (config.long_prefill_token_threshold or _known(s)) for s in prompts)
         return
     assert len(prompts) in (0, len(plan.scheduled)), "prompts and decodes in a step"
@@ -42,20 +46,57 @@ def check_limits(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]
 def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) -> None:
     """Beside decodes, prompts take no more time than an adaptive budget has for them, or few tokens."""
     config, times = scheduler.config, scheduler.times
-    decodes = [s for s in plan.scheduled if _is_decode(s, joined)]
-    chunks = [s for s in plan.scheduled if s not in decodes]
+    shares = [s for s in plan.scheduled if not s.request.is_leftover]
+    decodes = [s for s in shares if _is_decode(s, joined)]
+    chunks = [s for s in shares if s not in decodes]
     if not (config.token_budget == "adaptive" and decodes and chunks and times.known):
         return
     beside = times.decode_seconds(sum(map(_known, decodes)), sum(s.first for s in decodes))
     target, least = (config.target_itl_ms or 0.0) / 1e3, 16
     if config.target_itl_ms is None:
         here = [*scheduler.waiting, *scheduler.running.values()]
+        here = [request for request in here if not request.is_leftover]
         slots = min(config.max_num_seqs, scheduler.token_budget)
         share = min(1.0, slots / len(here))
         context = sum(len(request.token_ids) for request in here) * share
         target, least = 2.7 * times.decode_seconds(round(len(here) * share), round(context)), 64
     seconds = sum(times.chunk_seconds(s.first, _known(s)) for s in chunks)
     assert beside + seconds <= target * (1 + 1e-6) + 1e-9 or sum(map(_known, chunks)) <= least
+
+
+def check_leftover(
+    plan: StepPlan,
+    scheduler: Scheduler,
+    classes: Mapping[str, Mapping[str, Any]],
+    class_of: Callable[[Request], str],
+    credit: Mapping[str, float],
+) -> None:
+    """Leftover requests have no time that a class with targets wants, or few tokens."""
+    leftover = [share for share in plan.scheduled if classes[class_of(share.request)].get("leftover")]
+    others = [share for share in plan.scheduled if share not in leftover]
+    if not (leftover and scheduler.times.known):
+        return
+    sizes = [(share.first, share.num_tokens) for share in others]
+    decodes = _seconds(scheduler, [(s.first, s.num_tokens) for s in others if s.request.decodes])
+    without = _seconds(scheduler, sizes)
+    beside = _seconds(scheduler, sizes + [(share.first, _known(share)) for share in leftover])
+    if others:
+        present = [classes[class_of(share.request)] for share in others]
+        limit = min(each.get("target_itl_ms", 1080 * decodes) for each in present) / 1000
+    else:
+        present = [each for each in classes.values() if not each.get("leftover")]
+        limit = min(each.get("target_ttft_ms", scheduler.config.target_ttft_ms) for each in present) / 10_000
+    behind = min(64, max([0.0, *credit.values()]))
+    in_time = beside <= max(limit, without) * (1 + 1e-6) + 1e-9
+    few = sum(map(_known, leftover)) < max(behind + 1, 0 if others else 17)
+    assert in_time or few, "leftover work takes the time of others"
+
+
+def _seconds(scheduler: Scheduler, sizes: Iterable[tuple[int, int]]) -> float:
+    """What a step takes by the model. `sizes` has the first position and the number of tokens of each request."""
+    sizes = list(sizes)
+    pairs = sum(tokens * first + tokens * (tokens + 1) // 2 for first, tokens in sizes)
+    return scheduler.times.step_seconds(sum(tokens for _, tokens in sizes), sum(first for first, _ in sizes), pairs)
 
 
 def check_drafts(plan: StepPlan, tables: BlockTables) -> None:

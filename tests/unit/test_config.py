@@ -67,7 +67,7 @@ def test_counts_are_whole_numbers(field: str, value: object) -> None:
     ("field", "known"),
     [
         ("batching_strategy", "continuous, static, dynamic, bucketed"),
-        ("scheduling_policy", "fcfs, sjf, priority, fair, slo"),
+        ("scheduling_policy", "fcfs, sjf, priority, fair, slo, classes"),
         ("length_predictor", "tenant, template, ranker"),
         ("batch_scheduler_policy", "max_utilization, guaranteed_no_evict, future_peak"),
         ("preemption_mode", "recompute, swap, auto"),
@@ -78,7 +78,55 @@ def test_choices_are_named(field: str, known: str) -> None:
     refused(f"{field} is 'best'; it must be one of {known}", **{field: "best"})
     swap = {"swap_space_tokens": 1} if field == "preemption_mode" else {}
     for choice in known.split(", "):
-        assert getattr(EngineConfig(model="m", **{field: choice}, **swap), field) == choice
+        classes = {"request_classes": {"all": {}}} if choice == "classes" else {}
+        assert getattr(EngineConfig(model="m", **{field: choice}, **swap, **classes), field) == choice
+
+
+NIGHT = {"leftover": True}
+
+
+@pytest.mark.parametrize(
+    ("classes", "says"),
+    [
+        ({"a": 3}, "request_classes of 'a' is 3; it must be an object"),
+        ({"": {}}, "request_classes has a class without a name"),
+        ({"a": {"weight": 1}}, "request_classes of 'a' has 'weight'; it may have tenants, priorities, policy, share, "),
+        ({"a": {"tenants": "b"}}, "request_classes of 'a': tenants is 'b'; it must be a list of texts"),
+        ({"a": {"priorities": [True]}}, "request_classes of 'a': priorities is [True]; it must be a list of whole num"),
+        (
+            {"a": {"policy": "priority"}},
+            "request_classes of 'a': policy is 'priority'; it must be one of fcfs, sjf, ",
+        ),
+        ({"a": {"share": 0}}, "request_classes of 'a': share is 0; it must be a finite number over 0"),
+        ({"a": {"share": math.inf}}, "request_classes of 'a': share is inf; it must be a finite number over 0"),
+        ({"a": {"leftover": 1}}, "request_classes of 'a': leftover is 1; it must be true or false"),
+        ({"a": {"min_share": 0.1}}, "request_classes of 'a': min_share is 0.1; it must be 0 unless leftover is true"),
+        ({"a": {**NIGHT, "min_share": 1}}, "request_classes of 'a': min_share is 1; it must be a number from 0 to bel"),
+        (
+            {"a": {"target_ttft_ms": 0}},
+            "request_classes of 'a': target_ttft_ms is 0; it must be a finite number ov",
+        ),
+        ({"a": {"target_itl_ms": "9"}}, "request_classes of 'a': target_itl_ms is '9'; it must be a finite number ove"),
+        ({"a": {**NIGHT, "target_itl_ms": 9}}, "request_classes of 'a': target_itl_ms is 9; it must be left out wher"),
+        ({"a": NIGHT}, "request_classes has leftover classes alone; it must have another one, whose rest they get"),
+        (
+            {"a": {}, "b": {**NIGHT, "min_share": 0.5}, "c": {**NIGHT, "min_share": 0.5}},
+            "request_classes: min_share is 1.0 in all classes together; it must be below 1",
+        ),
+        ({"a": {"tenants": ["x"]}, "b": {"tenants": ["x"]}}, "request_classes: 'x' is in tenants of 'a' and of 'b'"),
+        ({str(n): {} for n in range(17)}, "request_classes has 17 classes; it must have at most 16"),
+        ({}, "scheduling_policy is 'classes' and request_classes has 0 classes; the policy 'classes' needs at least"),
+    ],
+)
+def test_classes_must_make_sense(classes: dict[str, Any], says: str) -> None:
+    refused(says, scheduling_policy="classes", request_classes=classes)
+
+
+def test_classes_go_with_their_policy_and_leftover_ones_with_mixed_steps() -> None:
+    refused("scheduling_policy is 'fcfs' and request_classes has 1 classes; the", request_classes={"a": {}})
+    says = "request_classes of 'b': leftover is true; batching_strategy must be 'continuous' and enable_chunked_prefill"
+    for fields in ({"batching_strategy": "static"}, {"enable_chunked_prefill": False}):
+        refused(says, scheduling_policy="classes", request_classes={"a": {}, "b": NIGHT}, **fields)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "8", True])

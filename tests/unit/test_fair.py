@@ -36,11 +36,17 @@ SIZES = st.fixed_dictionaries(
 class Shop:
     """A fair scheduler whose customers are counted by what they got, not by the scheduler's own counters."""
 
-    def __init__(self, sizes: dict[str, Any], seed: int) -> None:
-        self.scheduler = make_scheduler(
-            **sizes, scheduling_policy="fair", batch_scheduler_policy="guaranteed_no_evict", prefix_caching=False
-        )
+    def __init__(self, sizes: dict[str, Any], seed: int, policy: str = "fair") -> None:
+        """With the policy `classes`, each tenant is a class."""
         self.weights = sizes["tenant_weights"]
+        classes = {name: {"tenants": [name], "share": self.weights.get(name, 1.0)} for name in "abc"}
+        self.scheduler = make_scheduler(
+            **sizes,
+            scheduling_policy=policy,
+            request_classes=classes if policy == "classes" else {},
+            batch_scheduler_policy="guaranteed_no_evict",
+            prefix_caching=False,
+        )
         self.tokens = sizes["num_blocks"] * sizes["block_size"]
         self._draw = Random(seed)
         self._number = 0
@@ -90,12 +96,13 @@ class Shop:
         return 2 * step_of_a_counter / min(self.weights.get(tenant, 1.0) for tenant in "ab")
 
 
+@pytest.mark.parametrize("policy", ["fair", "classes"])
 @given(SIZES, st.integers(0, 2**32), st.sampled_from(["", "a", "b", "c", "ac"]), st.integers(0, 40))
 def test_over_any_time_that_two_tenants_wait_their_service_is_alike(
-    sizes: dict[str, Any], seed: int, earlier: str, steps: int
+    policy: str, sizes: dict[str, Any], seed: int, earlier: str, steps: int
 ) -> None:
     """Whoever was served alone before, neither it nor the one who comes has any credit or debt for that."""
-    shop, draw = Shop(sizes, seed), Random(seed)
+    shop, draw = Shop(sizes, seed, policy), Random(seed)
     for _ in range(steps):
         shop.backlog(earlier)
         shop.step()

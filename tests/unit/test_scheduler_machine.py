@@ -47,6 +47,17 @@ LEVELS = QueuePolicies(
 )
 ONE_LEVEL = QueuePolicies(OVERRIDE)
 
+CLASSES: list[dict[str, Any]] = [
+    {"chat": {"target_itl_ms": 1.0, "target_ttft_ms": 20.0}, "night": {"tenants": ["a"], "leftover": True}},
+    {
+        "chat": {"share": 3.0, "priorities": [1]},
+        "batch": {"policy": "sjf", "tenants": ["b"]},
+        "night": {"leftover": True, "min_share": 0.2},
+        "dawn": {"leftover": True, "policy": "fair", "share": 2.0, "priorities": [3, 4]},
+    },
+    {"chat": {"policy": "slo", "target_ttft_ms": 2.0}, "batch": {"policy": "fair", "share": 0.5}},
+]
+
 SETTINGS = st.fixed_dictionaries(
     {
         "cache_tokens": st.integers(24, 64),
@@ -58,7 +69,8 @@ SETTINGS = st.fixed_dictionaries(
         "policies": st.sampled_from([ONE_LEVEL, LEVELS]),
         "batching_strategy": st.sampled_from([BATCHING_STRATEGIES[0], *BATCHING_STRATEGIES]),
         "batch_wait_ms": st.sampled_from([0.0, 2.0, 1000.0]),
-        "scheduling_policy": st.sampled_from(SCHEDULING_POLICIES),
+        "scheduling_policy": st.sampled_from([*SCHEDULING_POLICIES, "classes"]),
+        "request_classes": st.sampled_from(CLASSES),
         "length_predictor": st.sampled_from(LENGTH_PREDICTORS),
         "sjf_ageing": st.sampled_from([0.0, 1000.0]),
         "priority_ageing_seconds": st.sampled_from([0.0, 0.003, 30.0]),
@@ -89,6 +101,10 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
     """The nearest settings that a scheduler takes."""
     policies = {"priority": LEVELS, "fair": ONE_LEVEL}
     sizes = sizes | {"policies": policies.get(sizes["scheduling_policy"], sizes["policies"])}
+    if sizes["scheduling_policy"] != "classes":
+        sizes |= {"request_classes": {}}
+    elif any(each.get("leftover") for each in sizes["request_classes"].values()):
+        sizes |= {"batching_strategy": "continuous", "enable_chunked_prefill": True}
     speculation = {name: sizes.pop(name) for name in ("num_speculative_tokens", "adaptive")}
     if sizes["drafts"]:
         method = "suffix" if sizes["drafts"] == "suffix" else "ngram"
@@ -119,6 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([0, 0, 0, 3000, 20_000]),
         deadline_ms=st.sampled_from([None, None, None, 5, 30]),
         tenant=st.sampled_from(["", "a", "b"]),
+        request_class=st.sampled_from(["", "", "chat", "batch", "night", "unknown"]),
         target_ttft_ms=st.sampled_from([None, None, 2, 100]),
         guided=st.booleans(),
     )
@@ -184,7 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def knows_no_times(self) -> bool:
         """Whether it is the same to the scheduler how many tokens a step had."""
         sizes = self.sizes
-        timeless = sizes["token_budget"] == "fixed" and sizes["scheduling_policy"] != "slo"
+        timeless = sizes["token_budget"] == "fixed" and sizes["scheduling_policy"] not in ("slo", "classes")
         alike = sizes["preemption_mode"] != "auto" and not any(sizes["step_seconds"][1:])
         return timeless and alike and World.run_out_of_memory not in self.history
 

@@ -18,8 +18,17 @@ from tests.unit.builders import make_request, make_scheduler
 from tests.unit.cache_mirror import CacheMirror
 from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output, expected_readings
+from tests.unit.naive_classes import NaiveClasses
 from tests.unit.naive_queue import NaiveQueue
-from tests.unit.naive_steps import NaiveBatch, check_drafts, check_holds, check_limits, check_swaps, check_time
+from tests.unit.naive_steps import (
+    NaiveBatch,
+    check_drafts,
+    check_holds,
+    check_leftover,
+    check_limits,
+    check_swaps,
+    check_time,
+)
 
 
 class WatchedQueue(WaitingQueue):
@@ -76,7 +85,7 @@ class World:
         self.unsalted: list[Request] = []
         """All requests so far whose blocks anybody may reuse."""
         self.model = FakeModel(self.block_size)
-        self.naive = NaiveQueue(self.scheduler)
+        self.naive = NaiveClasses(self.scheduler) if self.config.request_classes else NaiveQueue(self.scheduler)
         self.batch = NaiveBatch(self.config)
         self.live: dict[str, Request] = {}
         """Unfinished requests in order of arrival."""
@@ -171,6 +180,10 @@ class World:
         self.scheduler.observe(plan, seconds)
         self.now += seconds
         committed = self.scheduler.commit(plan, results, self.now)
+        self.naive.computed([(share.request, share.num_tokens - share.num_draft) for share in plan.scheduled])
+        for outcome in committed:
+            if outcome.num_accepted:
+                self.naive.computed([(outcome.request, 1)] * outcome.num_accepted)
         self.naive.generated([(outcome.request, len(outcome.token_ids)) for outcome in committed])
         for share, result, outcome in zip(plan.answered, results, committed, strict=True):
             request, token_ids, reason = outcome.request, outcome.token_ids, outcome.finish_reason
@@ -250,6 +263,8 @@ class World:
         self._check_watermark(joined)
         check_limits(plan, scheduler, joined)
         check_time(plan, scheduler, joined)
+        if isinstance(self.naive, NaiveClasses):
+            check_leftover(plan, scheduler, self.naive.classes, self.naive.class_of, self.naive.credit)
         check_holds(plan, self.tables, self.held, joined)
         check_swaps(plan, self.tables, self.live.values())
         check_drafts(plan, self.tables)
@@ -277,17 +292,25 @@ class World:
         assert scheduler.wakes_at is None
         if self.config.batching_strategy == "continuous" and self.config.enable_chunked_prefill:
             first = min(scheduler.running.values(), key=scheduler.policy.rank)
-            assert first.request_id in self.trace[-1], "the first in rank does not advance"
+            # Leftover requests take turns.
+            assert first.request_id in self.trace[-1] or self._is_leftover(first), "the first in rank does not advance"
+
+    def _is_leftover(self, request: Request) -> bool:
+        return isinstance(self.naive, NaiveClasses) and self.naive.is_leftover(request)
 
     def _check_preemption(self, plan: StepPlan, joined: list[Request]) -> None:
         assert not plan.preempted or self.config.batch_scheduler_policy != "guaranteed_no_evict"
         for victim in plan.preempted:
             assert victim.request_id in self.scheduler.waiting
             for request in joined:
-                assert self.config.scheduling_policy == "priority", "admitted in a step that preempted"
+                assert self.config.scheduling_policy in ("priority", "classes"), "admitted in a step that preempted"
                 assert request is not victim
         for request in joined if plan.preempted else ():
-            assert any(request.priority < victim.priority for victim in plan.preempted), "in the place of its equal"
+            if self.config.request_classes:
+                assert not self._is_leftover(request)
+                assert any(self._is_leftover(victim) for victim in plan.preempted)
+            else:
+                assert any(request.priority < victim.priority for victim in plan.preempted), "in the place of its equal"
 
     def _check_watermark(self, joined: list[Request]) -> None:
         """Whoever joins leaves the others the blocks for their next tokens."""

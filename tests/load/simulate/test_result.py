@@ -23,6 +23,7 @@ def result() -> Result:
         preemptions=np.array([0, 0, 0]),
         gaps=np.array([0.5, 3.0]),
         gap_counts=np.array([1, 1]),
+        gap_tenants=np.array([0, 0]),
         samples=[SchedulerSample(1.0, 1, {"a": 3.0, "b": 1.0}, {}), SchedulerSample(9.0, 0, {"a": 9.0, "b": 9.0}, {})],
         steps=4,
         step_seconds=3.0,

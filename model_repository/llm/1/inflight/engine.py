@@ -198,6 +198,8 @@ class Engine:
     def _submit(self, requests: Sequence[Request], options: RequestOptions | None) -> None:
         if options is not None and options.draft_input_ids:
             self._check_draft(options.draft_input_ids)
+        if options is not None and options.request_class:
+            self._check_class(options.request_class)
         for request in requests:
             if options is not None:
                 request.options = options
@@ -581,6 +583,13 @@ class Engine:
             raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
         for token in token_ids:
             self._check_token("draft_input_ids", token)
+
+    def _check_class(self, name: str) -> None:
+        known = self.config.request_classes
+        if not known:
+            raise InvalidRequest("request_class is given, but request_classes is not set")
+        if name not in known:
+            raise InvalidRequest(f"request_class is {name!r}; it must be one of {', '.join(known)}")
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         if not params.bad_words:

@@ -80,6 +80,10 @@ class Request:
     """When the wait for the first step times out, on the clock of `arrival`."""
     deadline: float | None = None
     """When the request ends, whether it waits or runs, on the clock of `arrival`."""
+    class_name: str = ""
+    """Its class under the scheduling policy `classes`."""
+    is_leftover: bool = False
+    """Whether it gets only what the requests of other classes leave."""
     number: int = 0
     """Position in the order of arrival. A request that is moved back after a timeout gets a new one."""
 

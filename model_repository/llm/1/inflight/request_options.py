@@ -30,6 +30,10 @@ class RequestOptions:
     """Who the request is charged to under the scheduling policy `fair`. Requests without a tenant share one
     account."""
 
+    request_class: str = ""
+    """Class of the request under the scheduling policy `classes`, one of `request_classes`. Default: that of its
+    tenant or its priority, or else the first one."""
+
     timeout: int = 0
     """Microseconds until the request ends, whether it waits or runs; counted only with `allow_timeout_override`.
     Where `timeout_action` is `DELAY`, the request moves back in the queue instead. 0: no limit."""
@@ -76,7 +80,7 @@ class RequestOptions:
             )
         for token in self.draft_input_ids:
             _check_integer("draft_input_ids", token, 0)
-        for name in ("tenant", "cache_salt", "client_request_id"):
+        for name in ("tenant", "request_class", "cache_salt", "client_request_id"):
             _check_name(name, getattr(self, name))
 
 

@@ -196,6 +196,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
     "Queue and limits": (
         Field("priority", INTEGER),
         Field("tenant", NAME),
+        Field("request_class", NAME, also=("x-request-class",), not_inputs=("x-request-class",)),
         Field("timeout", MICROSECONDS),
         Field("deadline_ms", INTEGER),
         Field("target_ttft_ms", INTEGER),

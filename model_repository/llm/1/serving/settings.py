@@ -77,7 +77,7 @@ def _required(settings: type[EngineConfig]) -> list[str]:
 
 
 def _value(name: str, text: str, hint: object) -> typing.Any:
-    if name in ("priority_queue_policy", "tenant_weights", "speculative_config", "kv_events_config"):
+    if name in ("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config", "kv_events_config"):
         decoded = _json_object(name, text)
         return read_policies(decoded) if name == "priority_queue_policy" else decoded
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

@@ -61,6 +61,7 @@ class BeamGroup:
         )
         other.prompt_ids, other.beams, other.has_run = leader.prompt_ids, self, True
         other.priority, other.number = leader.priority, leader.number
+        other.class_name, other.is_leftover = leader.class_name, leader.is_leftover
         return other
 
     def restart(self) -> None:

@@ -15,6 +15,7 @@ from inflight.scheduler.output_lengths.ranker import PairwiseRanker
 from inflight.scheduler.output_lengths.template_quantiles import TemplateQuantiles
 from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 from inflight.scheduler.output_lengths.watched import Watched
+from inflight.scheduler.policies.classes import Classes
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.fcfs import Fcfs
 from inflight.scheduler.policies.policy import SchedulingPolicy
@@ -22,6 +23,7 @@ from inflight.scheduler.policies.priority import Priority
 from inflight.scheduler.policies.sjf import ShortestJobFirst
 from inflight.scheduler.policies.slo import SloAware
 from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
+from inflight.scheduler.request_class import read_request_classes
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -73,17 +75,31 @@ def make_policy(
     def answer_seconds(request: Request) -> float:
         return lengths.remaining(request) * times.decode_seconds(1, len(request.token_ids))
 
+    def slo(target_ms: float) -> SchedulingPolicy:
+        return SloAware(
+            target_ms / 1e3,
+            shed=config.shed_lost_requests,
+            prefill_seconds=prefill_seconds,
+            answer_seconds=answer_seconds,
+        )
+
+    def by_class() -> SchedulingPolicy:
+        classes = read_request_classes(config.request_classes)
+        orders = {
+            each.name: slo(each.target_ttft_ms or config.target_ttft_ms)
+            if each.policy == "slo"
+            else makers[each.policy]()
+            for each in classes
+        }
+        return Classes(classes, orders, times, config.target_ttft_ms / 1e3)
+
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "fcfs": Fcfs,
         "sjf": lambda: ShortestJobFirst(config.sjf_ageing, lengths, uncached, times, config.max_num_seqs),
         "priority": lambda: Priority(config.priority_ageing_seconds),
         "fair": lambda: Fair(config.tenant_weights),
-        "slo": lambda: SloAware(
-            config.target_ttft_ms / 1e3,
-            shed=config.shed_lost_requests,
-            prefill_seconds=prefill_seconds,
-            answer_seconds=answer_seconds,
-        ),
+        "slo": lambda: slo(config.target_ttft_ms),
+        "classes": by_class,
     }
     return makers[config.scheduling_policy]()
 

@@ -54,6 +54,11 @@ class ScheduledRequest(NamedTuple):
         return self.first + len(self.token_ids)
 
     @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key in attention."""
+        return attention_pairs(self.first, len(self.token_ids))
+
+    @property
     def known_end(self) -> int:
         """Position after the last scheduled token that is known."""
         return self.end - self.num_draft
@@ -147,7 +152,7 @@ class StepPlan:
     @cached_property
     def num_pairs(self) -> int:
         """Pairs of a query and a key in attention."""
-        return sum([attention_pairs(scheduled.first, len(scheduled.token_ids)) for scheduled in self.scheduled])
+        return sum([scheduled.num_pairs for scheduled in self.scheduled])
 
     @cached_property
     def sampling(self) -> list[ScheduledRequest]:

@@ -182,22 +182,25 @@ class Scheduler:
         self._make_room()
         self._preempt_for_next(now)
         limited = self.policy.shares(self.running.values())
-        scheduled = self._decodes() if self._batching.mixes else []
+        scheduled = self._decodes(leftover=False) if self._batching.mixes else []
         if limited and not self._lacks_room:
             # While others wait for the room that a limited tenant holds, it would only hold it for longer.
             scheduled = in_turn(scheduled, limited)
-        allowance = self._allowance(scheduled, limited)
-        scheduled += self._prompts(allowance, now, limited)
-        if limited and not scheduled:
+        allowance = self._allowance(scheduled, limited, now)
+        prompts = self._prompts(allowance, now, limited)
+        if limited and not scheduled and not prompts:
             allowance.lift_credits()  # Nobody else can use the step.
-            scheduled = self._prompts(allowance, now, limited)
+            prompts = self._prompts(allowance, now, limited)
+        scheduled += prompts
         num_decodes = 0
-        if not scheduled and self.running:
-            scheduled = self._decodes()
+        if not scheduled and self.running and not self._batching.mixes:
+            scheduled = self._decodes(leftover=False)
             num_decodes = len(scheduled)
             allowance = PrefillAllowance(self.token_budget - sum([each.num_tokens for each in scheduled]))
         padding = self._batching.padding(num_decodes)
         scheduled = self._speculator.with_drafts(scheduled, allowance)
+        if self.policy.has_leftover:
+            scheduled += self._leftover(scheduled, prompts, allowance, now)
         out, forked, into = self.tables.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
@@ -211,39 +214,44 @@ class Scheduler:
             prefill_budget=allowance.budget,
         )
 
-    def _decodes(self) -> list[ScheduledRequest]:
+    def _decodes(self, *, leftover: bool) -> list[ScheduledRequest]:
         spare = min(max(0, self.token_budget - len(self.running)), _MAX_FORCED)
-        return ScheduledRequest.decodes_of(self._ranked(), spare)
+        return ScheduledRequest.decodes_of(self._ranked(leftover=leftover), spare)
 
-    def _allowance(self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float]) -> PrefillAllowance:
+    def _allowance(
+        self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float], now: float
+    ) -> PrefillAllowance:
         """Return what prompts may take of a step beside its decodes."""
-        present = len(self.waiting) + len(self.running)
-        known = self.waiting.num_tokens + sum([len(request.token_ids) for request in self.running.values()])
+        running = self._ranked(leftover=False)
+        present = len(self.waiting) - self.waiting.num_leftover + len(running)
+        known = self.waiting.num_tokens - self.waiting.num_leftover_tokens
+        known += sum([len(request.token_ids) for request in running])
         if present > self._max_running:
             known, present = known * self._max_running // present, self._max_running
         tokens = sum([len(decode.token_ids) for decode in decodes])
+        left = self.token_budget - tokens
+        if self.policy.has_leftover:
+            left -= min(self._reserved(now), left // 2)
         return self._budget.for_prompts(
-            self.token_budget - tokens,
+            left,
             Decodes(tokens, sum([decode.first for decode in decodes])),
             Decodes(present, known),
             limited,
         )
 
-    def _ranked(self) -> list[Request]:
-        """Return the running requests by rank, then in order of admission."""
+    def _ranked(self, *, leftover: bool | None = None) -> list[Request]:
+        """Return the running requests by rank, then in order of admission; with `leftover`, only those that are."""
         running = list(self.running.values())
-        if self.policies.priority_levels or self.policy.ranks_running:
+        if self.policy.has_leftover and leftover is not None:
+            running = [request for request in running if request.is_leftover == leftover]
+        elif self.policy.has_leftover or self.policy.ranks_running or self.policies.priority_levels:
             running.sort(key=self.policy.rank)
         return running
 
     def _prompts(self, allowance: PrefillAllowance, now: float, limited: Collection[str]) -> list[ScheduledRequest]:
         """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
         outranks, come last."""
-        going = [
-            request
-            for request in self._ranked()
-            if len(request.token_ids) - request.num_computed > 1 and not request.decodes
-        ]
+        going = self._unfinished(leftover=False)
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [
             request
@@ -254,6 +262,45 @@ class Scheduler:
         partial = len(going) - sum(map(_is_whole, chunks))
         chunks += self._admit(allowance, partial, now, chunks)
         return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, allowance)
+
+    def _unfinished(self, *, leftover: bool) -> list[Request]:
+        """Return the running requests that have prompts to compute, or tokens to compute again."""
+        return [
+            request
+            for request in self._ranked(leftover=leftover)
+            if len(request.token_ids) - request.num_computed > 1 and not request.decodes
+        ]
+
+    def _reserved(self, now: float) -> int:
+        """Return how many tokens of a step leftover requests have before the prompts of others."""
+        leftover = self._ranked(leftover=True)
+        request = self._batching.next(now)
+        if request is not None and request.is_leftover:
+            leftover.append(request)
+        return self.policy.reserved(leftover)
+
+    def _leftover(
+        self,
+        others: Sequence[ScheduledRequest],
+        prompts: Sequence[ScheduledRequest],
+        allowance: PrefillAllowance,
+        now: float,
+    ) -> list[ScheduledRequest]:
+        """Schedule leftover requests beside the others of a step, whose `allowance` the tokens are taken from.
+
+        `prompts` are those of the others that are not decodes. Decodes come first, by turn.
+        """
+        room = self.policy.leftover_allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
+        decodes = []
+        for each in sorted(self._decodes(leftover=True), key=lambda decode: self.policy.turn(decode.request)):
+            if room.take_whole(each.first, each.num_tokens):
+                decodes.append(each)
+        going = sorted(self._unfinished(leftover=True), key=self.policy.turn)
+        chunks = self._chunks(going, room)
+        partial = len(going) - sum(map(_is_whole, chunks))
+        chunks += self._admit(room, partial, now, [*prompts, *chunks], leftover=True)
+        allowance.take(0, sum([each.num_tokens for each in (*decodes, *chunks)]))
+        return decodes + chunks if others else self._speculator.with_drafts(decodes + chunks, room)
 
     def _chunks(self, requests: Sequence[Request], allowance: PrefillAllowance) -> list[ScheduledRequest]:
         chunks: list[ScheduledRequest] = []
@@ -273,12 +320,24 @@ class Scheduler:
         return ScheduledRequest.next_of(request, tokens)
 
     def _admit(
-        self, allowance: PrefillAllowance, partial: int, now: float, chunks: Sequence[ScheduledRequest]
+        self,
+        allowance: PrefillAllowance,
+        partial: int,
+        now: float,
+        chunks: Sequence[ScheduledRequest],
+        *,
+        leftover: bool = False,
     ) -> list[ScheduledRequest]:
         admitted: list[ScheduledRequest] = []
         self._lacks_room = False
         filling = {name for c in chunks for name in self.tables.hashes_filled_by(c.request, c.num_tokens)}
-        while allowance.fits(0, 1) and len(self.running) < self._max_running and (request := self._batching.next(now)):
+        while allowance.fits(0, 1) and (request := self._batching.next(now)):
+            if request.is_leftover != leftover:
+                break
+            if self.policy.has_leftover and not leftover:
+                self._preempt_for(request)
+            if len(self.running) >= self._max_running:
+                break
             if self._preempted and not self._preempted_for(request):
                 self._lacks_room = True
                 break  # The free blocks are for running requests.
@@ -351,14 +410,18 @@ class Scheduler:
 
     def _preempt_for_next(self, now: float) -> None:
         """Preempt running requests that the next waiting request outranks, until it can join."""
-        if not (self.policy.preempts and self._admission.preempts):
+        request = self._batching.next(now) if self.policy.preempts else None
+        if request is not None:
+            self._preempt_for(request)
+
+    def _preempt_for(self, request: Request) -> None:
+        """Preempt running requests that a waiting one outranks, until it can join."""
+        if not self._admission.preempts or self.waiting.is_delayed(request) or self._has_room(request):
             return
-        request = self._batching.next(now)
-        if request is None:
-            return
-        lower = [other for other in self._ranked() if self._outranks(request, other)]
+        lower = self.policy.victims(request, self._ranked())
         while lower and not self._has_room(request):
-            self._preempt(lower.pop())
+            if self._runs(victim := lower.pop()):  # Beams go with their leader.
+                self._preempt(victim)
 
     def _has_room(self, request: Request) -> bool:
         hit = self.tables.lookup(request)
@@ -366,15 +429,14 @@ class Scheduler:
         return has_slots and self._admission.allows(request, hit, self.running)
 
     def _outranks(self, request: Request, other: Request) -> bool:
-        """Return whether a waiting request has a higher level than another request and ranks before it.
+        """Return whether a waiting request may take the room of another one.
 
-        A request that its timeout has delayed outranks no other: a request preempted for it would be queued before it.
+        A request that its timeout has delayed may not: a request preempted for it would be queued before it.
         """
-        first = request.priority < other.priority and self.policy.rank(request) < self.policy.rank(other)
-        return first and not self.waiting.is_delayed(request)
+        return self.policy.outranks(request, other) and not self.waiting.is_delayed(request)
 
     def _preempted_for(self, request: Request) -> bool:
-        if not self.policy.preempts or request in self._preempted:
+        if not (self.policy.preempts or self.policy.has_leftover) or request in self._preempted:
             return False
         return any(self._outranks(request, victim) for victim in self._preempted)
 

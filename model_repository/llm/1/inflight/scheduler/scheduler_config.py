@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inflight.scheduler.request_class import read_request_classes
 from inflight.speculation.speculative_config import SpeculativeConfig
 
 BATCHING_STRATEGIES = ("continuous", "static", "dynamic", "bucketed")
-SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo")
+SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo", "classes")
 ADMISSION_POLICIES = ("max_utilization", "guaranteed_no_evict", "future_peak")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 TOKEN_BUDGETS = ("fixed", "adaptive")
@@ -44,7 +45,7 @@ class SchedulerConfig:
     scheduling_policy: str = "fcfs"
     """Who is admitted next: `fcfs` (first come, first served), `sjf` (least expected work), `priority` (levels;
     waiting raises a request), `fair` (the tenant that has received least), `slo` (least time left to meet
-    `target_ttft_ms`)."""
+    `target_ttft_ms`), `classes` (by `request_classes`)."""
 
     sjf_ageing: float = 20.0
     """Under `sjf`: tokens of expected work that one second of waiting offsets."""
@@ -60,6 +61,10 @@ class SchedulerConfig:
 
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     """Under `fair`: the shares of tenants, as JSON. Tenants that are not named have share 1."""
+
+    request_classes: Mapping[str, Any] = field(default_factory=dict)
+    """Under `classes`: the classes, as JSON, such as `{"chat": {"target_itl_ms": 60}, "nightly": {"leftover": true}}`;
+    see `RequestClass`. A request that names no class, and whose tenant and priority have none, is of the first one."""
 
     target_ttft_ms: float = 1000.0
     """Under `slo`: the target time to first token of requests that name none."""
@@ -133,6 +138,7 @@ class SchedulerConfig:
         if self.target_itl_ms is not None:
             _require_number("target_itl_ms", self.target_itl_ms, positive=True)
         self._check_tenant_weights()
+        self._check_request_classes()
         if self.preemption_mode != "recompute" and self.swap_space_tokens == 0:
             raise ValueError(f"preemption_mode is {self.preemption_mode!r}; swap_space_tokens must be over 0 then")
 
@@ -147,6 +153,21 @@ class SchedulerConfig:
     def max_sampled_rows(self) -> int:
         """Maximum number of positions that a step samples: one for each sequence, and one for each drafted token."""
         return min(self.max_num_batched_tokens, self.max_num_seqs * (1 + self.max_draft))
+
+    def _check_request_classes(self) -> None:
+        classes = read_request_classes(self.request_classes)
+        if bool(classes) != (self.scheduling_policy == "classes"):
+            raise ValueError(
+                f"scheduling_policy is {self.scheduling_policy!r} and request_classes has {len(classes)} classes; the "
+                "policy 'classes' needs at least one, and the others have none"
+            )
+        mixes = self.batching_strategy == "continuous" and self.enable_chunked_prefill
+        for each in classes if not mixes else ():
+            if each.leftover:
+                raise ValueError(
+                    f"request_classes of {each.name!r}: leftover is true; batching_strategy must be 'continuous' and "
+                    "enable_chunked_prefill true then"
+                )
 
     def _check_tenant_weights(self) -> None:
         if len(self.tenant_weights) > _MAX_TENANT_WEIGHTS:

@@ -38,18 +38,14 @@ class StepTimeModel:
         self._row_times = row_times
         self.num_steps = 0
         self._weights = [0.0] * _SIZE
+        self.coefficients = (0.0, 0.0, 0.0, 0.0)
+        """Seconds per step, per token, per cached token read and per pair. None is negative."""
         self._covariance = [[1e3 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
 
     @property
     def known(self) -> bool:
         """Whether enough steps have been observed for a prediction."""
         return self.num_steps >= self._ENOUGH
-
-    @property
-    def coefficients(self) -> tuple[float, float, float, float]:
-        """Seconds per step, per token, per cached token read and per pair. None is negative."""
-        a, b, c, d = (max(0.0, w * s) for w, s in zip(self._weights, _SCALE, strict=True))
-        return a, b, c, d
 
     def observe(self, tokens: int, cached: int, pairs: int, seconds: float) -> None:
         """Learn from a step.
@@ -67,6 +63,8 @@ class StepTimeModel:
             [(self._covariance[i][j] - px[i] * px[j] / scale) * grow for j in range(_SIZE)] for i in range(_SIZE)
         ]
         self.num_steps += 1
+        a, b, c, d = (max(0.0, w * s) for w, s in zip(self._weights, _SCALE, strict=True))
+        self.coefficients = a, b, c, d
 
     def _weight(self, rows: int) -> float:
         return rows if self._row_times is None else self._row_times.weight(rows)
@@ -78,8 +76,12 @@ class StepTimeModel:
 
     def decode_seconds(self, decodes: int, cached: int) -> float:
         """Predict a step of decodes, which read `cached` cached tokens in all."""
+        return self.step_seconds(decodes, cached, cached + decodes)
+
+    def step_seconds(self, tokens: int, cached: int, pairs: int) -> float:
+        """Predict any step. The arguments are those of `observe`."""
         a, b, c, d = self.coefficients if self.known else (0.0,) * _SIZE
-        return a + b * self._weight(decodes) + c * cached + d * (cached + decodes)
+        return a + b * self._weight(tokens) + c * cached + d * pairs
 
     def draft_seconds(self, rows: int, drafted: int, context: int) -> float:
         """Predict how much longer a step of `rows` tokens takes with `drafted` drafted ones, after `context` each."""

@@ -32,6 +32,10 @@ class WaitingQueue:
         self._numbers = itertools.count()
         self.num_tokens = 0
         """Known tokens of all waiting requests."""
+        self.num_leftover = 0
+        """How many of the waiting requests are leftover ones."""
+        self.num_leftover_tokens = 0
+        """Known tokens of these."""
 
     def __len__(self) -> int:
         return self._size
@@ -59,6 +63,7 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Queue a new request."""
         request.number = next(self._numbers)
+        self._policy.classify(request)
         self.put(request, delayed=False, newcomer=True)
         self._count(request, 1)
         if request.wait_until is not None:
@@ -73,6 +78,9 @@ class WaitingQueue:
         self._size += change
         self._at_level[request.priority] += change
         self.num_tokens += change * len(request.token_ids)
+        if request.is_leftover:
+            self.num_leftover += change
+            self.num_leftover_tokens += change * len(request.token_ids)
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool = False) -> None:
         """Insert a request into its order. `add`, `put_back` and `remove` update the counts, not this method."""

@@ -2,11 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sortedcontainers import SortedList
 
 from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest
+from inflight.scheduler.prefill_budget import PrefillAllowance
 
 
 class Order(ABC):
@@ -84,6 +86,36 @@ class SchedulingPolicy(ABC):
 
     ranks_by_prefix = False
     """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
+
+    has_leftover = False
+    """Whether some requests, with `is_leftover`, get only what the others leave."""
+
+    def classify(self, request: Request) -> None:
+        """Called when a request arrives, to set its `class_name` and `is_leftover`."""
+
+    def outranks(self, request: Request, other: Request) -> bool:
+        """Return whether a waiting request may take the room of another one that runs."""
+        return request.priority < other.priority and self.rank(request) < self.rank(other)
+
+    def victims(self, request: Request, running: Sequence[Request]) -> list[Request]:
+        """Return the `running` requests that may be preempted for a waiting one, in the same order."""
+        return [other for other in running if self.outranks(request, other)]
+
+    # Called only with `has_leftover`; also the next two.
+    def turn(self, request: Request) -> tuple[bool, float]:
+        """Return the sort key of a running leftover request: whose turn it is to be computed."""
+        raise NotImplementedError
+
+    def reserved(self, leftover: Iterable[Request]) -> int:
+        """Return how many tokens of a step these leftover requests have whatever the others need."""
+        raise NotImplementedError
+
+    def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
+        """Return what leftover requests, decodes and prompts, may take of a step beside the `scheduled` ones.
+
+        The step may have `tokens` more tokens.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def order(self) -> Order:
