@@ -1,6 +1,7 @@
 """All experiments, by name."""
 
 from load_tests.experiments.admission import AdmissionModes
+from load_tests.experiments.auto_tune import AutoTune
 from load_tests.experiments.batching import BatchingStrategies
 from load_tests.experiments.chunked_prefill import ChunkedPrefill
 from load_tests.experiments.delay_factor import DelayFactor
@@ -23,5 +24,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         PrefixCache(),
         TokenBudgets(),
         DelayFactor(),
+        AutoTune(),
     )
 }

@@ -1,0 +1,28 @@
+"""What the tuner aims at (`auto_tune`)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """How much of the targets each part of a step may take. Infinity: the part has no target."""
+
+    decodes: float
+    """Part of `target_itl_ms` that a step of decodes alone may take. It bounds the number of sequences."""
+    prompts: float
+    """Part of `target_ttft_ms` that a step of prompts alone may take. It bounds the token budget."""
+    shortens: bool = False
+    """Whether steps get shorter than `target_itl_ms` while first tokens come in time."""
+    waits: bool = False
+    """Whether a batch with free places waits for more requests until the targets allow it no longer."""
+
+
+_NONE = float("inf")
+
+OBJECTIVES = {
+    "goodput": Objective(decodes=0.9, prompts=0.25),
+    "throughput": Objective(decodes=_NONE, prompts=_NONE),
+    "latency": Objective(decodes=0.6, prompts=0.125, shortens=True),
+    "cost": Objective(decodes=0.9, prompts=0.25, waits=True),
+}
+"""`throughput` has no targets: by the step-time model, the fullest step has the most tokens a second."""
