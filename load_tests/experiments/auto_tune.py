@@ -9,7 +9,7 @@ import numpy as np
 from load_tests.arrivals import Gamma
 from load_tests.experiments.experiment import Arm, Experiment, Results, Verdict
 from load_tests.experiments.stage import Stage
-from load_tests.lengths import Lengths, Uniform
+from load_tests.lengths import Uniform
 from load_tests.simulate.report import ITL_P99, TTFT_P99, Column
 from load_tests.simulate.result import Result
 from load_tests.slo import Slo
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 CHATS = Uniform(64, 192), Uniform(128, 384)
 DOCUMENTS = Uniform(2048, 6144), Uniform(32, 96)
-LOADS = {"chats": (0.8, 0.0), "documents": (0.0, 0.75), "both": (0.35, 0.4)}
+LOADS = {"chats": (0.8, 0.0), "documents": (0.0, 0.65), "both": (0.35, 0.45)}
 """Load of chats and of documents in each phase, as a fraction of the machine's capacity."""
 SEEDS = (1, 2, 3)
-SEQS = (0.5, 1, 2)
+SEQS = (0.5, 1)
 """Of the stage's `max_num_seqs`."""
 BUDGETS = (256, 512, 2048)
 AUTO = "auto_tune"
@@ -40,7 +40,7 @@ class AutoTune(Experiment):
         "best fixed setting has in each phase of a load, though no fixed setting is the best in all phases"
     )
     source = "this project; SLO-aware batch sizes: Sarathi-Serve (OSDI'24), section 4.3"
-    requests = 9000
+    requests = 4500
 
     def slo(self, stage: Stage) -> Slo:
         """The first token within the time of 16,384 prompt tokens, and the others within that of 512 and a batch."""
@@ -147,12 +147,12 @@ def phases(stage: Stage, requests: int) -> tuple[list[Arrival], list[tuple[str, 
         for phase, loads in LOADS.items()
     }
     seconds = count / sum(map(sum, rates.values())) / len(SEEDS)
-    begin = 0.0
+    begin, scale = 0.0, stage.length_scale
     for seed in SEEDS:
         for phase, (chats, documents) in rates.items():
             streams = [
-                _stream(stage.both(lengths), rate, begin, seconds, seed)
-                for lengths, rate in ((CHATS, chats), (DOCUMENTS, documents))
+                _stream((prompts.scaled(scale), outputs.scaled(scale)), rate, begin, seconds, seed)
+                for (prompts, outputs), rate in ((CHATS, chats), (DOCUMENTS, documents))
                 if rate
             ]
             arrivals += merge(*streams)
@@ -161,6 +161,6 @@ def phases(stage: Stage, requests: int) -> tuple[list[Arrival], list[tuple[str, 
     return arrivals, spans
 
 
-def _stream(lengths: tuple[Lengths, Lengths], rate: float, begin: float, seconds: float, seed: int) -> list[Arrival]:
-    drawn = Stream(Gamma(rate), *lengths).make(2 + round(2 * rate * seconds), seed)
+def _stream(lengths: tuple[Uniform, Uniform], rate: float, begin: float, seconds: float, seed: int) -> list[Arrival]:
+    drawn = Stream(Gamma(rate), *lengths, max_tokens=lengths[1].high).make(2 + round(2 * rate * seconds), seed)
     return [replace(arrival, at=begin + arrival.at) for arrival in drawn if arrival.at < seconds]

@@ -17,6 +17,7 @@ from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, ST
 from inflight.scheduler import factory
 from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
 from inflight.scheduler.auto_tune.change import Change
+from inflight.scheduler.auto_tune.load import Load
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.decode_turns import in_turn
 from inflight.scheduler.length_predictor import LengthPredictor
@@ -223,15 +224,14 @@ class Scheduler:
         )
 
     def _tune(self, tuner: AutoTuner, now: float) -> tuple[Change, ...]:
-        first = self.waiting.first()
-        changes = tuner.tune(now, self.running, first, self.num_preemptions)
+        load = Load(self.running, self.waiting.first(), len(self.waiting), self.waiting.num_tokens)
+        changes = tuner.tune(now, load, self.num_preemptions)
         self._budget.target = tuner.step_seconds
         self._admission.next_tokens = tuner.watermark
         self._waits_until = None
         if min(self._deadlines.next_due, self.waiting.next_due) == math.inf:
             # A request with a limit of its own has no time to wait.
-            waiting = len(self.waiting), self.waiting.num_tokens
-            self._waits_until = tuner.waits_until(now, self.running, first, waiting)
+            self._waits_until = tuner.waits_until(now, load)
         return changes
 
     def _decodes(self) -> list[ScheduledRequest]:

@@ -8,9 +8,11 @@ from inflight.scheduler.committed import Committed
 
 _WINDOW_SECONDS = 3.0
 _MAX_KEPT = 256
-_PERCENT = 90
-# The mean of fewer gaps says little about a request.
-_ENOUGH_TOKENS = 8
+_LATE_PERCENT = 90
+_SHORT_PERCENT = 20
+# While a request runs, the mean of fewer gaps says little about its mean at the end.
+_ENOUGH_TOKENS = 32
+_LEAST_LENGTH = 16
 
 
 class Latencies:
@@ -22,8 +24,10 @@ class Latencies:
         self._target_itl = target_itl
         self._firsts: deque[tuple[float, float]] = deque(maxlen=_MAX_KEPT)
         """When a first token came, and how late it was."""
-        self._ended: deque[tuple[float, float]] = deque(maxlen=_MAX_KEPT)
-        """When a request ended, and its mean gap."""
+        self._ended: deque[tuple[float, float, float]] = deque(maxlen=_MAX_KEPT)
+        """When a request ended, when its first token came, and its mean gap."""
+        self._lengths: deque[int] = deque(maxlen=_MAX_KEPT)
+        """Output tokens of the newest requests."""
 
     def target_ttft(self, request: Request) -> float:
         """Return a request's target for the time to its first token, in seconds."""
@@ -36,22 +40,35 @@ class Latencies:
             request, new = outcome.request, len(outcome.token_ids)
             if new and request.num_output == new:
                 self._firsts.append((now, (now - request.arrival) / self.target_ttft(request)))
-            if outcome.finish_reason is not None and request.num_output >= _ENOUGH_TOKENS:
-                self._ended.append((now, self._mean_gap(request)))
+            if outcome.finish_reason is not None and request.num_output > 1:
+                self._ended.append((now, request.first_token_at or now, self._mean_gap(request)))
+                self._lengths.append(request.num_output)
 
     def firsts(self, now: float, next_request: Request | None) -> float:
         """Return the 90th percentile of first tokens. The request that is next in the queue counts with its wait."""
-        times = _newest(self._firsts, now)
+        _forget(self._firsts, now)
+        times = [late for _, late in self._firsts]
         if next_request is not None and next_request.first_token_at is None:
             times.append((now - next_request.arrival) / self.target_ttft(next_request))
-        return _percentile(times)
+        return _percentile(times, _LATE_PERCENT)
 
-    def gaps(self, now: float, running: Iterable[Request]) -> float:
-        """Return the 90th percentile of the mean gaps: those of running requests, and of those that ended lately."""
-        return _percentile(
-            _newest(self._ended, now)
-            + [self._mean_gap(request) for request in running if request.num_output >= _ENOUGH_TOKENS]
-        )
+    def gaps(self, now: float, running: Iterable[Request], since: float) -> float:
+        """Return the 90th percentile of the mean gaps: those of running requests, and of those that ended lately.
+
+        Requests whose first token came before `since` do not count.
+        """
+        _forget(self._ended, now)
+        means = [gap for _, began, gap in self._ended if began >= since]
+        means += [
+            self._mean_gap(request)
+            for request in running
+            if request.num_output >= _ENOUGH_TOKENS and (request.first_token_at or now) >= since
+        ]
+        return _percentile(means, _LATE_PERCENT)
+
+    def short_length(self) -> int:
+        """Return the number of output tokens that four of five requests have or exceed."""
+        return max(_LEAST_LENGTH, round(_percentile(self._lengths, _SHORT_PERCENT)))
 
     def _mean_gap(self, request: Request) -> float:
         if request.first_token_at is None or request.last_token_at is None:
@@ -59,11 +76,10 @@ class Latencies:
         return (request.last_token_at - request.first_token_at) / (request.num_output - 1) / self._target_itl
 
 
-def _newest(values: deque[tuple[float, float]], now: float) -> list[float]:
+def _forget(values: deque[tuple[float, float]] | deque[tuple[float, float, float]], now: float) -> None:
     while values and values[0][0] < now - _WINDOW_SECONDS:
         values.popleft()
-    return [value for _, value in values]
 
 
-def _percentile(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) * _PERCENT // 100] if values else 0.0
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return sorted(values)[(len(values) - 1) * percent // 100] if values else 0.0
