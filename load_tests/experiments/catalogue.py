@@ -4,6 +4,7 @@ from load_tests.experiments.admission import AdmissionModes
 from load_tests.experiments.auto_tune import AutoTune
 from load_tests.experiments.batching import BatchingStrategies
 from load_tests.experiments.chunked_prefill import ChunkedPrefill
+from load_tests.experiments.cost_frontier import CostFrontier
 from load_tests.experiments.delay_factor import DelayFactor
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
@@ -25,5 +26,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         TokenBudgets(),
         DelayFactor(),
         AutoTune(),
+        CostFrontier(),
     )
 }

@@ -25,8 +25,8 @@ class Decodes(NamedTuple):
 
 # However slow the steps are, prompts must make progress.
 _MIN = 16
-# Matrix products with fewer rows take hardly less time.
-_MIN_CHUNK = 64
+MIN_CHUNK = 64
+"""Matrix products with fewer rows take hardly less time."""
 
 
 class PrefillAllowance:
@@ -63,7 +63,7 @@ class PrefillAllowance:
             fits = min(fits, self._within(first, fits, self._seconds, self._least - self._taken))
             if tenant in self._credits:
                 credit = self._credits[tenant]
-                fits = min(fits, self._within(first, fits, credit, _MIN_CHUNK)) if credit >= 0 else 0
+                fits = min(fits, self._within(first, fits, credit, MIN_CHUNK)) if credit >= 0 else 0
         return max(0, fits)
 
     def _within(self, first: int, tokens: int, seconds: float, least: int) -> int:
@@ -151,7 +151,7 @@ class AdaptiveBudget(FixedBudget):
             return PrefillAllowance(tokens, times=self._times, credits=self._credits)
         target, least = self.target, _MIN
         if target is None:
-            target, least = self._STRETCH * self._times.decode_seconds(*everyone), _MIN_CHUNK
+            target, least = self._STRETCH * self._times.decode_seconds(*everyone), MIN_CHUNK
         return PrefillAllowance(
             tokens, seconds=target - decoding, times=self._times, least=least, credits=self._credits
         )

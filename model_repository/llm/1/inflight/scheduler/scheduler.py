@@ -86,6 +86,8 @@ class Scheduler:
         """Until when the next step waits for a fuller batch, if it does."""
         self._limit = StepLimit(config.max_num_batched_tokens)
         self._max_chunk = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
+        self._longest_chunk = self._max_chunk
+        """Maximum number of tokens of one prompt in the step that is being planned."""
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._speculator = factory.make_speculator(config, tables, self.times, drafter)
         self._swap_seconds_per_block = swap_seconds_per_block
@@ -267,6 +269,9 @@ class Scheduler:
             for request in self._ranked()
             if len(request.token_ids) - request.num_computed > 1 and not request.decodes
         ]
+        self._longest_chunk = self._max_chunk
+        if self.tuner is not None and self._batching.mixes:
+            self._longest_chunk = min(self._max_chunk, self.tuner.max_chunk(allowance.budget.tokens, len(going)))
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [
             request
@@ -291,7 +296,7 @@ class Scheduler:
 
     def _chunk(self, request: Request, allowance: PrefillAllowance) -> ScheduledRequest:
         first = request.num_computed
-        tokens = allowance.fits(first, min(self._max_chunk, request.num_uncomputed), request.tenant)
+        tokens = allowance.fits(first, min(self._longest_chunk, request.num_uncomputed), request.tenant)
         allowance.take(first, tokens, request.tenant)
         return ScheduledRequest.next_of(request, tokens)
 
@@ -332,7 +337,7 @@ class Scheduler:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
         known = max(len(hit) * self.tables.block_size, request.num_swapped)
         uncomputed = len(request.token_ids) - known
-        fits = allowance.fits(known, min(uncomputed, self._max_chunk), request.tenant)
+        fits = allowance.fits(known, min(uncomputed, self._longest_chunk), request.tenant)
         if not self._batching.mixes:
             # A prompt that is longer than any step gets steps of its own.
             return fits == uncomputed or not has_others

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from inflight.request import Request
 from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.auto_tune.change import Change
+from inflight.scheduler.auto_tune.chunk_share import ChunkShare
 from inflight.scheduler.auto_tune.latencies import Latencies
 from inflight.scheduler.auto_tune.load import Load
 from inflight.scheduler.auto_tune.objective import OBJECTIVES
 from inflight.scheduler.auto_tune.step_length import StepLength
 from inflight.scheduler.committed import Committed
+from inflight.scheduler.prefill_budget import MIN_CHUNK
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 
@@ -36,7 +38,7 @@ _HALF = 0.5
 
 
 class AutoTuner:
-    """Chooses the values of four settings, within the configured ones as bounds.
+    """Chooses the values of five settings, within the configured ones as bounds.
 
     The step-time model says how many sequences and tokens fit the targets, and `StepLength` how long a step may take.
     Preemptions raise the watermark. Values that are not far off stay, and nothing is tried out.
@@ -53,6 +55,7 @@ class AutoTuner:
         self.max_num_seqs = self._most_seqs
         self.token_budget = self._most_tokens
         self._step = StepLength(self._ttft, self._itl, self._objective, times, self._latencies)
+        self._share = ChunkShare()
         self.watermark = MaxUtilization.next_tokens
         """For how many tokens of each running request admission keeps blocks."""
         self.num_changes = dict.fromkeys(self.values, 0)
@@ -67,6 +70,10 @@ class AutoTuner:
         """Limit for the time of a step with decodes, in which prompts take what the decodes leave."""
         return self._step.seconds
 
+    def max_chunk(self, tokens: int, num_prompts: int) -> int:
+        """Return how many of the `tokens` prompt tokens of a step one prompt may have, if so many prompts have begun."""
+        return max(MIN_CHUNK, tokens // (num_prompts + 1)) if self._share.is_shared else tokens
+
     @property
     def values(self) -> dict[str, float]:
         """The current values by their names in the metrics."""
@@ -74,12 +81,16 @@ class AutoTuner:
             "max_num_seqs": self.max_num_seqs,
             "max_num_batched_tokens": self.token_budget,
             "step_seconds": self.step_seconds,
+            "prompts_side_by_side": int(self._share.is_shared),
             "watermark_tokens": self.watermark,
         }
 
     def committed(self, outcomes: Sequence[Committed], now: float) -> None:
         """Learn from the new tokens of a step."""
         self._latencies.committed(outcomes, now)
+        for outcome in outcomes:
+            if outcome.request.num_output == len(outcome.token_ids):
+                self._share.observe(len(outcome.request.prompt_ids))
 
     def tune(self, now: float, load: Load, num_preemptions: int) -> tuple[Change, ...]:
         """Return what changes before the next step. `num_preemptions` counts from the start."""
@@ -93,6 +104,7 @@ class AutoTuner:
                 self._tune_seqs(now, load.running),
                 self._tune_tokens(now, len(load.running)),
                 self._noted(self._step.look(now, load), now),
+                self._noted(self._share.look(), now),
             ]
             self._preemptions = num_preemptions
         return tuple(change for change in changes if change is not None)

@@ -12,7 +12,6 @@ _LATE_PERCENT = 90
 _SHORT_PERCENT = 20
 # While a request runs, the mean of fewer gaps says little about its mean at the end.
 _ENOUGH_TOKENS = 32
-_LEAST_LENGTH = 16
 
 
 class Latencies:
@@ -26,8 +25,8 @@ class Latencies:
         """When a first token came, and how late it was."""
         self._ended: deque[tuple[float, float, float]] = deque(maxlen=_MAX_KEPT)
         """When a request ended, when its first token came, and its mean gap."""
-        self._lengths: deque[int] = deque(maxlen=_MAX_KEPT)
-        """Output tokens of the newest requests."""
+        self._used: deque[float] = deque(maxlen=_MAX_KEPT)
+        """Parts of `max_tokens` that the newest requests used."""
 
     def target_ttft(self, request: Request) -> float:
         """Return a request's target for the time to its first token, in seconds."""
@@ -42,7 +41,7 @@ class Latencies:
                 self._firsts.append((now, (now - request.arrival) / self.target_ttft(request)))
             if outcome.finish_reason is not None and request.num_output > 1:
                 self._ended.append((now, request.first_token_at or now, self._mean_gap(request)))
-                self._lengths.append(request.num_output)
+                self._used.append(request.num_output / request.max_tokens)
 
     def firsts(self, now: float, next_request: Request | None) -> float:
         """Return the 90th percentile of first tokens. The request that is next in the queue counts with its wait."""
@@ -66,9 +65,9 @@ class Latencies:
         ]
         return _percentile(means, _LATE_PERCENT)
 
-    def short_length(self) -> int:
-        """Return the number of output tokens that four of five requests have or exceed."""
-        return max(_LEAST_LENGTH, round(_percentile(self._lengths, _SHORT_PERCENT)))
+    def least_used(self) -> float:
+        """Return the part of `max_tokens` that four of five requests use at least."""
+        return _percentile(self._used, _SHORT_PERCENT)
 
     def _mean_gap(self, request: Request) -> float:
         if request.first_token_at is None or request.last_token_at is None:

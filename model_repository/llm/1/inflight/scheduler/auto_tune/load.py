@@ -19,7 +19,11 @@ class Load:
         self._waiting_tokens = waiting_tokens
 
     @cached_property
+    def prompts(self) -> list[int]:
+        """How many tokens each running prompt still has to compute."""
+        return [r.num_uncomputed for r in self.running.values() if r.num_uncomputed > 1 and not r.decodes]
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens to compute before all present requests decode."""
-        prompts = [r.num_uncomputed for r in self.running.values() if r.num_uncomputed > 1 and not r.decodes]
-        return self._waiting_tokens + sum(prompts)
+        return self._waiting_tokens + sum(self.prompts)

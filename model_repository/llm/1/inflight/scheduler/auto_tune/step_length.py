@@ -16,13 +16,16 @@ _SHORTEST = 0.5
 """Of `target_itl_ms`: the shortest limit for a step."""
 _SHORTER, _LONGER = 0.85, 1.2
 # Prompts may take long steps while these take less than this part of what the decodes can spare.
-_BEGINS, _ENDS = 0.25, 0.5
+
+_BEGINS, _ENDS = 0.5, 0.9
+# This part of the running requests, in percent, may have less to spare: they had too little from the start.
+_PERCENT = 10
 # Latencies as fractions of their targets.
 _GAPS_ARE_LONG, _GAPS_ARE_OVER = 0.95, 1.05
 _FIRSTS_ARE_EARLY, _FIRSTS_ARE_LATE = 0.4, 0.7
 _SETTLES = 1.0
 # After gaps got too long, no step is long for so many seconds.
-_REMEMBERS = 30.0
+_REMEMBERS = 10.0
 
 
 class StepLength:
@@ -31,7 +34,7 @@ class StepLength:
     Steps within `target_itl_ms` cannot break the target for gaps. But it is the mean of a request's gaps that counts:
     a request with many tokens to go can spare more time in one step, and the prompts that are there come sooner in few
     long steps than in many short ones, which take longer all together. So steps are long while all present prompts take
-    a small part of what the tightest request can spare, and keep within the target otherwise. A limit for which the
+    less than what nearly all running requests can spare, and keep within the target otherwise. A limit for which the
     measured gaps were too long is shortened.
     """
 
@@ -50,7 +53,7 @@ class StepLength:
         self._is_fixed = self.seconds == _NO_LIMIT
         self._changed_at = -math.inf
         self._broke_at = -math.inf
-        self._short_length = 0
+        self._least_used = 0.0
 
     def follow(self, now: float, load: Load) -> Change | None:
         """Begin or end long steps before the next one."""
@@ -67,26 +70,25 @@ class StepLength:
         return self._set(self._steady if is_long else self._long, now, reason)
 
     def _spare(self, now: float, load: Load) -> float:
-        """Return how many seconds all running decodes can give to prompts until the first of them ends, at least.
+        """Return how many seconds nearly all running decodes can give to prompts and still meet the target.
 
-        A request is expected to have as many tokens as a short one of late, or a few more than it has.
+        A request is expected to use as little of its `max_tokens` as a short one of late, or a few more than it has.
         """
         decodes = [r for r in load.running.values() if r.first_token_at is not None]
         if not decodes:
             return math.inf
         step = self._times.decode_seconds(len(decodes), sum([request.num_computed for request in decodes]))
-        spare = math.inf
+        spare = []
         for request in decodes:
             assert request.first_token_at is not None
             done = request.num_output
-            length = min(request.max_tokens, max(self._short_length, done + 1 + done // 8))
-            left = self._itl * (length - 1) - (now - request.first_token_at) - (length - done) * step
-            spare = min(spare, left)
-        return max(0.0, spare)
+            length = max(self._least_used * request.max_tokens, done + 1 + done // 8)
+            spare.append(self._itl * (length - 1) - (now - request.first_token_at) - (length - done) * step)
+        return max(0.0, sorted(spare)[len(spare) * _PERCENT // 100])
 
     def look(self, now: float, load: Load) -> Change | None:
         """Adjust the limit to the measured latencies."""
-        self._short_length = self._latencies.short_length()
+        self._least_used = self._latencies.least_used()
         if self._is_fixed or now < self._changed_at + _SETTLES:
             return None
         is_long = self.seconds > self._steady
