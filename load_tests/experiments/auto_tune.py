@@ -108,7 +108,10 @@ class AutoTune(Experiment):
             )
         worst = {
             label: min(
-                float(self.goodput(r, phase, stage).mean() / self.goodput(results[best_of[phase]], phase, stage).mean())
+                float(
+                    self.goodput(r, phase, stage).mean()
+                    / max(self.goodput(results[best_of[phase]], phase, stage).mean(), 1e-9)
+                )
                 for phase in LOADS
             )
             for label, r in results.items()
@@ -128,7 +131,7 @@ class AutoTune(Experiment):
         samples = [sample for sample in results[AUTO].samples if sample.tuned]
         for name in samples[0].tuned if samples else ():
             values = np.array([sample.tuned[name] for sample in samples])
-            axes.plot([sample.at for sample in samples], values / values.max(), label=name, lw=1)
+            axes.plot([sample.at for sample in samples], values / max(values.max(), 1e-9), label=name, lw=1)
         for phase, begin, end in phases(stage, self.requests)[1]:
             axes.axvline(begin, color="gray", lw=0.5)
             axes.text((begin + end) / 2, 1.03, phase, ha="center", fontsize="x-small")

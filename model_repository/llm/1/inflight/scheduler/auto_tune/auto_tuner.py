@@ -32,8 +32,7 @@ _MAX_WATERMARK = 128
 _QUIET = 60.0
 """Seconds without preemption after which the watermark falls."""
 
-# A batch that waits leaves this part of `target_itl_ms` to errors of the step-time model, and half of `target_ttft_ms`.
-_RESERVE = 0.15
+# How much of `target_ttft_ms` a batch may wait for more requests.
 _HALF = 0.5
 
 
@@ -41,7 +40,8 @@ class AutoTuner:
     """Chooses the values of five settings, within the configured ones as bounds.
 
     The step-time model says how many sequences and tokens fit the targets, and `StepLength` how long a step may take.
-    Preemptions raise the watermark. Values that are not far off stay, and nothing is tried out.
+    Preemptions raise the watermark, and `ChunkShare` says whether prompts come side by side. Values that are not far
+    off stay, and nothing is tried out.
     """
 
     def __init__(self, config: SchedulerConfig, times: StepTimeModel) -> None:
@@ -71,7 +71,7 @@ class AutoTuner:
         return self._step.seconds
 
     def max_chunk(self, tokens: int, num_prompts: int) -> int:
-        """Return how many of the `tokens` prompt tokens of a step one prompt may have, if so many prompts have begun."""
+        """Return how many of the `tokens` prompt tokens of a step one prompt may have, if so many have begun."""
         return max(MIN_CHUNK, tokens // (num_prompts + 1)) if self._share.is_shared else tokens
 
     @property
@@ -89,7 +89,7 @@ class AutoTuner:
         """Learn from the new tokens of a step."""
         self._latencies.committed(outcomes, now)
         for outcome in outcomes:
-            if outcome.request.num_output == len(outcome.token_ids):
+            if outcome.token_ids and outcome.request.num_output == len(outcome.token_ids):
                 self._share.observe(len(outcome.request.prompt_ids))
 
     def tune(self, now: float, load: Load, num_preemptions: int) -> tuple[Change, ...]:
@@ -187,7 +187,7 @@ class AutoTuner:
         A fuller step costs less for each token. It waits as long as each running request still gets its next token, and
         each new one its first, in time.
         """
-        if not self._objective.waits or not self._times.known:
+        if not self._objective.pace or not self._times.known:
             return None
         present = len(load.running) + load.num_waiting
         if not present or present >= self.max_num_seqs:
@@ -205,7 +205,7 @@ class AutoTuner:
             latest = min(latest, self._first_token_by(load.first))
         step = self._times.decode_seconds(decodes, cached)
         prompts = self._times.chunk_seconds(0, load.prompt_tokens)
-        next_token = last + (1 - _RESERVE) * self._itl - max(step, min(step + prompts, self.step_seconds))
+        next_token = last + self._objective.pace * self._itl - max(step, min(step + prompts, self.step_seconds))
         due = min(next_token, latest - step - prompts)
         return due if due > now else None
 

@@ -13,8 +13,9 @@ class Objective:
     """Part of `target_ttft_ms` that a step of prompts alone may take. It bounds the token budget."""
     shortens: bool = False
     """Whether steps get shorter than `target_itl_ms` while first tokens come in time."""
-    waits: bool = False
-    """Whether a batch with free places waits for more requests until the targets allow it no longer."""
+    pace: float = 0.0
+    """Part of `target_itl_ms` after which the next token may come at the earliest, so that more requests join a batch
+    with free places. The rest is for errors of the step-time model."""
 
 
 _NONE = float("inf")
@@ -23,6 +24,6 @@ OBJECTIVES = {
     "goodput": Objective(decodes=0.9, prompts=0.25),
     "throughput": Objective(decodes=_NONE, prompts=_NONE),
     "latency": Objective(decodes=0.6, prompts=0.125, shortens=True),
-    "cost": Objective(decodes=0.9, prompts=0.25, waits=True),
+    "cost": Objective(decodes=0.9, prompts=0.25, pace=0.85),
 }
 """`throughput` has no targets: by the step-time model, the fullest step has the most tokens a second."""

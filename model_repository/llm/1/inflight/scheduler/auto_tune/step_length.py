@@ -16,7 +16,6 @@ _SHORTEST = 0.5
 """Of `target_itl_ms`: the shortest limit for a step."""
 _SHORTER, _LONGER = 0.85, 1.2
 # Prompts may take long steps while these take less than this part of what the decodes can spare.
-
 _BEGINS, _ENDS = 0.5, 0.9
 # This part of the running requests, in percent, may have less to spare: they had too little from the start.
 _PERCENT = 10
@@ -24,8 +23,10 @@ _PERCENT = 10
 _GAPS_ARE_LONG, _GAPS_ARE_OVER = 0.95, 1.05
 _FIRSTS_ARE_EARLY, _FIRSTS_ARE_LATE = 0.4, 0.7
 _SETTLES = 1.0
-# After gaps got too long, no step is long for so many seconds.
-_REMEMBERS = 10.0
+# After gaps got too long, no step is long for so many seconds; each time it happens again, for twice as many.
+_FIRST_WAIT, _LONGEST_WAIT = 10.0, 300.0
+# Long steps that went well for so many seconds make up for that.
+_PROVEN = 60.0
 
 
 class StepLength:
@@ -52,7 +53,9 @@ class StepLength:
         self.seconds = _NO_LIMIT if itl == math.inf or objective.decodes == math.inf else itl
         self._is_fixed = self.seconds == _NO_LIMIT
         self._changed_at = -math.inf
-        self._broke_at = -math.inf
+        self._tries_at = -math.inf
+        """When steps may be long again."""
+        self._wait = _FIRST_WAIT
         self._least_used = 0.0
 
     def follow(self, now: float, load: Load) -> Change | None:
@@ -60,7 +63,7 @@ class StepLength:
         if self._is_fixed or self._objective.shortens or not load.prompt_tokens:
             return None
         is_long = self.seconds > self._steady
-        if not is_long and now < max(self._changed_at + _SETTLES, self._broke_at + _REMEMBERS):
+        if not is_long and now < max(self._changed_at + _SETTLES, self._tries_at):
             return None
         work = self._times.chunk_seconds(0, load.prompt_tokens)
         spare = self._spare(now, load)
@@ -78,6 +81,7 @@ class StepLength:
         if not decodes:
             return math.inf
         step = self._times.decode_seconds(len(decodes), sum([request.num_computed for request in decodes]))
+        step = max(step, self._objective.pace * self._itl)
         spare = []
         for request in decodes:
             assert request.first_token_at is not None
@@ -99,7 +103,10 @@ class StepLength:
         if is_long:
             if gaps <= _GAPS_ARE_LONG:
                 return None
-            self._broke_at = now
+            if now > self._changed_at + _PROVEN:
+                self._wait = _FIRST_WAIT
+            self._tries_at = now + self._wait
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
             return self._set(self._steady, now, seen)
         if gaps > _GAPS_ARE_OVER or (self._objective.shortens and firsts < _FIRSTS_ARE_EARLY):
             self._steady = max(_SHORTEST * self._itl, _SHORTER * self._steady)
