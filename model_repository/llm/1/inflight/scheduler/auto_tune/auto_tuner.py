@@ -99,12 +99,14 @@ class AutoTuner:
         changes = [self._noted(self._step.follow(now, load), now)]
         if now >= self._next_look:
             self._next_look = now + _PERIOD
+            if (shared := self._noted(self._share.look(), now)) is not None:
+                self._step.forget(now)
             changes += [
                 self._tune_watermark(now, num_preemptions - self._preemptions),
                 self._tune_seqs(now, load.running),
                 self._tune_tokens(now, len(load.running)),
                 self._noted(self._step.look(now, load), now),
-                self._noted(self._share.look(), now),
+                shared,
             ]
             self._preemptions = num_preemptions
         return tuple(change for change in changes if change is not None)

@@ -14,7 +14,7 @@ _LONGEST = 0.25
 """Of `target_ttft_ms`: the longest step. Who arrives at its begin waits so long before its own."""
 _SHORTEST = 0.5
 """Of `target_itl_ms`: the shortest limit for a step."""
-_SHORTER, _LONGER = 0.85, 1.2
+_SHORTER, _LONGER = 0.85, 1.5
 # Prompts may take long steps while these take less than this part of what the decodes can spare.
 _BEGINS, _ENDS = 0.5, 0.9
 # This part of the running requests, in percent, may have less to spare: they had too little from the start.
@@ -113,6 +113,10 @@ class StepLength:
         elif gaps < _GAPS_ARE_LONG and firsts > _FIRSTS_ARE_LATE:
             self._steady = min(self._itl, _LONGER * self._steady)
         return self._set(self._steady, now, seen)
+
+    def forget(self, now: float) -> None:
+        """Forget when gaps got too long: the load is of another kind now."""
+        self._tries_at, self._wait = now, _FIRST_WAIT
 
     def _set(self, seconds: float, now: float, reason: str) -> Change | None:
         if seconds == self.seconds:
