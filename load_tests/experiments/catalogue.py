@@ -1,11 +1,13 @@
 """All experiments, by name."""
 
 from load_tests.experiments.admission import AdmissionModes
+from load_tests.experiments.auto_tune import AutoTune
 from load_tests.experiments.batch_size import BatchSize
 from load_tests.experiments.batch_wait import BatchWait
 from load_tests.experiments.batching import BatchingStrategies
 from load_tests.experiments.chunked_prefill import ChunkedPrefill
 from load_tests.experiments.concurrency import Concurrency
+from load_tests.experiments.cost_frontier import CostFrontier
 from load_tests.experiments.delay_factor import DelayFactor
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
@@ -37,5 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         BatchWait(),
         PaddedBatches(),
         Hybrid(),
+        AutoTune(),
+        CostFrontier(),
     )
 }

@@ -24,7 +24,7 @@ from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
 from load_tests.simulate.acceptance import AcceptanceProfile
-from load_tests.simulate.report import columns, table
+from load_tests.simulate.report import columns, table, tenant_table
 from load_tests.simulate.result import Result
 from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
@@ -117,6 +117,7 @@ def run(options: argparse.Namespace) -> None:
         max_queue_size=len(arrivals),
         target_ttft_ms=1e3 * options.slo_ttft,
         target_itl_ms=1e3 * options.slo_itl,
+        price_per_hour=options.price_per_hour or 0.0,
     )
     given: dict[str, Any] = {name: values[0] for name, values in map(read_setting, options.set)}
     acceptance = None if options.acceptance is None else AcceptanceProfile.read(options.acceptance)
@@ -134,6 +135,9 @@ def run(options: argparse.Namespace) -> None:
         changed = replace(config, **compared)
         results[f"{name}={value}"] = simulate(arrivals, changed, cost, acceptance=acceptance, progress=True)
     print(table(results, columns(slo, options.price_per_hour)))
+    if options.price_per_hour:
+        for label, result in results.items():
+            print(f"\n{label}:\n\n{tenant_table(result.tenants, options.price_per_hour)}")
     if options.plot:
         from load_tests.simulate.plots import overview
 

@@ -74,6 +74,7 @@ class _Run:
             step_seconds=after.step_seconds - before.step_seconds,
             padding_tokens=after.padding_tokens - before.padding_tokens,
             swaps=after.swaps - before.swaps,
+            tenants=after.tenants,
         )
 
     @contextmanager
@@ -105,7 +106,8 @@ class _Run:
         for event in got:
             if event.finish_reason is not None:
                 self._recorder.finished(event.request, now)
-        self._recorder.sample(now, self._engine.stats().running)
+        stats = self._engine.stats()
+        self._recorder.sample(now, stats.running, stats.tuned)
         self._bar.update(self._recorder.num_ended - self._bar.n)
 
 

@@ -2,13 +2,14 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
 
 from inflight.request import Request
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
+from inflight.tenant_costs import TenantUse
 from load_tests.simulate.result import Result, SchedulerSample
 from load_tests.simulate.scripted_request import ScriptedRequest
 from load_tests.traffic import Arrival
@@ -84,11 +85,19 @@ class Recorder:
         self._preemptions[request.index] = request.num_preemptions
         self.num_ended += 1
 
-    def sample(self, now: float, running: int) -> None:
-        """Record the state of the scheduler."""
-        self._samples.append(SchedulerSample(now, running, dict(self._service), dict(self._waiting)))
+    def sample(self, now: float, running: int, tuned: Mapping[str, float]) -> None:
+        """Record the state of the scheduler, with the settings that are tuned."""
+        self._samples.append(SchedulerSample(now, running, dict(self._service), dict(self._waiting), tuned))
 
-    def result(self, *, steps: int, step_seconds: float, padding_tokens: int, swaps: int) -> Result:
+    def result(
+        self,
+        *,
+        steps: int,
+        step_seconds: float,
+        padding_tokens: int,
+        swaps: int,
+        tenants: Mapping[str, TenantUse],
+    ) -> Result:
         """The collected data with the totals of all steps."""
         arrivals = self._arrivals
         return Result(
@@ -108,6 +117,7 @@ class Recorder:
             step_seconds=step_seconds,
             padding_tokens=padding_tokens,
             swaps=swaps,
+            tenants=tenants,
         )
 
 

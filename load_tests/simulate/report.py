@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from inflight.tenant_costs import TenantUse
 from load_tests.simulate.result import Result, percentile
 from load_tests.slo import Slo
 
@@ -59,6 +60,20 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
         *(THROUGHPUT, *times, goodput(slo), attainment(slo)),
         *(FAIRNESS, PREEMPTIONS, PADDING, cost(price_per_hour)),
     ]
+
+
+def tenant_table(tenants: Mapping[str, TenantUse], price_per_hour: float) -> str:
+    """Return a table with a row for each tenant: its tokens, the machine seconds that it used, and what they cost."""
+    price = price_per_hour / 3600
+    head = ["tenant", "prompt tokens", "output tokens", "machine s", "cost", "cost per 1k output tokens"]
+    rows = [
+        [
+            *(tenant or "(none)", f"{use.prompt_tokens}", f"{use.output_tokens}", f"{use.seconds:.1f}"),
+            *(f"{use.seconds * price:.4f}", f"{1e3 * use.seconds * price / max(1, use.output_tokens):.6f}"),
+        ]
+        for tenant, use in sorted(tenants.items())
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---", *["---:"] * (len(head) - 1)], *rows])
 
 
 def table(results: Mapping[str, Result], shown: Sequence[Column]) -> str:

@@ -1,12 +1,13 @@
 """The result of a workload, with the measures that papers on LLM serving use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.tenant_costs import TenantUse
 from load_tests.arrivals import Floats
 from load_tests.lengths import Ints
 from load_tests.slo import Slo
@@ -24,6 +25,8 @@ class SchedulerSample:
     tenant."""
     waiting: Mapping[str, int]
     """Number of requests of each tenant that have no token yet."""
+    tuned: Mapping[str, float] = field(default_factory=dict)
+    """The settings that are tuned. Empty without `auto_tune`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Result:
     padding_tokens: int
     swaps: int
     """Number of preemptions by swapping."""
+    tenants: Mapping[str, TenantUse] = field(default_factory=dict)
+    """What each tenant used. Empty without `price_per_hour`."""
 
     @cached_property
     def done(self) -> NDArray[np.bool_]:
@@ -118,6 +123,10 @@ class Result:
     def seconds_per_thousand(self) -> float:
         """Machine time that 1,000 output tokens cost."""
         return 1e3 * self.duration / float(self.output[self.done].sum())
+
+    def busy_seconds_per_thousand(self) -> float:
+        """Time of the steps for 1,000 output tokens: machine time without idle time."""
+        return 1e3 * self.step_seconds / float(self.output[self.done].sum())
 
     def select(self, mask: NDArray[np.bool_]) -> "Floats":
         """Times to first token of the requests selected by `mask`, shape [requests]."""

@@ -103,7 +103,7 @@ class Simulation:
             if outcome.finish_reason is not None:
                 recorder.finished(outcome.request, self.now)
         if self._steps % _STEPS_PER_SAMPLE == 0:
-            recorder.sample(self.now, len(scheduler.running))
+            recorder.sample(self.now, len(scheduler.running), {} if scheduler.tuner is None else scheduler.tuner.values)
         return True
 
     def _send(self, users: int) -> None:
@@ -142,6 +142,7 @@ class Simulation:
             step_seconds=self._step_seconds,
             padding_tokens=self._padding,
             swaps=self.scheduler.num_swaps,
+            tenants={} if self.scheduler.costs is None else self.scheduler.costs.by_tenant,
         )
 
 

@@ -14,7 +14,10 @@ from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import ask, ask_all, together
 
-NEED_SETTINGS = ("inflight:spec_decode", "inflight:num_requests_waiting_by_priority")
+NEED_SETTINGS = (
+    *("inflight:spec_decode", "inflight:num_requests_waiting_by_priority", "inflight:auto_tune"),
+    *("inflight:tenant_", "inflight:cost_per_thousand_tokens"),
+)
 """Metrics that exist only with settings that this server does not have."""
 PROMPTS = ["The sky is", "One two three four five six seven", "Tell me a story about a river and a house"]
 

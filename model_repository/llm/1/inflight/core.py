@@ -193,13 +193,13 @@ class EngineCore:
         return not self._closed
 
     def wait_for_batch(self) -> None:
-        """Wait until the next step is due, if no request runs and a batch may still fill.
+        """Wait until the next step is due, if a batch may still fill.
 
         A step is due when the batch need not wait longer, when a waiting request times out, or when a request arrives
         or is cancelled.
         """
         wakes_at = self._scheduler.wakes_at
-        if wakes_at is None or self._scheduler.running:
+        if wakes_at is None:
             return
         with self._wake:
             self._wake.wait_for(
@@ -242,7 +242,7 @@ class EngineCore:
             events += self._compute(plan, started)
         if self._publish is not None:
             self._publish()
-        if self._trace is not None and (plan.scheduled or plan.preempted or events):
+        if self._trace is not None and (plan.scheduled or plan.preempted or plan.changes or events):
             self._trace.append(self._record(plan, started, events))
         return self._settled(events)
 
@@ -360,6 +360,10 @@ class EngineCore:
             accepted_draft_tokens=metrics.accepted_tokens,
             accepted_draft_tokens_at=tuple(metrics.accepted_at),
             length_correlations=self._scheduler.lengths.correlations,
+            tuned={} if self._scheduler.tuner is None else self._scheduler.tuner.values,
+            tunings={} if self._scheduler.tuner is None else dict(self._scheduler.tuner.num_changes),
+            tenants={} if self._scheduler.costs is None else dict(self._scheduler.costs.by_tenant),
+            price_per_second=self._scheduler.config.price_per_hour / 3600,
         )
 
     def _waiting_at_level(self) -> dict[int, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from inflight import metrics
 from inflight.stats import EngineStats
+from inflight.tenant_costs import TenantUse
 
 COUNTER = "counter"
 GAUGE = "gauge"
@@ -61,6 +62,17 @@ def _of_drafts(
 ) -> Family:
     """A counter that exists only where drafts are made."""
     return Family(name, COUNTER, help, label, read=lambda stats: read(stats) if stats.accepted_draft_tokens_at else {})
+
+
+def _of_tenants(name: str, help: str, read: Callable[[TenantUse, float], float]) -> Family:
+    """A counter for each tenant, of what it used and of the price of a second."""
+    return Family(
+        name,
+        COUNTER,
+        help,
+        label="tenant",
+        read=lambda s: {tenant: read(use, s.price_per_second) for tenant, use in s.tenants.items()},
+    )
 
 
 def _histogram(name: str, observes: str, buckets: tuple[float, ...], help: str) -> Family:
@@ -286,6 +298,48 @@ FAMILIES = (
         "that are used. 0 until 64 outputs are known. It exists with a `length_predictor` that reads prompts.",
         label="prediction",
         read=lambda s: {name: round(1024 * found) / 1024 for name, found in s.length_correlations.items()},
+    ),
+    Family(
+        "inflight:auto_tune_setting",
+        GAUGE,
+        "Settings that `auto_tune` adjusts: `max_num_seqs`, `max_num_batched_tokens`, `step_seconds` (how long prompts "
+        "may make a step with decodes) and `watermark_tokens` (for how many tokens of each running request admission "
+        "keeps blocks). Like the next one, it exists only with `auto_tune`.",
+        label="setting",
+        read=lambda s: s.tuned,
+    ),
+    Family(
+        "inflight:auto_tune_changes_total",
+        COUNTER,
+        "How often each of them has changed. The trace has the reasons.",
+        label="setting",
+        read=lambda s: s.tunings,
+    ),
+    _of_tenants(
+        "inflight:tenant_machine_seconds_total",
+        "Seconds of steps that a tenant's requests used, by the step-time model. The sum over tenants is the time of "
+        "all steps; idle time belongs to nobody. After 100 tenants, all others share the account `(others)`. Like the "
+        "next four, it exists only with `price_per_hour`.",
+        lambda use, _: use.seconds,
+    ),
+    _of_tenants("inflight:tenant_cost_total", "What these seconds cost.", lambda use, price: use.seconds * price),
+    _of_tenants(
+        "inflight:tenant_prompt_tokens_total",
+        "Prompt tokens of a tenant's requests that have begun.",
+        lambda use, _: use.prompt_tokens,
+    ),
+    _of_tenants(
+        "inflight:tenant_generation_tokens_total",
+        "Output tokens of a tenant's requests.",
+        lambda use, _: use.output_tokens,
+    ),
+    Family(
+        "inflight:cost_per_thousand_tokens",
+        GAUGE,
+        "What 1,000 tokens have cost since the start: `prompt` tokens, `output` tokens, and all steps for 1,000 output "
+        "tokens (`total`).",
+        label="kind",
+        read=lambda s: s.cost_per_thousand_tokens,
     ),
     Family(
         "nv_trt_llm_kv_cache_block_metrics",

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inflight.tenant_costs import TenantUse
+
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
@@ -64,6 +66,13 @@ class EngineStats:
     accepted_draft_tokens_at: Sequence[int]
     """How many of these were at each of the first `num_speculative_tokens` places of a draft. Empty where no drafts are
     made."""
+    tuned: Mapping[str, float] = field(default_factory=dict)
+    """The values of the settings that are tuned. Empty without `auto_tune`; so is the next one."""
+    tunings: Mapping[str, int] = field(default_factory=dict)
+    """How often each of them has changed."""
+    tenants: Mapping[str, TenantUse] = field(default_factory=dict)
+    """What each tenant used. Empty without `price_per_hour`."""
+    price_per_second: float = 0.0
     grammars_compiled: int = 0
     grammar_compile_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
@@ -74,6 +83,20 @@ class EngineStats:
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'
     quantiles, and of the one of both in use. Empty without the former."""
+
+    @property
+    def cost_per_thousand_tokens(self) -> Mapping[str, float]:
+        """What 1,000 tokens have cost since the start: of prompts, of outputs, and the sum of both for 1,000 tokens of
+        output. Empty without `price_per_hour`."""
+        if not self.price_per_second:
+            return {}
+        use = sum(self.tenants.values(), TenantUse())
+        price = 1e3 * self.price_per_second
+        return {
+            "prompt": price * use.prompt_seconds / max(1, use.prompt_tokens),
+            "output": price * use.output_seconds / max(1, use.output_tokens),
+            "total": price * use.seconds / max(1, use.output_tokens),
+        }
 
     @property
     def computed_tokens(self) -> int:

@@ -191,6 +191,17 @@ class Trace:
                     "args": args,
                 }
             )
+        for change in plan.changes:
+            self._events.append(
+                {
+                    "ph": "i",
+                    "pid": _ENGINE,
+                    "tid": 1,
+                    "ts": self._microseconds(record.started),
+                    "name": f"{change.setting} {change.before:g} -> {change.after:g}",
+                    "args": change._asdict(),
+                }
+            )
         self._count("requests", record.ended, {"running": record.running, "waiting": record.waiting})
         self._count("tokens in the step", record.started, {"tokens": plan.num_tokens})
         self._count("KV cache", record.ended, {"blocks used": record.blocks_used})

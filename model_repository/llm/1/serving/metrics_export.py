@@ -116,14 +116,17 @@ class MetricsExport:
     def _add_reading(
         self, name: str, help: str, kind: str, label: str | None, read: Callable[[EngineStats], Mapping[str, float]]
     ) -> None:
-        family = self._family(name, help, kind)
-        metrics = {}
-        for value in read(self._engine.stats()):
-            metrics[value] = family.Metric(labels=self._labels if label is None else {**self._labels, label: value})
+        family, labels = self._family(name, help, kind), self._labels
+
+        def make(value: str) -> Any:
+            metric = family.Metric(labels=labels if label is None else {**labels, label: value})
             if kind == GAUGE:
                 # A model process that crashed may have left a gauge with the same name.
-                metrics[value].set(0)
-        self._readings.append(_Reading(read, metrics))
+                metric.set(0)
+            return metric
+
+        self._readings.append(_Reading(read, make))
+        self._readings[-1].create(self._engine.stats())
 
     def _family(self, name: str, help: str, kind: str) -> Any:
         kinds = pb_utils.MetricFamily
@@ -173,12 +176,21 @@ class MetricsExport:
 class _Reading:
     """The metrics that show one number of the engine, one metric per label value."""
 
-    def __init__(self, read: Callable[[EngineStats], Mapping[str, float]], metrics: Mapping[str, Any]) -> None:
+    def __init__(self, read: Callable[[EngineStats], Mapping[str, float]], make: Callable[[str], Any]) -> None:
+        """`make` creates the metric of a label value."""
         self._read = read
-        self._metrics = metrics
-        self._shown = dict.fromkeys(metrics, 0.0)
+        self._make = make
+        self._metrics: dict[str, Any] = {}
+        self._shown: dict[str, float] = {}
+
+    def create(self, stats: EngineStats) -> None:
+        """Create the metrics of the label values that are new, such as tenants."""
+        for label in self._read(stats).keys() - self._metrics.keys():
+            self._metrics[label] = self._make(label)
+            self._shown[label] = 0.0
 
     def update(self, stats: EngineStats) -> None:
+        self.create(stats)
         for label, value in self._read(stats).items():
             if value != self._shown[label]:
                 self._metrics[label].increment(value - self._shown[label])

@@ -14,6 +14,10 @@ class Admission(ABC):
     preempts = True
     """Whether running requests may be preempted."""
 
+    next_tokens = 8
+    """For how many tokens of each running request `MaxUtilization` keeps blocks. In simulations, 8 halve the
+    preemptions. More of them spare fewer tokens than they cost in steps with fewer requests."""
+
     def __init__(self, tables: BlockTables) -> None:
         self.tables = tables
 
@@ -28,10 +32,6 @@ class MaxUtilization(Admission):
     TensorRT-LLM calls this MAX_UTILIZATION. vLLM does the same. The blocks that running requests need for their next
     tokens are left to them. Without such a watermark, the new request would soon be preempted again.
     """
-
-    next_tokens = 8
-    """For how many tokens of each running request blocks are kept. In simulations, 8 halve the preemptions. More of
-    them spare fewer tokens than they cost in steps with fewer requests."""
 
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
         """Check the blocks for the known tokens, and for the next tokens of running requests."""

@@ -9,6 +9,7 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
+from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from inflight.scheduler.output_lengths.ranker import PairwiseRanker
@@ -127,11 +128,18 @@ def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mappi
 
 
 def make_budget(config: SchedulerConfig, times: StepTimeModel) -> FixedBudget:
-    """Create the budget that `token_budget` names."""
+    """Create the budget that `token_budget` names, or the one that the tuner sets."""
+    if config.auto_tune:
+        return AdaptiveBudget(None, times)
     if config.token_budget == "adaptive":
         target = None if config.target_itl_ms is None else config.target_itl_ms / 1e3
         return AdaptiveBudget(target, times)
     return FixedBudget()
+
+
+def make_tuner(config: SchedulerConfig, times: StepTimeModel) -> AutoTuner | None:
+    """Create what tunes the settings, if `auto_tune` is on."""
+    return AutoTuner(config, times) if config.auto_tune else None
 
 
 def make_speculator(

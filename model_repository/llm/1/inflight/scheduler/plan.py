@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.request import Request
+from inflight.scheduler.auto_tune.change import Change
 from inflight.scheduler.prefill_budget import PrefillBudget
 from inflight.scheduler.step_time import attention_pairs
 
@@ -138,6 +139,8 @@ class StepPlan:
     """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None
     """Maximum number of prompt tokens that the step could have had, and the setting that determined it."""
+    changes: tuple[Change, ...] = ()
+    """Settings that were tuned before the step."""
 
     @cached_property
     def num_tokens(self) -> int:

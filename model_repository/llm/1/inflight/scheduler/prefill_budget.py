@@ -25,8 +25,8 @@ class Decodes(NamedTuple):
 
 # However slow the steps are, prompts must make progress.
 _MIN = 16
-# Matrix products with fewer rows take hardly less time.
-_MIN_CHUNK = 64
+MIN_CHUNK = 64
+"""Matrix products with fewer rows take hardly less time."""
 
 
 class PrefillAllowance:
@@ -63,7 +63,7 @@ class PrefillAllowance:
             fits = min(fits, self._within(first, fits, self._seconds, self._least - self._taken))
             if tenant in self._credits:
                 credit = self._credits[tenant]
-                fits = min(fits, self._within(first, fits, credit, _MIN_CHUNK)) if credit >= 0 else 0
+                fits = min(fits, self._within(first, fits, credit, MIN_CHUNK)) if credit >= 0 else 0
         return max(0, fits)
 
     def _within(self, first: int, tokens: int, seconds: float, least: int) -> int:
@@ -114,6 +114,9 @@ class PrefillAllowance:
 class FixedBudget:
     """Gives prompts what the decodes leave of `max_num_batched_tokens` (Sarathi-Serve, OSDI'24)."""
 
+    target: float | None = None
+    """Seconds that a step with decodes may take. A fixed budget ignores it: it knows no times."""
+
     def for_prompts(
         self, tokens: int, decodes: Decodes, everyone: Decodes, shares: Mapping[str, float] | None = None
     ) -> PrefillAllowance:
@@ -122,7 +125,7 @@ class FixedBudget:
         The decodes of the step, `decodes`, leave `tokens` tokens of it. `everyone` is a step in which all present
         requests decode, or as many as may run at once. `shares` has tenants whose prompts are limited,
         each with the part of the decodes' time that its prompts may take; beside other prompts it is the part of the
-        time in which `everyone` would decode. A fixed budget ignores it: it knows no times.
+        time in which `everyone` would decode. A fixed budget ignores it.
         """
         return PrefillAllowance(tokens)
 
@@ -140,7 +143,7 @@ class AdaptiveBudget(FixedBudget):
     _STRETCH = 2.7
 
     def __init__(self, target_seconds: float | None, times: StepTimeModel) -> None:
-        self._target = target_seconds
+        self.target = target_seconds
         self._times = times
         self._credits: dict[str, float] = {}
         """Seconds of limited tenants. They grow with each step, so that chunks need not be tiny."""
@@ -156,9 +159,9 @@ class AdaptiveBudget(FixedBudget):
         }
         if not decodes.tokens:
             return PrefillAllowance(tokens, times=self._times, credits=self._credits)
-        target, least = self._target, _MIN
+        target, least = self.target, _MIN
         if target is None:
-            target, least = self._STRETCH * self._times.decode_seconds(*everyone), _MIN_CHUNK
+            target, least = self._STRETCH * self._times.decode_seconds(*everyone), MIN_CHUNK
         return PrefillAllowance(
             tokens, seconds=target - decoding, times=self._times, least=least, credits=self._credits
         )

@@ -5,6 +5,7 @@ long prompt never stops the tokens of other requests. Separate classes decide wh
 cache has room for, when a batch forms and how many prompt tokens a step may have.
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +15,9 @@ from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Preemption, Request
 from inflight.scheduler import factory
+from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
+from inflight.scheduler.auto_tune.change import Change
+from inflight.scheduler.auto_tune.load import Load
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.decode_turns import in_turn
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -28,6 +32,7 @@ from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
 from inflight.speculation.drafter import Drafter
 from inflight.step_result import StepResult
+from inflight.tenant_costs import TenantCosts
 
 # Maximum number of tokens in a step that grammars force in addition to the sampled ones. They make the step longer.
 _MAX_FORCED = 256
@@ -73,8 +78,15 @@ class Scheduler:
         self._admission = factory.make_admission(config, tables, self.lengths)
         self._batching = factory.make_batching(config, self.waiting, self.running)
         self._budget = factory.make_budget(config, self.times)
+        self.tuner = factory.make_tuner(config, self.times)
+        """None unless `auto_tune` is on."""
+        self.costs = TenantCosts() if config.price_per_hour else None
+        self._waits_until: float | None = None
+        """Until when the next step waits for a fuller batch, if it does."""
         self._limit = StepLimit(config.max_num_batched_tokens)
         self._max_chunk = (self._batching.mixes and config.long_prefill_token_threshold) or sys.maxsize
+        self._longest_chunk = self._max_chunk
+        """Maximum number of tokens of one prompt in the step that is being planned."""
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._speculator = factory.make_speculator(config, tables, self.times, drafter)
         self._swap_seconds_per_block = swap_seconds_per_block
@@ -94,19 +106,20 @@ class Scheduler:
     @property
     def token_budget(self) -> int:
         """Maximum number of tokens in the next step."""
-        return self._limit.tokens
+        return self._limit.tokens if self.tuner is None else min(self._limit.tokens, self.tuner.token_budget)
 
     @property
     def _max_running(self) -> int:
         # If more sequences ran than the budget has tokens, one step could not advance them all.
-        return min(self.config.max_num_seqs, self.token_budget)
+        return min(self.config.max_num_seqs if self.tuner is None else self.tuner.max_num_seqs, self.token_budget)
 
     @property
     def wakes_at(self) -> float | None:
         """After an empty plan: when to call `expire` and plan again even if nothing arrives."""
-        if self._batching.wakes_at is None:
+        wakes_at = self._batching.wakes_at if self._waits_until is None else self._waits_until
+        if wakes_at is None:
             return None
-        return min(self._batching.wakes_at, self._deadlines.next_due, self.waiting.next_due)
+        return min(wakes_at, self._deadlines.next_due, self.waiting.next_due)
 
     def fits(self, request: Request) -> bool:
         """Return whether the request could run to its end if it had the whole cache."""
@@ -173,9 +186,13 @@ class Scheduler:
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan:
-        """Plan the next step. An empty plan means that no request runs and no waiting request may join yet."""
+        """Plan the next step. An empty plan means that no request runs and no waiting request may join yet, or that the
+        step waits for a fuller batch."""
         self._now = now
         self._preempted = []
+        changes = () if self.tuner is None else self._tune(self.tuner, now)
+        if self._waits_until is not None:
+            return StepPlan((), changes=changes)
         self.tables.swap_space.settle()
         self._batching.begin_step(now)
         self._move_beams()
@@ -212,7 +229,19 @@ class Scheduler:
             swapped_in=into,
             padding=padding,
             prefill_budget=allowance.budget,
+            changes=changes,
         )
+
+    def _tune(self, tuner: AutoTuner, now: float) -> tuple[Change, ...]:
+        load = Load(self.running, self.waiting.first(), len(self.waiting), self.waiting.num_tokens)
+        changes = tuner.tune(now, load, self.num_preemptions)
+        self._budget.target = tuner.step_seconds
+        self._admission.next_tokens = tuner.watermark
+        self._waits_until = None
+        if min(self._deadlines.next_due, self.waiting.next_due) == math.inf:
+            # A request with a limit of its own has no time to wait.
+            self._waits_until = tuner.waits_until(now, load)
+        return changes
 
     def _decodes(self, *, leftover: bool) -> list[ScheduledRequest]:
         spare = min(max(0, self.token_budget - len(self.running)), _MAX_FORCED)
@@ -252,6 +281,9 @@ class Scheduler:
         """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
         outranks, come last."""
         going = self._unfinished(leftover=False)
+        self._longest_chunk = self._max_chunk
+        if self.tuner is not None and self._batching.mixes:
+            self._longest_chunk = min(self._max_chunk, self.tuner.max_chunk(allowance.budget.tokens, len(going)))
         newcomer = self._batching.next(now) if self.policy.preempts and going else None
         later = [
             request
@@ -315,7 +347,7 @@ class Scheduler:
 
     def _chunk(self, request: Request, allowance: PrefillAllowance) -> ScheduledRequest:
         first = request.num_computed
-        tokens = allowance.fits(first, min(self._max_chunk, request.num_uncomputed), request.tenant)
+        tokens = allowance.fits(first, min(self._longest_chunk, request.num_uncomputed), request.tenant)
         allowance.take(first, tokens, request.tenant)
         return ScheduledRequest.next_of(request, tokens)
 
@@ -368,7 +400,7 @@ class Scheduler:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
         known = max(len(hit) * self.tables.block_size, request.num_swapped)
         uncomputed = len(request.token_ids) - known
-        fits = allowance.fits(known, min(uncomputed, self._max_chunk), request.tenant)
+        fits = allowance.fits(known, min(uncomputed, self._longest_chunk), request.tenant)
         if not self._batching.mixes:
             # A prompt that is longer than any step gets steps of its own.
             return fits == uncomputed or not has_others
@@ -471,6 +503,8 @@ class Scheduler:
         self.times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
         self._batching.observe(plan, seconds)
         self._limit.step_ran()
+        if self.costs is not None:
+            self.costs.charge(plan, self.times.coefficients, seconds)
 
     def fail_step(self, plan: StepPlan) -> list[Request]:
         """Remove the requests of a step that failed. What the step should have copied out is computed again."""
@@ -520,6 +554,10 @@ class Scheduler:
             for each, result in answers
         ]
         self.lengths.learn()
+        if self.tuner is not None:
+            self.tuner.committed(committed, now)
+        if self.costs is not None:
+            self.costs.committed(committed)
         self.policy.computed((each.request, each.num_tokens - each.num_draft) for each in plan.scheduled)
         for outcome in committed:
             if outcome.num_accepted:  # They count like decodes one after the other.

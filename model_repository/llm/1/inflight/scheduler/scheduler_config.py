@@ -14,6 +14,7 @@ ADMISSION_POLICIES = ("max_utilization", "guaranteed_no_evict", "future_peak")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 TOKEN_BUDGETS = ("fixed", "adaptive")
 LENGTH_PREDICTORS = ("tenant", "template", "ranker")
+AUTO_TUNE_OBJECTIVES = ("goodput", "throughput", "latency", "cost")
 
 _MAX_TENANT_WEIGHTS = 10_000
 
@@ -107,6 +108,16 @@ class SchedulerConfig:
     """Admit no request that has waited less than this factor times the duration of the last step with prompts, so
     that arrivals are grouped."""
 
+    auto_tune: str = ""
+    """Adjust settings to the load while serving, for `goodput` (most requests within both targets), `throughput` (most
+    tokens a second, without targets), `latency` (shortest gaps, with first tokens in time) or `cost` (least machine
+    seconds for a token, within both targets). `max_num_seqs` and `max_num_batched_tokens` are upper bounds then,
+    `token_budget` does not count, and `target_itl_ms` is for the mean gap of a request. Empty: off."""
+
+    price_per_hour: float = 0.0
+    """Price of an hour of the machine, in any currency. Tenants are charged for the seconds of the steps that they
+    used; see the metrics. 0: nothing is charged."""
+
     speculative_config: Mapping[str, Any] = field(default_factory=dict)
     """Speculative decoding, as JSON with vLLM's names, such as `{"method": "ngram"}`; see `SpeculativeConfig`. Empty:
     off."""
@@ -132,11 +143,15 @@ class SchedulerConfig:
             ("long_prefill_token_threshold", 0),
         ):
             require_count(name, getattr(self, name), low)
-        for name in ("batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"):
+        for name in (
+            *("batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"),
+            "price_per_hour",
+        ):
             _require_number(name, getattr(self, name), positive=False)
         _require_number("target_ttft_ms", self.target_ttft_ms, positive=True)
         if self.target_itl_ms is not None:
             _require_number("target_itl_ms", self.target_itl_ms, positive=True)
+        self._check_auto_tune()
         self._check_tenant_weights()
         self._check_request_classes()
         if self.preemption_mode != "recompute" and self.swap_space_tokens == 0:
@@ -168,6 +183,21 @@ class SchedulerConfig:
                     f"request_classes of {each.name!r}: leftover is true; batching_strategy must be 'continuous' and "
                     "enable_chunked_prefill true then"
                 )
+
+    def _check_auto_tune(self) -> None:
+        if not self.auto_tune:
+            return
+        if self.auto_tune not in AUTO_TUNE_OBJECTIVES:
+            raise ValueError(
+                f"auto_tune is {self.auto_tune!r}; it must be empty or one of {', '.join(AUTO_TUNE_OBJECTIVES)}"
+            )
+        if self.batching_strategy != "continuous":
+            raise ValueError(
+                f"auto_tune is {self.auto_tune!r}; batching_strategy must be 'continuous' then, not "
+                f"{self.batching_strategy!r}"
+            )
+        if self.auto_tune != "throughput" and self.target_itl_ms is None:
+            raise ValueError(f"auto_tune is {self.auto_tune!r}; target_itl_ms must be given then")
 
     def _check_tenant_weights(self) -> None:
         if len(self.tenant_weights) > _MAX_TENANT_WEIGHTS:

@@ -1,0 +1,1 @@
+"""Tunes the scheduler's settings while it serves (`auto_tune`)."""
