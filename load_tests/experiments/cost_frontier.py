@@ -47,8 +47,8 @@ class CostFrontier(Experiment):
     name = "cost_frontier"
     title = "Cost of 1,000 output tokens (machine time of steps) and p99 of gaps, by objective; a point for each load"
     claim = (
-        "Under the objective cost, a token takes less machine time than under throughput while the targets are met; the "
-        "less load there is, the more it saves. Under latency, gaps are shorter"
+        "Under the objective cost, a token takes less machine time than under throughput while the targets are met; "
+        "the less load there is, the more it saves. Under latency, gaps are shorter"
     )
     source = "this project; cost and latency of batches: Orca (OSDI'22) and Sarathi-Serve (OSDI'24)"
     requests = 600
@@ -99,8 +99,8 @@ class CostFrontier(Experiment):
         light, heavy = (
             [results[f"{name}, {load}"] for name in ("cost", "throughput")] for load in (LOADS[0], LOADS[-1])
         )
-        saved = estimate(lambda a, b, c, d: _saved(c, d) - _saved(a, b), *heavy, *light)
-        return [*found, Verdict.above(f"the share saved is larger at the lightest load by {saved:.2f}", saved, 0)]
+        more = estimate(lambda a, b, c, d: _saved(c, d) - _saved(a, b), *heavy, *light)
+        return [*found, Verdict.above(f"the share saved is larger at the lightest load by {more:.2f}", more, 0)]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
         curves = {
