@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from load_tests.arrivals import Floats
+from load_tests.intervals import covered_seconds
 from load_tests.lengths import Ints
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
@@ -67,7 +68,7 @@ class Result:
     @property
     def throughput(self) -> float:
         """Output tokens per second."""
-        return float(self.output[self.done].sum() / self.duration)
+        return self.output_tokens / self.duration
 
     @property
     def ttft(self) -> Floats:
@@ -78,6 +79,16 @@ class Result:
     def e2e(self) -> Floats:
         """Time from arrival to last token of each request that has one, in seconds."""
         return (self.finish - self.arrival)[self.done]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time during which at least one request that was answered was waiting or running, in seconds."""
+        return covered_seconds(self.arrival[self.done], self.finish[self.done])
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens of the requests that were answered."""
+        return int(self.output[self.done].sum())
 
     def itl(self, percent: float) -> float:
         """Percentile of the times between tokens, over the tokens of all requests, in seconds. 0 if there are none."""
@@ -102,7 +113,7 @@ class Result:
 
     def seconds_per_thousand(self) -> float:
         """Machine time that 1,000 output tokens cost."""
-        return 1e3 * self.duration / float(self.output[self.done].sum())
+        return 1e3 * self.duration / self.output_tokens
 
     def select(self, mask: NDArray[np.bool_]) -> "Floats":
         """Times to first token of the requests selected by `mask`, shape [requests]."""
