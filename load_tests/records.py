@@ -143,6 +143,10 @@ class Run:
         """The requests that were scheduled in a part of the run, such as the part after the warm-up."""
         return Run([record for record in self.records if begin <= record.scheduled < end], self.generator_busy)
 
+    def without_first(self, count: int) -> "Run":
+        """The requests after the first `count`."""
+        return Run(self.records[count:], self.generator_busy)
+
 
 def write_records(records: Iterable[Record], path: Path) -> None:
     """Write each record as a line of JSON."""

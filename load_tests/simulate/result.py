@@ -1,7 +1,7 @@
 """The result of a workload, with the measures that papers on LLM serving use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -114,6 +114,14 @@ class Result:
     def seconds_per_thousand(self) -> float:
         """Machine time that 1,000 output tokens cost."""
         return 1e3 * self.duration / self.output_tokens
+
+    def without_first(self, count: int) -> "Result":
+        """The requests after the first `count`. What is not of single requests, such as the gaps, stays as it is."""
+        later = {
+            name: getattr(self, name)[count:]
+            for name in ("arrivals", "arrival", "prompt", "output", "first_token", "finish", "cached", "preemptions")
+        }
+        return replace(self, **later)
 
     def select(self, mask: NDArray[np.bool_]) -> "Floats":
         """Times to first token of the requests selected by `mask`, shape [requests]."""

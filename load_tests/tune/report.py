@@ -89,8 +89,9 @@ def _brought(outcome: Outcome) -> str:
         rows.append((each.name, each.default, each.chosen, f"{value:.4g}", f"{gain:.1%}"))
     rows.append(("all of them", "", "", f"{objective.value(ablation.tuned):.4g}", f"{ablation.gain(objective):.1%}"))
     return (
-        "In the simulator, on other requests than the search had. Each row returns one setting to its default; the last\n"
-        "one has them all. Settings that bring less than 1 % together were left at their defaults.\n\n" + _table(rows)
+        "In the simulator, on other requests than the search had. Each row returns one setting to its default; the\n"
+        "last one has them all. Settings that bring less than 1 % together were left at their defaults.\n\n"
+        + _table(rows)
     )
 
 
@@ -108,7 +109,8 @@ def _conditions(outcome: Outcome) -> str:
     workload, cost = outcome.load.workload, outcome.machine.cost
     seconds = (
         f"{1e3 * cost.per_step:.2f} ms + {1e3 * cost.per_token:.3f} ms per token + "
-        f"{1e6 * cost.per_cached_token:.3f} µs per cached token + {1e6 * cost.per_pair:.3f} µs per pair of query and key + "
+        f"{1e6 * cost.per_cached_token:.3f} µs per cached token + "
+        f"{1e6 * cost.per_pair:.3f} µs per pair of query and key + "
         f"{1e3 * cost.per_sampled_token:.3f} ms per sampled token"
     )
     targets = outcome.objective.targets

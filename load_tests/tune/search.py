@@ -57,16 +57,6 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
     return list(tried.values())
 
 
-def exhaustive(space: Space, serve: Serve, loss: Loss, *, bar: tqdm) -> list[Trial]:
-    """Try all choices."""
-    found = []
-    for choice in space.choices():
-        served = serve(choice)
-        found.append(Trial(choice, served, loss(served)))
-        bar.update()
-    return found
-
-
 def best(trials: Iterable[Trial]) -> Trial:
     """The trial with the lowest loss; of equals, the first."""
     return min(trials, key=lambda trial: trial.loss)

@@ -29,7 +29,8 @@ class Simulated:
         if key not in self._results:
             config = self._space.config(choice)
             config = replace(config, enable_prefix_caching=config.enable_prefix_caching and self._shares)
-            self._results[key] = simulate(self._requests, config, self._machine.cost, users=self._load.users)
+            result = simulate(self._requests, config, self._machine.cost, users=self._load.users)
+            self._results[key] = result.without_first(self._load.unmeasured)
         return self._results[key]
 
 

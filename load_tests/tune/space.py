@@ -68,18 +68,10 @@ class Space:
 
     def guesses(self) -> list[Choice]:
         """Choices to try first: the default, and what is known to help throughput, latency and goodput."""
-        seqs, tokens = next(k for k in self.knobs if k.name == "max_num_seqs"), TOKENS[-1]
-        full = {"max_num_seqs": list(seqs.values)[-1], "max_num_batched_tokens": str(tokens), "token_budget": "fixed"}
-        soon = {"scheduling_policy": "sjf"}
-        half = {"max_num_seqs": list(seqs.values)[-2], "scheduling_policy": "slo"} if len(seqs.values) > 1 else {}
-        return [self.default, *(self._nearest(wanted) for wanted in (full, {**full, **soon}, soon, half) if wanted)]
-
-    def _nearest(self, wanted: Choice) -> Choice:
-        """The default with those of the wanted values that this space has."""
-        return {
-            knob.name: wanted[knob.name] if wanted.get(knob.name) in knob.values else knob.default
-            for knob in self.knobs
-        }
+        large = {knob.name: list(knob.values)[-1] for knob in self.knobs if knob.ordered} | {"token_budget": "fixed"}
+        shortest, urgent = {"scheduling_policy": "sjf"}, {"scheduling_policy": "slo"}
+        wanted: list[Choice] = [{}, large, large | shortest, shortest, urgent]
+        return [{knob.name: each.get(knob.name, knob.default) for knob in self.knobs} for each in wanted]
 
 
 def space_for(base: EngineConfig, requests: Sequence[Arrival], users: int | None, slo: Slo) -> Space:
