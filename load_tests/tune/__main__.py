@@ -62,13 +62,17 @@ def run(options: argparse.Namespace) -> Path:
     with tqdm(total=min(options.trials, space.size), desc="searching", unit="trial") as bar:
         trials = search(space, serve, aim.loss, trials=options.trials, seed=options.seed, bar=bar)
     choice = prune(space, best(trials), serve, aim.loss)
-    others = load.requests(options.requests, _PREDICTED)
-    ablation = ablate(space, choice, Simulated(load, others, space, machine))
+    serve_others = Simulated(load, load.requests(options.requests, _PREDICTED), space, machine)
+    if aim.loss(serve_others(choice)) >= aim.loss(serve_others(space.default)):
+        choice = space.default
+    ablation = ablate(space, choice, serve_others)
     outcome = Outcome(load, aim, machine, space, trials, ablation, None, _about(options))
+    folder: Path = options.results / time.strftime(f"tune-{load.workload.name}-{aim.name}-%Y%m%d-%H%M%S")
+    variant = write_outcome(outcome, folder)
     if options.confirm and ablation.without:
         outcome = replace(outcome, confirmation=_confirm(outcome, options))
-    folder: Path = options.results / time.strftime(f"tune-{load.workload.name}-{aim.name}-%Y%m%d-%H%M%S")
-    print(f"{summary(outcome)}\nSettings: {write_outcome(outcome, folder)}")
+        write_outcome(outcome, folder)
+    print(f"{summary(outcome)}\nSettings: {variant}")
     return folder
 
 

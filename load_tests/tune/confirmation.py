@@ -1,6 +1,7 @@
 """Serves the same requests on the real server, with the default configuration and the tuned one in turn."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -46,11 +47,13 @@ class Confirmation:
         return objective.gain(*(self.predicted_value(name, objective) for name in (TUNED, DEFAULT)))
 
     def difference(self, objective: Objective) -> float:
-        """The measured ratio of tuned to default over the predicted one, less 1."""
-        measured, predicted = (
-            value(TUNED, objective) / value(DEFAULT, objective) for value in (self.measured_value, self.predicted_value)
-        )
-        return measured / predicted - 1
+        """The measured ratio of tuned to default over the predicted one, less 1. NaN if a value of the default is 0."""
+        ratios = []
+        for value in (self.measured_value, self.predicted_value):
+            default = value(DEFAULT, objective)
+            ratios.append(value(TUNED, objective) / default if default else math.nan)
+        measured, predicted = ratios
+        return measured / predicted - 1 if predicted else math.nan
 
     def errors(self, name: str) -> int:
         """Number of requests that were not answered."""

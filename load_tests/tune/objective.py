@@ -57,7 +57,9 @@ class Objective:
     """Whether settings that miss the targets are worse than all that keep them."""
 
     def value(self, served: Served) -> float:
-        """The measure of a served load, in `unit`."""
+        """The measure of a served load, in `unit`. If no request was answered, 0, or NaN where lower is better."""
+        if not served.output_tokens:
+            return 0.0 if self.higher_is_better else math.nan
         return self.measure(served, self.targets)
 
     def loss(self, served: Served) -> float:

@@ -1,5 +1,6 @@
 """Writes what a tuning run found: a variant of config.pbtxt, a report in Markdown with a plot, and the machine."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def write_outcome(outcome: Outcome, folder: Path) -> Path:
 def summary(outcome: Outcome) -> str:
     """The result in a sentence or two."""
     if not outcome.ablation.without:
-        return f"The default configuration is the best for {_goal(outcome)}: nothing that was tried brings 1 % more."
+        return (
+            f"The default configuration stays for {_goal(outcome)}: nothing that was tried brings 1 % more, on other "
+            "requests too."
+        )
     settings = ", ".join(f"{name}={value}" for name, value in outcome.settings.items())
     text = f"For {_goal(outcome)}: {settings}. Predicted gain: {outcome.ablation.gain(outcome.objective):.1%}"
     if outcome.confirmation is not None:
@@ -74,10 +78,16 @@ def _confirmed(outcome: Outcome, confirmation: Confirmation) -> str:
     rows.append(("gain", f"{predicted:.1%}", f"{measured:.1%}", "", ""))
     return (
         f"{_table(rows)}\n\n"
-        f"The measured ratio of tuned to default differs from the predicted one by "
-        f"{confirmation.difference(objective):+.1%}. Both servers got the same requests in turn, and the prediction is "
-        f"for these requests. Other programs used {confirmation.others:.0%} of the processors meanwhile."
+        f"{_difference(confirmation.difference(objective))} Both servers got the same requests in turn, "
+        f"and the prediction is for these requests. Other programs used {confirmation.others:.0%} of the processors "
+        "meanwhile."
     )
+
+
+def _difference(difference: float) -> str:
+    if math.isnan(difference):
+        return "The default has a value of 0, so that no ratios can be compared."
+    return f"The measured ratio of tuned to default differs from the predicted one by {difference:+.1%}."
 
 
 def _brought(outcome: Outcome) -> str:

@@ -13,8 +13,8 @@ from load_tests.traffic import Arrival
 Choice: TypeAlias = Mapping[str, str]
 """The label of a value for each knob, by the knob's name."""
 
-SEQS = (4, 8, 16, 32, 64, 128)
-TOKENS = (128, 256, 512, 2048)
+SEQS = (8, 16, 32, 64, 128)
+TOKENS = (128, 512, 2048)
 PREFILL_THRESHOLD = 256
 
 
