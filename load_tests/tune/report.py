@@ -32,10 +32,11 @@ def summary(outcome: Outcome) -> str:
             "requests too."
         )
     settings = ", ".join(f"{name}={value}" for name, value in outcome.settings.items())
-    text = f"For {_goal(outcome)}: {settings}. Predicted gain: {outcome.ablation.gain(outcome.objective):.1%}"
-    if outcome.confirmation is not None:
-        text += f", measured: {outcome.confirmation.measured_gain(outcome.objective):.1%}"
-    return f"{text}."
+    text = f"For {_goal(outcome)}: {settings}. "
+    if (confirmation := outcome.confirmation) is None:
+        return f"{text}Predicted gain: {outcome.ablation.gain(outcome.objective):.1%}."
+    predicted, measured = confirmation.predicted_gain(outcome.objective), confirmation.measured_gain(outcome.objective)
+    return f"{text}Measured gain: {measured:.1%}, predicted for the same requests: {predicted:.1%}."
 
 
 def _goal(outcome: Outcome) -> str:

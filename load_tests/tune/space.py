@@ -67,10 +67,22 @@ class Space:
         return replace(self.base, **self.settings(choice))
 
     def guesses(self) -> list[Choice]:
-        """Choices to try first: the default, and what is known to help throughput, latency and goodput."""
-        large = {knob.name: list(knob.values)[-1] for knob in self.knobs if knob.ordered} | {"token_budget": "fixed"}
-        shortest, urgent = {"scheduling_policy": "sjf"}, {"scheduling_policy": "slo"}
-        wanted: list[Choice] = [{}, large, large | shortest, shortest, urgent]
+        """Choices to try first: the default, then corners of the space with many and with few sequences at once."""
+        numbers = {knob.name: list(knob.values) for knob in self.knobs if knob.ordered}
+        most, fewest = ({name: labels[end] for name, labels in numbers.items()} for end in (-1, 0))
+        whole_prompts, shortest, urgent = (
+            {"token_budget": "fixed"},
+            {"scheduling_policy": "sjf"},
+            {"scheduling_policy": "slo"},
+        )
+        few = most | {"max_num_seqs": fewest.get("max_num_seqs", "")}
+        wanted: list[Choice] = [
+            {},
+            most | whole_prompts,
+            most | whole_prompts | shortest,
+            few | whole_prompts | shortest,
+            fewest | urgent,
+        ]
         return [{knob.name: each.get(knob.name, knob.default) for knob in self.knobs} for each in wanted]
 
 

@@ -74,7 +74,7 @@ def test_the_report_compares_what_was_predicted_and_measured(outcome: Outcome, t
     assert confirmation.difference(outcome.objective) == pytest.approx(2 / ratio - 1)
     write_outcome(replace(outcome, confirmation=confirmation), tmp_path)
     report = (tmp_path / "report.md").read_text()
-    assert "measured: 100.0%" in report
+    assert "Measured gain: 100.0%" in report
     assert f"{confirmation.difference(outcome.objective):+.1%}" in report
 
 
