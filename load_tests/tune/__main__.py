@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Path:
     """
     load = Load(options.workload, None if options.rate else options.users, options.rate)
     machine = _machine(options, load)
-    aim = objective(options.objective, _targets(options, load.workload))
+    aim = objective(options.objective, _targets(options, load.workload), load.users)
     requests = load.requests(options.requests, _SEARCHED)
     space = space_for(default_config(machine), requests, load.users, aim.targets)
     serve = Simulated(load, requests, space, machine)

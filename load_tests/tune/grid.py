@@ -57,7 +57,7 @@ def compare(workload: Workload, machine: Machine, *, users: int, requests: int, 
     serve = Simulated(load, arrivals, space, machine)
     for choice in tqdm(space.choices(), total=space.size, desc=workload.name, unit="choice", leave=False):
         serve(choice)
-    aims = [objective(name, workload.slo) for name in OBJECTIVES]
+    aims = [objective(name, workload.slo, load.users) for name in OBJECTIVES]
     return Compared(load, space.size, {aim.name: _gap(space, serve, aim, seeds) for aim in aims})
 
 

@@ -28,8 +28,3 @@ class Load:
             return list(islice(self.workload.requests(seed), count))
         assert self.rate is not None
         return self.workload.arrivals(self.rate, count / self.rate, seed)
-
-    @property
-    def unmeasured(self) -> int:
-        """How many of the first requests do not count: the first one of each user, since all of them come at once."""
-        return self.users or 0

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -42,6 +42,9 @@ class Served(Protocol):
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that met an objective for latencies."""
+
+    def without_first(self, count: int) -> "Served":
+        """The requests after the first `count`."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,13 @@ _MAKERS: Mapping[str, Callable[[Slo], Objective]] = {
 OBJECTIVES = tuple(_MAKERS)
 
 
-def objective(name: str, targets: Slo) -> Objective:
-    """The objective with one of the names in `OBJECTIVES`."""
-    return _MAKERS[name](targets)
+def objective(name: str, targets: Slo, users: int | None = None) -> Objective:
+    """The objective with one of the names in `OBJECTIVES`.
+
+    `users` of a closed loop send their first requests at once. These do not count for `ttft`: no later request waits
+    behind so many others.
+    """
+    made = _MAKERS[name](targets)
+    if name != "ttft" or users is None:
+        return made
+    return replace(made, measure=lambda served, slo: made.measure(served.without_first(users), slo))

@@ -63,7 +63,7 @@ def best(trials: Iterable[Trial]) -> Trial:
 
 
 def _sampler(seed: int) -> optuna.samplers.BaseSampler:
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_GUESSES_BEFORE_MODEL, deterministic_objective=True)
+    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_GUESSES_BEFORE_MODEL)
 
 
 def _parameter(knob: Knob, label: str) -> int | str:

@@ -29,8 +29,7 @@ class Simulated:
         if key not in self._results:
             config = self._space.config(choice)
             config = replace(config, enable_prefix_caching=config.enable_prefix_caching and self._shares)
-            result = simulate(self._requests, config, self._machine.cost, users=self._load.users)
-            self._results[key] = result.without_first(self._load.unmeasured)
+            self._results[key] = simulate(self._requests, config, self._machine.cost, users=self._load.users)
         return self._results[key]
 
 

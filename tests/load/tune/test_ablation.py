@@ -10,13 +10,13 @@ from load_tests.tune.space import space_for
 from load_tests.workload import WORKLOADS, read_workload
 
 SMALL = read_workload(WORKLOADS / "small.yaml")
-LOAD = Load(SMALL, users=12)
-REQUESTS = LOAD.requests(60, seed=0)
+LOAD = Load(SMALL, users=24)
+REQUESTS = LOAD.requests(80, seed=0)
 SPACE = space_for(default_config(SIMULATED), REQUESTS, LOAD.users, SMALL.slo)
 SERVE = Simulated(LOAD, REQUESTS, SPACE, SIMULATED)
-AIM = objective("ttft", SMALL.slo)
+AIM = objective("ttft", SMALL.slo, LOAD.users)
 # The first one delays every first token. With as many slots as users, the order of requests matters little.
-WORSE = {**SPACE.default, "max_num_seqs": "4"}
+WORSE = {**SPACE.default, "max_num_seqs": "8"}
 
 
 def test_what_brings_nothing_returns_to_the_default() -> None:
@@ -38,5 +38,5 @@ def test_a_harmful_setting_returns_to_the_default() -> None:
 def test_each_setting_is_credited_with_what_is_lost_without_it() -> None:
     ablation = ablate(SPACE, WORSE, SERVE)
     (without,) = ablation.without
-    assert (without.name, without.default, without.chosen) == ("max_num_seqs", "64", "4")
+    assert (without.name, without.default, without.chosen) == ("max_num_seqs", "64", "8")
     assert ablation.brought(without, AIM) == ablation.gain(AIM) < -1

@@ -72,3 +72,12 @@ def test_cost_leaves_out_the_time_without_requests() -> None:
     later = replace(record, scheduled=10.0, first_token=10.5, last_token=11.0)
     cost = objective("cost", SLO)
     assert cost.value(Run([record, later], 0.1)) == pytest.approx(1e3 * 2.0 / 200)
+
+
+def test_the_first_request_of_each_user_does_not_count_for_ttft() -> None:
+    (record,) = run_of(100).records
+    late = replace(record, first_token=9.0, last_token=10.0)
+    run = Run([late, late, record, record], 0.1)
+    assert objective("ttft", SLO).value(run) == 9.0
+    assert objective("ttft", SLO, users=2).value(run) == 0.5
+    assert objective("latency", SLO, users=2).value(run) == objective("latency", SLO).value(run)
