@@ -75,7 +75,7 @@ class Space:
             {"scheduling_policy": "sjf"},
             {"scheduling_policy": "slo"},
         )
-        few = most | {"max_num_seqs": fewest.get("max_num_seqs", "")}
+        few = {"max_num_seqs": fewest.get("max_num_seqs", "")}
         wanted: list[Choice] = [
             {},
             most | whole_prompts,
