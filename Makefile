@@ -12,7 +12,7 @@ gpu_tests := $(VENV)/.gpu-tests
 docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
-.PHONY: help serve gateway demo load sweep compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
+.PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
 	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients check clean
 .DEFAULT_GOAL := help
 
@@ -23,6 +23,9 @@ help:
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
 	@echo "make sweep    measure how much load a server carries; writes a report to results/ in 15 minutes; variable: SWEEP (flags)"
+	@echo "make tune     find settings for a workload and an objective in the simulator, and confirm them on the real server; takes"
+	@echo "              five minutes; variables: WORKLOAD (such as chat), OBJECTIVE (throughput, latency, ttft, goodput or cost),"
+	@echo "              TUNE (flags, such as --users 32 or --help), MODEL or SHAPE"
 	@echo "make compare  compare settings and servers under the same loads; variables: MODEL or SHAPE, COMPARE (flags, such as --help)"
 	@echo "make bench    measure tokens per second of the engine, alone and behind Triton, and of transformers, under several loads;"
 	@echo "              compare with the committed ratios; takes minutes; variables: MODEL or SHAPE, BENCH (flags, such as --help)"
@@ -90,6 +93,9 @@ load: $(installed)
 
 sweep: $(installed)
 	@$(bin)/python -m load_tests.capacity $(SWEEP)
+
+tune: $(installed)
+	@$(bin)/python -m load_tests.tune $(or $(WORKLOAD),small) --objective $(or $(OBJECTIVE),goodput) $(model) $(TUNE)
 
 compare: $(installed)
 	@$(bin)/python -m load_tests.compare $(model) $(COMPARE)

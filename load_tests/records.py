@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from load_tests.arrivals import Floats
+from load_tests.intervals import covered_seconds
 from load_tests.slo import Slo
 
 UNFINISHED = "Unfinished"
@@ -87,7 +88,23 @@ class Run:
     @property
     def throughput(self) -> float:
         """Output tokens per second."""
-        return sum(record.output_tokens for record in self.done) / max(self.duration, 1e-9)
+        return self.output_tokens / max(self.duration, 1e-9)
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens of the requests that were answered."""
+        return sum(record.output_tokens for record in self.done)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time during which at least one request that was answered was waiting or running, in seconds."""
+        begins = np.array([record.scheduled for record in self.done])
+        return covered_seconds(begins, begins + self.e2e)
+
+    def itl(self, percent: float) -> float:
+        """Percentile of the times between two pieces of an answer, over all answers, in seconds. 0 if there are
+        none."""
+        return float(np.percentile(self.gaps, percent)) if len(self.gaps) else 0.0
 
     @property
     def ttft(self) -> Floats:
@@ -125,6 +142,10 @@ class Run:
     def between(self, begin: float, end: float) -> "Run":
         """The requests that were scheduled in a part of the run, such as the part after the warm-up."""
         return Run([record for record in self.records if begin <= record.scheduled < end], self.generator_busy)
+
+    def without_first(self, count: int) -> "Run":
+        """The requests after the first `count`."""
+        return Run(self.records[count:], self.generator_busy)
 
 
 def write_records(records: Iterable[Record], path: Path) -> None:

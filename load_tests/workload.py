@@ -70,6 +70,14 @@ class Workload:
         """Requests per second of all streams together, as the file sets them."""
         return sum(stream.rate for stream in self._streams.values())
 
+    @property
+    def bursty(self) -> bool:
+        """Whether the file says that requests of some stream cluster."""
+        return any(
+            isinstance(stream, DrawnStream) and stream.arrivals.process != "poisson"
+            for stream in self._streams.values()
+        )
+
     def arrivals(self, rate: float, seconds: float, seed: int = 0) -> list[PlannedRequest]:
         """The requests of an open loop, ordered by their times from 0 to `seconds`.
 

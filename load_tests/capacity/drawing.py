@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 BLUE, ORANGE, GREEN, PINK, GREY = "#3b87c8", "#e08a2c", "#2fa37c", "#c75b9b", "#8a8f98"
 """Colours that are easy to see on white and on black."""
 # Colour of text and lines. In a page it is replaced by the page's text colour.
-_INK = "#24292f"
+INK = "#24292f"
 # Fits one column on a phone without scaling. Wide pages enlarge the plot.
 _INCHES_WIDE, INCHES_HIGH = 4.8, 3.6
 _TITLE_CHARACTERS = 50
@@ -33,7 +33,7 @@ _MIN_DISTANCE = 0.1
 _DOTS_PER_INCH = 160
 
 _STYLE = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
@@ -81,7 +81,7 @@ def svg(figure: "Figure") -> str:
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
-    element = text[text.index("<svg") :].replace(_INK, "currentColor")
+    element = text[text.index("<svg") :].replace(INK, "currentColor")
     # A page contains several figures, and each of them would have a group with the id `axes_1`.
     return re.sub(r'<g id="[^"]*"', "<g", element)
 

@@ -35,8 +35,8 @@ class Compared:
 
 
 @dataclass
-class _Running:
-    """A server that has been started."""
+class Running:
+    """A server that has been started. It runs only while it is awake."""
 
     name: str
     process: ServerProcess
@@ -48,6 +48,14 @@ class _Running:
         self.process.resume()
         yield self.connect
         self.process.pause()
+
+
+@contextmanager
+def paused(contender: Contender, users: int) -> Iterator[Running]:
+    """Start a server and pause it as soon as it is ready. It ends at the exit."""
+    with contender.start(users) as (process, connect):
+        process.pause()
+        yield Running(contender.name, process, connect)
 
 
 def compare(
@@ -64,17 +72,15 @@ def compare(
         for contender in contenders:
             bar.set_description_str(f"{users} users: starting {contender.name}")
             started = time.perf_counter()
-            process, connect = stack.enter_context(contender.start(users))
+            running.append(stack.enter_context(paused(contender, users)))
             for compared in results.values():
                 compared[contender.name].ready_seconds = time.perf_counter() - started
-            process.pause()
-            running.append(_Running(contender.name, process, connect))
             bar.update()
         for position, workload in enumerate(workloads):
             for server in running:
                 bar.set_description_str(f"{users} users, {workload.name}: warming up {server.name}")
                 with server.awake() as connect:
-                    asyncio.run(_warm_up(connect, workload))
+                    asyncio.run(warm_up(connect, workload))
                 bar.update()
             for number, server in product(range(rounds), running):
                 bar.set_description_str(f"{users} users, {workload.name}: {number + 1}/{rounds} {server.name}")
@@ -88,7 +94,8 @@ def compare(
     return results
 
 
-async def _warm_up(connect: Connect, workload: Workload) -> None:
+async def warm_up(connect: Connect, workload: Workload) -> None:
+    """Let a server answer a few requests that no measurement sends."""
     async with connect() as endpoint:
         requests = workload.requests(_WARM_UP_SEED)
         await closed_loop(endpoint, WARM_UP_REQUESTS, requests, count=WARM_UP_REQUESTS)

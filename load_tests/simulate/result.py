@@ -1,7 +1,7 @@
 """The result of a workload, with the measures that papers on LLM serving use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from inflight.tenant_costs import TenantUse
 from load_tests.arrivals import Floats
+from load_tests.intervals import covered_seconds
 from load_tests.lengths import Ints
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
@@ -74,7 +75,7 @@ class Result:
     @property
     def throughput(self) -> float:
         """Output tokens per second."""
-        return float(self.output[self.done].sum() / self.duration)
+        return self.output_tokens / self.duration
 
     @property
     def ttft(self) -> Floats:
@@ -85,6 +86,16 @@ class Result:
     def e2e(self) -> Floats:
         """Time from arrival to last token of each request that has one, in seconds."""
         return (self.finish - self.arrival)[self.done]
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time during which at least one request that was answered was waiting or running, in seconds."""
+        return covered_seconds(self.arrival[self.done], self.finish[self.done])
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens of the requests that were answered."""
+        return int(self.output[self.done].sum())
 
     def itl(self, percent: float, tenant: str | None = None) -> float:
         """Percentile of the times between tokens, in seconds; 0 if there are none.
@@ -122,11 +133,19 @@ class Result:
 
     def seconds_per_thousand(self) -> float:
         """Machine time that 1,000 output tokens cost."""
-        return 1e3 * self.duration / float(self.output[self.done].sum())
+        return 1e3 * self.duration / self.output_tokens
+
+    def without_first(self, count: int) -> "Result":
+        """The requests after the first `count`. What is not of single requests, such as the gaps, stays as it is."""
+        later = {
+            name: getattr(self, name)[count:]
+            for name in ("arrivals", "arrival", "prompt", "output", "first_token", "finish", "cached", "preemptions")
+        }
+        return replace(self, **later)
 
     def busy_seconds_per_thousand(self) -> float:
         """Time of the steps for 1,000 output tokens: machine time without idle time."""
-        return 1e3 * self.step_seconds / float(self.output[self.done].sum())
+        return 1e3 * self.step_seconds / self.output_tokens
 
     def select(self, mask: NDArray[np.bool_]) -> "Floats":
         """Times to first token of the requests selected by `mask`, shape [requests]."""

@@ -51,6 +51,16 @@ def model_parameters(model: str = "llm", config_file: str = "config.pbtxt") -> d
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
+def write_variant(target: Path, parameters: Mapping[str, str], about: str, *, model: str = "llm") -> None:
+    """Write a variant of a model's configuration, for the folder `configs/`.
+
+    `parameters` replace or extend those of `config.pbtxt`. The file begins with `about` as a comment.
+    """
+    _copy_config(MODEL_REPOSITORY / model / "config.pbtxt", target, parameters)
+    comment = "".join(f"# {line}".rstrip() + "\n" for line in about.splitlines())
+    target.write_text(comment + target.read_text())
+
+
 def _copy_config(source: Path, target: Path, parameters: Mapping[str, str]) -> None:
     try:
         config = text_format.Parse(source.read_text(), model_config_pb2.ModelConfig())

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -143,12 +143,19 @@ class ServerProcess(ABC):
         return error
 
     def pause(self) -> None:
-        """Suspend the server and its descendants until `resume`."""
+        """Suspend the server and its descendants until `resume`.
+
+        That includes the guardians, which have sessions of their own: one that went on would miss the model's signs of
+        life and end the server.
+        """
+        _send(_started_by_group(self.pid), signal.SIGSTOP)
         os.killpg(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a paused server."""
+        guardians = _started_by_group(self.pid)
         os.killpg(self.pid, signal.SIGCONT)
+        _send(guardians, signal.SIGCONT)
 
     def wait(self) -> str:
         """Wait until the server ends by itself, and end its descendants.
@@ -179,6 +186,8 @@ class ServerProcess(ABC):
         """End the server and its descendants at once. Otherwise like `stop`."""
         if self._process is None:
             return
+        # A guardian that is paused would not notice the end.
+        _send(_started_by_group(self.pid), signal.SIGCONT)
         _kill_group(self.name, self._process)
         self._process = None
         self._join_reader()
@@ -268,14 +277,31 @@ def _kill_group(name: str, leader: subprocess.Popen[str]) -> None:
 
 def _group_members(group: int) -> list[int]:
     """Return the processes of a group, without zombies, which only wait for init and hold no resources."""
-    members = []
+    return [pid for pid, _, process_group in _processes() if process_group == group]
+
+
+def _started_by_group(group: int) -> list[int]:
+    """Return the processes outside of a group that its members have started."""
+    processes = list(_processes())
+    members = {pid for pid, _, process_group in processes if process_group == group}
+    return [pid for pid, parent, process_group in processes if parent in members and process_group != group]
+
+
+def _processes() -> Iterator[tuple[int, int, int]]:
+    """Yield the ids of each process, of its parent and of its group, except those of zombies."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         # A process may end after it was listed and before its status is read.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _, process_group = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(process_group) == group and state != "Z":
-                members.append(int(stat.parent.name))
-    return members
+            state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if state != "Z":
+                yield int(stat.parent.name), int(parent), int(group)
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to those of the processes that have not ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _proportional_bytes(pid: int) -> int:
