@@ -45,7 +45,7 @@ class CostFrontier(Experiment):
     """Chats and documents, at several loads, under three objectives."""
 
     name = "cost_frontier"
-    title = "Cost of 1,000 output tokens (machine time of steps) and p99 of gaps, by objective; a point for each load"
+    title = "Cost of 1,000 output tokens and p99 of gaps, by objective; a point for each load"
     claim = (
         "Under the objective cost, a token takes less machine time than under throughput while the targets are met; "
         "the less load there is, the more it saves. Under latency, gaps are shorter"
