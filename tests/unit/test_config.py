@@ -68,7 +68,7 @@ def test_counts_are_whole_numbers(field: str, value: object) -> None:
     [
         ("batching_strategy", "continuous, static, dynamic, bucketed"),
         ("scheduling_policy", "fcfs, sjf, priority, fair, slo, classes"),
-        ("length_predictor", "tenant, template, ranker"),
+        ("length_predictor", "tenant, template, ranker, hidden_state"),
         ("batch_scheduler_policy", "max_utilization, guaranteed_no_evict, future_peak"),
         ("preemption_mode", "recompute, swap, auto"),
         ("token_budget", "fixed, adaptive"),

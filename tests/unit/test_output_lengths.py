@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from inflight.request import Request
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from inflight.scheduler.output_lengths.ranker import PairwiseRanker, prompt_features
+from inflight.scheduler.output_lengths.state_regression import StateRegression
 from inflight.scheduler.output_lengths.template_quantiles import TemplateQuantiles
 from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 from inflight.scheduler.output_lengths.watched import Watched, rank_correlation
@@ -130,6 +131,30 @@ def test_the_longest_known_beginning_decides() -> None:
     assert predictor.remaining(arrive(1, 4), 0.1) == 5, "16 tokens are known, which both have"
     assert predictor.remaining(arrive(1, 4), 0.9) == 50
     assert predictor.past(arrive(9)) is None, "no prompt had this length"
+
+
+@pytest.mark.parametrize("width", [16, 4096])
+def test_the_state_after_the_prompt_tells_the_length(width: int) -> None:
+    """The length depends on one of eight factors that a state consists of."""
+    watched = Watched(StateRegression())
+    chance = np.random.default_rng(3)
+    mix = chance.standard_normal((width, 8))
+    for number in range(600):
+        factors = chance.standard_normal(8)
+        request = make_request(f"r{number}", 4, max_tokens=10_000)
+        watched.arrived(request)
+        watched.prompt_computed(request, (mix @ factors).astype(np.float32))
+        request.token_ids += [0] * (1 + int(np.exp(3 + 1.5 * factors[0])))
+        watched.observe(request)
+    assert watched.trusted
+    assert watched.correlations["prompt"] > 0.8
+
+
+def test_a_state_that_is_not_a_number_is_not_learnt() -> None:
+    predictor = StateRegression()
+    request = make_request("r", 4)
+    predictor.prompt_computed(request, np.array([1.0, np.nan], np.float32))
+    assert request.forecast is None
 
 
 def test_memory_is_bounded() -> None:

@@ -39,6 +39,8 @@ class StepResult:
     """One entry for each token that follows a position in `ScheduledRequest.read`, if the request wants scores."""
     states: NDArray[np.float64] | None = None
     """The sum [width] of the hidden states at these positions, if the request wants an embedding."""
+    prompt_state: NDArray[np.float32] | None = None
+    """The hidden state [width] of the last prompt token, with a first token if `StepPlan.shows_states`."""
     is_tainted: bool = False
     """Whether no token follows some token of a draft. Keys and values of this step may not be numbers."""
     is_faulty: bool = False

@@ -11,6 +11,7 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.prompt_reader import PromptReader
+from inflight.model.prompt_states import with_prompt_states
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.sampling.named_tokens import with_named_tokens
 from inflight.model.sampling.sampler import sample
@@ -39,6 +40,8 @@ def compute(
     logits, hidden = model.forward(batch, caches, batch.logit_rows)
     rows = with_named_tokens(sample(logits, sampling, masks.result() if masks else None), logits, plan.sampling)
     results = verified(rows, plan.sampling)
+    if plan.shows_states:
+        results = with_prompt_states(results, plan, arrays, hidden)
     if len(results) == len(plan.answered) and not plan.reading:
         return results
     read = PromptReader(plan, arrays, hidden, model.forward.head).results()
@@ -52,5 +55,5 @@ def _joined(plan: StepPlan, sampled: Sequence[StepResult], read: Mapping[Request
         result = read.get(each.request, StepResult(()))
         new = next(tokens) if each.samples else None
         if new is not None and not result.is_faulty:
-            result = replace(result, token_ids=new.token_ids, logprobs=new.logprobs)
+            result = replace(result, token_ids=new.token_ids, logprobs=new.logprobs, prompt_state=new.prompt_state)
         yield result

@@ -13,6 +13,7 @@ from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from inflight.scheduler.output_lengths.ranker import PairwiseRanker
+from inflight.scheduler.output_lengths.state_regression import StateRegression
 from inflight.scheduler.output_lengths.template_quantiles import TemplateQuantiles
 from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 from inflight.scheduler.output_lengths.watched import Watched
@@ -59,6 +60,8 @@ def make_lengths(config: SchedulerConfig) -> LengthPredictor:
             return Watched(TemplateQuantiles())
         case "ranker":
             return Watched(PairwiseRanker())
+        case "hidden_state":
+            return Watched(StateRegression())
     return TenantQuantiles()
 
 

@@ -139,6 +139,8 @@ class StepPlan:
     """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None
     """Maximum number of prompt tokens that the step could have had, and the setting that determined it."""
+    shows_states: bool = False
+    """Whether the step is to return the hidden states of prompts' last tokens."""
     changes: tuple[Change, ...] = ()
     """Settings that were tuned before the step."""
 

@@ -229,6 +229,7 @@ class Scheduler:
             swapped_in=into,
             padding=padding,
             prefill_budget=allowance.budget,
+            shows_states=self.lengths.reads_states,
             changes=changes,
         )
 
@@ -547,6 +548,10 @@ class Scheduler:
             if end // size > first // size and request not in failed:
                 self.tables.register_filled(request, end)
             request.num_computed = end
+        for each, result in answers:
+            if result.prompt_state is not None:
+                self.lengths.prompt_computed(each.request, result.prompt_state)
+                self.policy.foreseen(each.request)
         committed = [
             self._append(each, result.token_ids, now)
             if result.token_ids and not each.read and each.request.beams is None

@@ -13,7 +13,7 @@ SCHEDULING_POLICIES = ("fcfs", "sjf", "priority", "fair", "slo", "classes")
 ADMISSION_POLICIES = ("max_utilization", "guaranteed_no_evict", "future_peak")
 PREEMPTION_MODES = ("recompute", "swap", "auto")
 TOKEN_BUDGETS = ("fixed", "adaptive")
-LENGTH_PREDICTORS = ("tenant", "template", "ranker")
+LENGTH_PREDICTORS = ("tenant", "template", "ranker", "hidden_state")
 AUTO_TUNE_OBJECTIVES = ("goodput", "throughput", "latency", "cost")
 
 _MAX_TENANT_WEIGHTS = 10_000
@@ -54,8 +54,8 @@ class SchedulerConfig:
     length_predictor: str = "tenant"
     """What output lengths are predicted from, for `sjf`, `slo` and `future_peak`. `tenant`: from the tenant's past
     outputs. `template`: from those of prompts that begin the same way. `ranker`: from a score of the prompt's tokens,
-    learned from each output that ends. While `template` and `ranker` order outputs no better than `tenant`, it is used
-    instead."""
+    learned from each output that ends. `hidden_state`: from the model's state after the prompt, learned likewise; it is
+    known once a request runs. While they order outputs no better than `tenant` does, `tenant` is used instead."""
 
     priority_ageing_seconds: float = 30.0
     """Under `priority`: seconds of waiting that raise a request by one level."""

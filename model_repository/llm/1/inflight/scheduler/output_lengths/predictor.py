@@ -35,6 +35,9 @@ class LengthPredictor(ABC):
     outputs longer than n.
     """
 
+    reads_states = False
+    """Whether `prompt_computed` is to be called."""
+
     def prepare(self, request: "Request") -> None:
         """Compute in advance what takes long in `arrived`. Another thread may call this."""
 

@@ -29,6 +29,7 @@ class Watched(LengthPredictor):
 
     def __init__(self, learned: LengthPredictor) -> None:
         self._learned = learned
+        self.reads_states = learned.reads_states
         self._tenants = TenantQuantiles()
         self._seen: deque[tuple[int, int, int]] = deque(maxlen=_WINDOW)
         """Of the newest outputs: the two predictions and the length."""
@@ -47,6 +48,9 @@ class Watched(LengthPredictor):
     def arrived(self, request: Request) -> None:
         """See `LengthPredictor`."""
         self._learned.arrived(request)
+        self._note_predictions(request)
+
+    def _note_predictions(self, request: Request) -> None:
         forecast = request.forecast or Forecast()
         request.forecast = forecast
         similar = self._learned.past(request)
@@ -57,6 +61,7 @@ class Watched(LengthPredictor):
     def prompt_computed(self, request: Request, state: NDArray[np.float32]) -> None:
         """See `LengthPredictor`."""
         self._learned.prompt_computed(request, state)
+        self._note_predictions(request)
 
     def observe(self, request: Request) -> None:
         """See `LengthPredictor`."""

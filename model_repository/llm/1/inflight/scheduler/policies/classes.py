@@ -153,6 +153,9 @@ class Classes(SchedulingPolicy):
             self._charge(name, OUTPUT_PRICE * sum([num_tokens for _, num_tokens in own]))
             self.orders[name].generated(own)
 
+    def foreseen(self, request: Request) -> None:
+        self.orders[request.class_name].foreseen(request)
+
     def finished(self, request: Request) -> None:
         self.orders[request.class_name].finished(request)
 

@@ -145,5 +145,8 @@ class SchedulingPolicy(ABC):
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
         """Called after a step with the number of new tokens of each request."""
 
+    def foreseen(self, request: Request) -> None:
+        """Called when more is known of the output length of a running request."""
+
     def finished(self, request: Request) -> None:
         """Called when the output of a request is complete."""

@@ -70,6 +70,9 @@ class ShortestJobFirst(SchedulingPolicy):
     def rank(self, request: Request) -> tuple[float, float]:
         return request.priority, request.queued_key
 
+    def foreseen(self, request: Request) -> None:
+        self.queued(request, self.work(request))
+
     def finished(self, request: Request) -> None:
         if request.first_step_at is None or request.first_token_at is None or request.last_token_at is None:
             return
