@@ -56,8 +56,8 @@ def e2e(result: Result) -> float:
 
 
 def throughput(result: Result) -> float:
-    """Output tokens per second of the requests that ended while interactive requests arrived."""
-    end = result.arrival[is_interactive(result)].max()
+    """Output tokens per second of the requests that ended no later than the last interactive one."""
+    end = result.finish[is_interactive(result) & result.done].max()
     return float(result.output[result.done & (result.finish <= end)].sum() / end)
 
 

@@ -46,7 +46,7 @@ def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> N
 
 
 def test_what_was_asked_for_is_shipped() -> None:
-    names = "batch_summarising", "chat", "code_completion", "mixed_slo", "noisy_neighbour", "small"
+    names = "batch_summarising", "chat", "code_completion", "fleet_chats", "mixed_slo", "noisy_neighbour", "small"
     assert [path.stem for path in SHIPPED] == sorted([*names, *LOADS])
 
 

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from inflight.scheduler.admission import MaxUtilization
+from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
+from inflight.scheduler.output_lengths.watched import Watched
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
+from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import (
     ADMISSION_POLICIES,
     BATCHING_STRATEGIES,
@@ -112,6 +115,14 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
     return sizes | {"num_blocks": -(-sizes.pop("cache_tokens") // sizes["block_size"])}
 
 
+def known_lengths(scheduler: Scheduler) -> list[int]:
+    """The output lengths that the scheduler has learned from."""
+    lengths = scheduler.lengths
+    tenants = lengths._tenants if isinstance(lengths, Watched) else lengths
+    assert isinstance(tenants, TenantQuantiles)
+    return tenants._all._sorted
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     world: World
 
@@ -210,7 +221,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         drafting = self.world.scheduler
         assert plain.tables.pool.num_cached == drafting.tables.pool.num_cached
         assert plain.num_preemptions == drafting.num_preemptions
-        assert plain.lengths._all._sorted == drafting.lengths._all._sorted
+        assert known_lengths(plain) == known_lengths(drafting)
         if isinstance(plain.policy, Fair) and isinstance(drafting.policy, Fair):
             assert plain.policy.service == drafting.policy.service
             assert plain.policy._recent == drafting.policy._recent
