@@ -22,7 +22,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 
 _SERVERS = 3
-_KV_CACHE_TOKENS = 8_192
+_KV_CACHE_TOKENS = 12_288
 """Room for a third of the users' chats, and some more."""
 _OUTAGES: dict[str, dict[str, Way]] = {
     "none": {"client": partial(client_way, balance="prefix")},
