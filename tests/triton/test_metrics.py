@@ -15,6 +15,7 @@ from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when
 from tests.triton.wire import ask, ask_all, together
 
 NEED_SETTINGS = (
+    "inflight:length_rank_correlation",
     *("inflight:spec_decode", "inflight:num_requests_waiting_by_priority", "inflight:auto_tune"),
     *("inflight:tenant_", "inflight:cost_per_thousand_tokens"),
 )
