@@ -6,12 +6,18 @@ from hypothesis import strategies as st
 
 from inflight.request import Request
 from inflight.scheduler.admission import FuturePeak, MaxUtilization
-from inflight.scheduler.length_predictor import LengthPredictor
+from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from tests.unit.builders import make_request, make_scheduler, make_tables, step
 
 
 class Oracle(LengthPredictor):
     """Knows how long every output will be."""
+
+    def observe(self, request: Request) -> None:
+        pass
+
+    def past(self, request: Request) -> None:
+        pass
 
     def remaining(self, request: Request, quantile: float = 0.5) -> int:
         return request.max_tokens - request.num_output

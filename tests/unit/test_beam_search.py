@@ -23,7 +23,7 @@ CHOICES = {
     "max_num_seqs": st.sampled_from([3, 4, 8]),
     "prefix_caching": st.booleans(),
     "batching_strategy": st.sampled_from([BATCHING_STRATEGIES[0], *BATCHING_STRATEGIES]),
-    "scheduling_policy": st.sampled_from([name for name in SCHEDULING_POLICIES if name != "priority"]),
+    "scheduling_policy": st.sampled_from([name for name in SCHEDULING_POLICIES if name not in ("priority", "classes")]),
     "batch_scheduler_policy": st.sampled_from(ADMISSION_POLICIES),
     "preemption_mode": st.sampled_from(["swap", "recompute"]),
     "swap_space_tokens": st.just(40),

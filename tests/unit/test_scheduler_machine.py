@@ -50,12 +50,13 @@ LEVELS = QueuePolicies(
 )
 ONE_LEVEL = QueuePolicies(OVERRIDE)
 
+# Powers of two, so that sums are exact however they are grouped.
 CLASSES: list[dict[str, Any]] = [
     {"chat": {"target_itl_ms": 1.0, "target_ttft_ms": 20.0}, "night": {"tenants": ["a"], "leftover": True}},
     {
-        "chat": {"share": 3.0, "priorities": [1]},
+        "chat": {"share": 4.0, "priorities": [1]},
         "batch": {"policy": "sjf", "tenants": ["b"]},
-        "night": {"leftover": True, "min_share": 0.2},
+        "night": {"leftover": True, "min_share": 0.25},
         "dawn": {"leftover": True, "policy": "fair", "share": 2.0, "priorities": [3, 4]},
     },
     {"chat": {"policy": "slo", "target_ttft_ms": 2.0}, "batch": {"policy": "fair", "share": 0.5}},
