@@ -20,8 +20,6 @@ class Entry:
     """Of 'slo': when the request must start to meet its target."""
     lost: bool = False
     """Of 'slo': it can't meet its target any more."""
-    late: bool = False
-    """Of 'sjf': its latest start has come."""
 
 
 class NaiveQueue:
@@ -39,6 +37,8 @@ class NaiveQueue:
         """Of 'fair': what each tenant was given or lifted to."""
         self._last_left = ""
         self._joined: Request | None = None
+        self._late: set[str] = set()
+        """Of 'sjf': requests whose latest start came while they waited."""
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool) -> None:
         self._charge_prompt()
@@ -67,8 +67,8 @@ class NaiveQueue:
     def expire(self, now: float) -> list[Request]:
         """Those that can't meet their target any more, where such requests are shed."""
         if self._policy == "sjf":
-            for entry in self.entries.values():
-                entry.late |= not entry.delayed and entry.request.latest_start <= now
+            waiting = [entry.request for entry in self.entries.values() if not entry.delayed]
+            self._late |= {request.request_id for request in waiting if request.latest_start <= now}
         if self._policy != "slo":
             return []
         lost = [
@@ -95,7 +95,7 @@ class NaiveQueue:
             return level, True, request.number
         if policy == "fair":
             return level, False, self.counters.get(request.tenant, 0.0), request.tenant, request.number
-        if entry.late:
+        if request.request_id in self._late:
             return level, False, False, request.latest_start, request.number
         if policy == "sjf":
             return level, False, True, entry.key, request.number

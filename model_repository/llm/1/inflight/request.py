@@ -103,6 +103,8 @@ class Request:
     """How long the request would have waited under first come, first served, in seconds, as `sjf` expects."""
     latest_start: float = 0.0
     """When the request goes before all others under `sjf`, on the clock of `arrival`."""
+    is_late: bool = False
+    """Whether it waited until then. It keeps its rank."""
     forecast: "Forecast | None" = None
     """What the length predictor knows of the output, if it reads prompts."""
     follower: "Follower | None" = None

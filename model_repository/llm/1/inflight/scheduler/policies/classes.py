@@ -88,8 +88,8 @@ class Classes(SchedulingPolicy):
 
     # -- leftover work -----------------------------------------------------------------------------------------------
 
-    def rank(self, request: Request) -> tuple[float, float]:
-        return float(request.is_leftover), 0.0
+    def rank(self, request: Request) -> tuple[float, ...]:
+        return (float(request.is_leftover),)
 
     def outranks(self, request: Request, other: Request) -> bool:
         return other.is_leftover and not request.is_leftover

@@ -121,13 +121,13 @@ class SchedulingPolicy(ABC):
     def order(self) -> Order:
         """Return an empty order."""
 
-    def rank(self, request: Request) -> tuple[float, float]:
+    def rank(self, request: Request) -> tuple[float, ...]:
         """Return the rank of a request.
 
         When blocks run out, the running request with the largest rank is preempted first; if ranks are equal, the one
         admitted last.
         """
-        return request.priority, 0.0
+        return (request.priority,)
 
     def admitted(self, request: Request) -> None:
         """Called when a request has joined the running set. Its `num_computed` counts the tokens found in the cache."""

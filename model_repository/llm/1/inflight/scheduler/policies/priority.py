@@ -20,8 +20,8 @@ class Priority(SchedulingPolicy):
     def order(self) -> Order:
         return KeyedOrder(self._key)
 
-    def rank(self, request: Request) -> tuple[float, float]:
-        return self._key(request), 0.0
+    def rank(self, request: Request) -> tuple[float, ...]:
+        return (self._key(request),)
 
     def _key(self, request: Request) -> float:
         return request.arrival + self._ageing_seconds * request.priority

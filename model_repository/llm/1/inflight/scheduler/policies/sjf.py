@@ -32,7 +32,7 @@ class ShortestJobFirst(SchedulingPolicy):
     that waits does not depend on the order. (The Fair Sojourn Protocol, Friedman and Henderson 2003, protects jobs in
     this way against what processor sharing would give them.)
 
-    When blocks run out, the request with the most expected work is preempted, as when it was queued.
+    When blocks run out, the last in this same order is preempted. So whoever is first in it gets to its end.
     """
 
     ranks_by_prefix = True
@@ -67,8 +67,9 @@ class ShortestJobFirst(SchedulingPolicy):
     def order(self) -> Order:
         return _Order(self)
 
-    def rank(self, request: Request) -> tuple[float, float]:
-        return request.priority, request.queued_key
+    def rank(self, request: Request) -> tuple[float, ...]:
+        leader = request.leader
+        return leader.priority, not leader.is_late, leader.latest_start if leader.is_late else leader.queued_key
 
     def foreseen(self, request: Request) -> None:
         self.queued(request, self.work(request))
@@ -118,8 +119,11 @@ class _Order(Order):
             self._policy.came(request, self._total)
         self._work[request.request_id] = work
         self._total += work
-        self._by_work.add(request)
-        self._timers.set(request, request.latest_start)
+        if request.is_late:
+            self._late.add(request)
+        else:
+            self._by_work.add(request)
+            self._timers.set(request, request.latest_start)
 
     def remove(self, request_id: str) -> None:
         self._total -= self._work.pop(request_id)
@@ -139,9 +143,6 @@ class _Order(Order):
     def expire(self, now: float) -> list[tuple[Request, str]]:
         for request in self._timers.due(now):
             self._by_work.remove(request.request_id)
+            request.is_late = True
             self._late.add(request)
         return []
-
-    @property
-    def next_due(self) -> float:
-        return self._timers.next_due
