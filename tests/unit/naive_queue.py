@@ -37,7 +37,7 @@ class NaiveQueue:
         """Of 'fair': what each tenant was given or lifted to."""
         self._last_left = ""
         self._joined: Request | None = None
-        self._late: set[str] = set()
+        self._late: set[Request] = set()
         """Of 'sjf': requests whose latest start came while they waited."""
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool) -> None:
@@ -68,7 +68,7 @@ class NaiveQueue:
         """Those that can't meet their target any more, where such requests are shed."""
         if self._policy == "sjf":
             waiting = [entry.request for entry in self.entries.values() if not entry.delayed]
-            self._late |= {request.request_id for request in waiting if request.latest_start <= now}
+            self._late |= {request for request in waiting if request.latest_start <= now}
         if self._policy != "slo":
             return []
         lost = [
@@ -95,7 +95,7 @@ class NaiveQueue:
             return level, True, request.number
         if policy == "fair":
             return level, False, self.counters.get(request.tenant, 0.0), request.tenant, request.number
-        if request.request_id in self._late:
+        if request in self._late:
             return level, False, False, request.latest_start, request.number
         if policy == "sjf":
             return level, False, True, entry.key, request.number
