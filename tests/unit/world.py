@@ -101,9 +101,11 @@ class World:
         self.planning = False
 
     def check_turn(self, request: Request) -> None:
-        """A bucket takes whoever fits it; all others must be first."""
+        """A bucket takes whoever fits it; all others must be first, but for leftover ones that have just made room."""
         if self.config.batching_strategy != "bucketed":
-            assert self.naive.order()[0] is request, f"{request.request_id} jumps the queue"
+            made_room = [] if self._is_leftover(request) else self.scheduler._preempted
+            order = [each for each in self.naive.order() if not (self._is_leftover(each) and each in made_room)]
+            assert order[0] is request, f"{request.request_id} jumps the queue"
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
