@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from load_tests.arrivals import Gamma
+from load_tests.experiments.chats_and_documents import CHATS, DOCUMENTS, objective
 from load_tests.experiments.estimate import Estimate, estimate
 from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
-from load_tests.lengths import Lengths, Uniform
+from load_tests.lengths import Lengths
 from load_tests.simulate.report import ITL_P99, TTFT_P99, Column
 from load_tests.simulate.result import Result
-from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, merge
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CHATS = Uniform(64, 192), Uniform(128, 384)
-DOCUMENTS = Uniform(2048, 6144), Uniform(32, 96)
 LOADS = {"chats": (0.8, 0.0), "documents": (0.0, 0.65), "both": (0.35, 0.45)}
 """Load of chats and of documents in each phase, as a fraction of the machine's capacity."""
 SEQS = (0.5, 1)
@@ -44,18 +42,9 @@ class AutoTune(Experiment):
     source = "this project; SLO-aware batch sizes: Sarathi-Serve (OSDI'24), section 4.3"
     requests = 1500
 
-    def slo(self, stage: Stage) -> Slo:
-        """The first token within the time of 16,384 prompt tokens, and the others within that of 512 and a batch."""
-        cost = stage.cost
-        batch = stage.max_num_seqs * cost.per_cached_token * stage.tokens(512)
-        return Slo(
-            ttft=cost.per_step + cost.per_token * stage.tokens(16_384),
-            itl=cost.per_step + cost.per_token * stage.tokens(384) + batch,
-        )
-
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
         arrivals = _arrivals(stage, self.requests, seed)
-        slo = self.slo(stage)
+        slo = objective(stage)
         targets = {"target_ttft_ms": 1e3 * slo.ttft, "target_itl_ms": 1e3 * slo.itl}
         seqs = [max(1, round(stage.max_num_seqs * part)) for part in SEQS]
         most = {"max_num_batched_tokens": stage.tokens(BUDGETS[-1])}
@@ -77,7 +66,7 @@ class AutoTune(Experiment):
     def goodput(self, phase: str, stage: Stage, result: Result) -> float:
         """Requests per second of a phase that met the objective."""
         begin, end = _spans(stage, self.requests)[phase]
-        slo = self.slo(stage)
+        slo = objective(stage)
         own = (result.arrival >= begin) & (result.arrival < end)
         gap = (result.finish - result.first_token) / np.maximum(result.output - 1, 1)
         met = (result.first_token - result.arrival <= slo.ttft) & (gap <= slo.itl) & own

@@ -3,22 +3,19 @@
 from typing import TYPE_CHECKING
 
 from load_tests.arrivals import Gamma
+from load_tests.experiments.chats_and_documents import CHATS, DOCUMENTS, objective
 from load_tests.experiments.estimate import difference, estimate, ratio
 from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
-from load_tests.lengths import Uniform
 from load_tests.simulate.plots import lines
 from load_tests.simulate.report import ITL_P99, THROUGHPUT, TTFT_P99, Column, attainment
 from load_tests.simulate.result import Result
-from load_tests.slo import Slo
 from load_tests.traffic import Stream, merge
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CHATS = Uniform(64, 192), Uniform(128, 384)
-DOCUMENTS = Uniform(2048, 6144), Uniform(32, 96)
 LOADS = (0.1, 0.2, 0.4, 0.6, 0.8)
 """As a fraction of the machine's capacity. Two thirds of each are chats, and the rest documents."""
 OBJECTIVES = ("throughput", "latency", "cost")
@@ -53,17 +50,8 @@ class CostFrontier(Experiment):
     source = "this project; cost and latency of batches: Orca (OSDI'22) and Sarathi-Serve (OSDI'24)"
     requests = 600
 
-    def slo(self, stage: Stage) -> Slo:
-        """The first token within the time of 16,384 prompt tokens, and the others within that of 512 and a batch."""
-        machine = stage.cost
-        batch = stage.max_num_seqs * machine.per_cached_token * stage.tokens(512)
-        return Slo(
-            ttft=machine.per_step + machine.per_token * stage.tokens(16_384),
-            itl=machine.per_step + machine.per_token * stage.tokens(384) + batch,
-        )
-
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
-        slo, count = self.slo(stage), stage.requests(self.requests)
+        slo, count = objective(stage), stage.requests(self.requests)
         settings = {
             "target_ttft_ms": 1e3 * slo.ttft,
             "target_itl_ms": 1e3 * slo.itl,
@@ -81,10 +69,10 @@ class CostFrontier(Experiment):
         return arms
 
     def columns(self, stage: Stage) -> list[Column]:
-        return [THROUGHPUT, BUSY_COST, TTFT_P99, ITL_P99, attainment(self.slo(stage))]
+        return [THROUGHPUT, BUSY_COST, TTFT_P99, ITL_P99, attainment(objective(stage))]
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        met = attainment(self.slo(stage))
+        met = attainment(objective(stage))
         found = []
         for load in LOADS:
             throughput, latency, cost = (results[f"{name}, {load}"] for name in OBJECTIVES)
@@ -115,6 +103,6 @@ class CostFrontier(Experiment):
             axes.scatter(gaps, prices, s=12)
             for load, gap, price in zip(LOADS, gaps, prices, strict=True):
                 axes.annotate(f"{load}", (gap, price), fontsize="x-small", xytext=(3, 3), textcoords="offset points")
-        axes.axvline(1e3 * self.slo(stage).itl, color="black", ls="--", label="target_itl_ms")
+        axes.axvline(1e3 * objective(stage).itl, color="black", ls="--", label="target_itl_ms")
         axes.set(xscale="log", yscale="log")
         axes.legend()

@@ -65,6 +65,11 @@ class ScheduledRequest(NamedTuple):
         return self.end - self.num_draft
 
     @property
+    def is_final_chunk(self) -> bool:
+        """Whether these are the last known tokens to compute. Only true until the step brings new ones."""
+        return self.end == len(self.request.token_ids)
+
+    @property
     def draft(self) -> list[int]:
         """The drafted tokens, at the positions from `known_end` on."""
         return self.token_ids[len(self.token_ids) - self.num_draft :]

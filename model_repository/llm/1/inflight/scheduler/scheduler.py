@@ -9,19 +9,18 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
 
-from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.request import DEADLINE, ERROR, EXPIRED, INVALID, LENGTH, SHED, STOP, Preemption, Request
+from inflight.request import DEADLINE, EXPIRED, SHED, Preemption, Request
 from inflight.scheduler import factory
 from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
 from inflight.scheduler.auto_tune.change import Change
 from inflight.scheduler.auto_tune.load import Load
 from inflight.scheduler.committed import Committed
+from inflight.scheduler.committer import Committer
 from inflight.scheduler.decode_turns import in_turn
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
-from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.scheduler.policies.policy import LeftoverPolicy, SchedulingPolicy
 from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.row_times import RowTimes
@@ -89,10 +88,11 @@ class Scheduler:
         """Maximum number of tokens of one prompt in the step that is being planned."""
         self._max_partial = config.max_num_partial_prefills or sys.maxsize
         self._speculator = factory.make_speculator(config, tables, self.times, drafter)
+        self._committer = Committer(
+            tables, self.policy, self.lengths, self._speculator, self.running, remove=self.remove, preempt=self._preempt
+        )
         self._swap_seconds_per_block = swap_seconds_per_block
         self._deadlines = Timers()
-        self._moving: list[BeamGroup] = []
-        """Beam searches whose next beams need blocks."""
         self._preempted: list[Request] = []
         """Requests preempted in the step that is being planned."""
         self._now = 0.0
@@ -216,8 +216,8 @@ class Scheduler:
             allowance = PrefillAllowance(self.token_budget - sum([each.num_tokens for each in scheduled]))
         padding = self._batching.padding(num_decodes)
         scheduled = self._speculator.with_drafts(scheduled, allowance)
-        if self.policy.has_leftover:
-            scheduled += self._leftover(scheduled, prompts, allowance, now)
+        if self.policy.leftover is not None:
+            scheduled += self._leftover(self.policy.leftover, scheduled, prompts, allowance, now)
         out, forked, into = self.tables.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
@@ -252,7 +252,7 @@ class Scheduler:
         self, decodes: Sequence[ScheduledRequest], limited: Mapping[str, float], now: float
     ) -> PrefillAllowance:
         """Return what prompts may take of a step beside its decodes."""
-        running = self._ranked(leftover=False)
+        running = [request for request in self.running.values() if not request.is_leftover]
         present = len(self.waiting) - self.waiting.num_leftover + len(running)
         known = self.waiting.num_tokens - self.waiting.num_leftover_tokens
         known += sum([len(request.token_ids) for request in running])
@@ -260,8 +260,8 @@ class Scheduler:
             known, present = known * self._max_running // present, self._max_running
         tokens = sum([len(decode.token_ids) for decode in decodes])
         left = self.token_budget - tokens
-        if self.policy.has_leftover:
-            left -= min(self._reserved(now), left // 2)
+        if self.policy.leftover is not None:
+            left -= min(self._reserved(self.policy.leftover, now), left // 2)
         return self._budget.for_prompts(
             left,
             Decodes(tokens, sum([decode.first for decode in decodes])),
@@ -272,9 +272,9 @@ class Scheduler:
     def _ranked(self, *, leftover: bool | None = None) -> list[Request]:
         """Return the running requests by rank, then in order of admission; with `leftover`, only those that are."""
         running = list(self.running.values())
-        if self.policy.has_leftover and leftover is not None:
+        if self.policy.leftover is not None and leftover is not None:
             running = [request for request in running if request.is_leftover == leftover]
-        elif self.policy.has_leftover or self.policy.ranks_running or self.policies.priority_levels:
+        elif self.policy.leftover is not None or self.policy.ranks_running or self.policies.priority_levels:
             running.sort(key=self.policy.rank)
         return running
 
@@ -292,7 +292,7 @@ class Scheduler:
             if request.tenant in limited or (newcomer is not None and self._outranks(newcomer, request))
         ]
         chunks = self._chunks([request for request in going if request not in later], allowance)
-        partial = len(going) - sum(map(_is_whole, chunks))
+        partial = len(going) - sum([chunk.is_final_chunk for chunk in chunks])
         chunks += self._admit(allowance, partial, now, chunks)
         return chunks if chunks and not self._batching.mixes else chunks + self._chunks(later, allowance)
 
@@ -304,16 +304,17 @@ class Scheduler:
             if len(request.token_ids) - request.num_computed > 1 and not request.decodes
         ]
 
-    def _reserved(self, now: float) -> int:
+    def _reserved(self, policy: LeftoverPolicy, now: float) -> int:
         """Return how many tokens of a step leftover requests have before the prompts of others."""
         leftover = self._ranked(leftover=True)
         request = self._batching.next(now)
         if request is not None and request.is_leftover:
             leftover.append(request)
-        return self.policy.reserved(leftover)
+        return policy.reserved(leftover)
 
     def _leftover(
         self,
+        policy: LeftoverPolicy,
         others: Sequence[ScheduledRequest],
         prompts: Sequence[ScheduledRequest],
         allowance: PrefillAllowance,
@@ -323,14 +324,14 @@ class Scheduler:
 
         `prompts` are those of the others that are not decodes. Decodes come first, by turn.
         """
-        room = self.policy.leftover_allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
+        room = policy.allowance(others, self.token_budget - sum([each.num_tokens for each in others]))
         decodes = []
-        for each in sorted(self._decodes(leftover=True), key=lambda decode: self.policy.turn(decode.request)):
+        for each in sorted(self._decodes(leftover=True), key=lambda decode: policy.turn(decode.request)):
             if room.take_whole(each.first, each.num_tokens):
                 decodes.append(each)
-        going = sorted(self._unfinished(leftover=True), key=self.policy.turn)
+        going = sorted(self._unfinished(leftover=True), key=policy.turn)
         chunks = self._chunks(going, room)
-        partial = len(going) - sum(map(_is_whole, chunks))
+        partial = len(going) - sum([chunk.is_final_chunk for chunk in chunks])
         chunks += self._admit(room, partial, now, [*prompts, *chunks], leftover=True)
         allowance.take(0, sum([each.num_tokens for each in (*decodes, *chunks)]))
         return decodes + chunks if others else self._speculator.with_drafts(decodes + chunks, room)
@@ -367,7 +368,7 @@ class Scheduler:
         while allowance.fits(0, 1) and (request := self._batching.next(now)):
             if request.is_leftover != leftover:
                 break
-            if self.policy.has_leftover and not leftover:
+            if self.policy.leftover is not None and not leftover:
                 self._preempt_for(request)
             if len(self.running) >= self._max_running:
                 break
@@ -389,7 +390,7 @@ class Scheduler:
                 break
             self._join(request, hit, now)
             admitted.append(self._chunk(request, allowance))
-            partial += not _is_whole(admitted[-1])
+            partial += not admitted[-1].is_final_chunk
             filling.update(self.tables.hashes_filled_by(request, admitted[-1].num_tokens))
         self._lacks_room |= len(self.running) >= self._max_running and len(self.waiting) > 0
         self.waiting.release_held()
@@ -426,11 +427,11 @@ class Scheduler:
 
     def _move_beams(self) -> None:
         """Give the next beams of each search their blocks. When blocks run out, preempt the last in rank."""
-        for group in self._moving:
+        for group in self._committer.moving:
             while self._runs(group.leader) and not self.tables.fork(group.moves):
                 self._preempt(self._ranked()[-1])
             group.moved()
-        self._moving.clear()
+        self._committer.moving.clear()
 
     def _runs(self, request: Request) -> bool:
         return self.running.get(request.request_id) is request
@@ -469,7 +470,7 @@ class Scheduler:
         return self.policy.outranks(request, other) and not self.waiting.is_delayed(request)
 
     def _preempted_for(self, request: Request) -> bool:
-        if not (self.policy.preempts or self.policy.has_leftover) or request in self._preempted:
+        if not (self.policy.preempts or self.policy.leftover is not None) or request in self._preempted:
             return False
         return any(self._outranks(request, victim) for victim in self._preempted)
 
@@ -530,124 +531,15 @@ class Scheduler:
         return True
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
-        """Account for a step that ran. `results[i]` belongs to `plan.answered[i]`, and was known at `now`.
-
-        If one of its new tokens ends a request, the tokens after it are dropped. Finished requests are removed. A
-        request without a new token that wants one is removed too, with the finish reason `error`, or `invalid` if its
-        grammar failed. So is one whose prompt was read in vain.
-        """
+        """Account for a step that ran; see `Committer.commit`."""
         self._now = now
-        answers = list(zip(plan.answered, results, strict=True))
-        failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
-        size = self.tables.block_size
-        for each in plan.scheduled:
-            request, first = each.request, each.first
-            request.has_run = True
-            end = first + len(each.token_ids) - each.num_draft
-            # Other requests must not reuse the keys and values of a failed one.
-            if end // size > first // size and request not in failed:
-                self.tables.register_filled(request, end)
-            request.num_computed = end
-        for each, result in answers:
-            if result.prompt_state is not None:
-                self.lengths.prompt_computed(each.request, result.prompt_state)
-                self.policy.foreseen(each.request)
-        committed = [
-            self._append(each, result.token_ids, now)
-            if result.token_ids and not each.read and each.request.beams is None
-            else self._conclude(each, result, now)
-            for each, result in answers
-        ]
-        self.lengths.learn()
+        committed = self._committer.commit(plan, results, now)
         if self.tuner is not None:
             self.tuner.committed(committed, now)
         if self.costs is not None:
             self.costs.committed(committed)
-        self.policy.computed((each.request, each.num_tokens - each.num_draft) for each in plan.scheduled)
-        for outcome in committed:
-            if outcome.num_accepted:  # They count like decodes one after the other.
-                self.policy.computed([(outcome.request, 1)] * outcome.num_accepted)
-        self.policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
-        for each, result in answers:
-            if result.is_tainted and self._runs(each.request):
-                # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
-                each.request.may_draft = False
-                self._preempt(each.request, swap=False)
         return committed
-
-    def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
-        request = each.request
-        if request.beams is not None:
-            return self._search(request, request.beams, result, now)
-        if each.read and not result.is_faulty:
-            request.read(each.read, result.states)
-        if each.samples or result.is_faulty:
-            return self._append(each, result.token_ids, now)
-        if not _is_whole(each):
-            return Committed(request, (), None)
-        self.remove(request.request_id)
-        return Committed(request, (), LENGTH if request.pooling is None else STOP)
-
-    def _search(self, request: Request, group: BeamGroup, result: StepResult, now: float) -> Committed:
-        """Note what a beam found. When the last beam of its search is there, choose the next ones or end."""
-        leader = group.leader
-        if not self._runs(leader):
-            return Committed(leader, (), None)  # Another beam has failed in this step.
-        if not result.token_ids:
-            self.remove(leader.request_id)
-            return Committed(leader, (), ERROR)
-        for each in (leader, request):
-            each.sampled_at(now)
-        if group.found(request, result.logprobs[0].top):
-            if not group.advance():
-                self.remove(leader.request_id)
-                return Committed(leader, (), group.best(LENGTH)[0].finish_reason)
-            self._moving.append(group)
-        return Committed(leader, (), None)
-
-    def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
-        request = each.request
-        if not new and each.num_draft:
-            return Committed(request, (), None)  # The draft may be at fault; the next step does without it.
-        if not new:
-            self.remove(request.request_id)
-            failed = request.grammar is not None and request.grammar.error is not None
-            return Committed(request, (), INVALID if failed else ERROR)
-        request.sampled_at(now)
-        forced = request.num_forced
-        token_ids, reason = request.append(new)
-        accepted = self._accept(each) if each.num_draft else 0
-        self._speculator.observe(request)
-        if reason is not None:
-            self.completed(request)
-            self.remove(request.request_id)
-        return Committed(request, token_ids, reason, request.num_forced - forced, accepted)
 
     def completed(self, request: Request) -> None:
         """Learn from a request whose output is complete."""
-        self.lengths.observe(request)
-        self.policy.finished(request)
-        self._speculator.completed(request)
-
-    def _accept(self, each: ScheduledRequest) -> int:
-        """Count the drafted tokens that the output now has as computed, and return their number.
-
-        The rest of the draft leaves no trace: its slots are written again, and its blocks are free.
-        """
-        request, first = each.request, each.known_end
-        kept = request.token_ids[first : each.end]
-        accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(kept, each.draft, strict=False))))
-        # If the request goes on, the logits of its last token are needed, so that it is computed again.
-        end = max(first, min(first + accepted, len(request.token_ids) - 1))
-        if end // self.tables.block_size > first // self.tables.block_size:
-            self.tables.register_filled(request, end)
-        request.num_computed = end
-        request.num_drafted += each.num_draft
-        request.num_accepted += accepted
-        self.tables.trim(request)
-        return accepted
-
-
-def _is_whole(chunk: ScheduledRequest) -> bool:
-    """Return whether a chunk ends its prompt."""
-    return chunk.end == len(chunk.request.token_ids)
+        self._committer.completed(request)

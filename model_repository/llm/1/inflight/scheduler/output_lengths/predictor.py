@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inflight.scheduler.output_lengths.past_lengths import PastLengths
+from inflight.scheduler.newest_values import NewestValues
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ class Forecast:
 
     features: "NDArray[Any] | None" = None
     """What the predictor reads in the prompt, shape [features]."""
-    similar: PastLengths | None = None
+    similar: NewestValues | None = None
     """Lengths of the outputs of similar requests."""
     keys: list[int] = field(default_factory=list)
     """What the request has in common with similar ones; the most specific key first."""
@@ -60,7 +60,7 @@ class LengthPredictor(ABC):
         return {}
 
     @abstractmethod
-    def past(self, request: "Request") -> PastLengths | None:
+    def past(self, request: "Request") -> NewestValues | None:
         """Return the lengths of outputs like the one of this request; None while too few are known."""
 
     def remaining(self, request: "Request", quantile: float = 0.5) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.request import Request
-from inflight.scheduler.output_lengths.past_lengths import ENOUGH
+from inflight.scheduler.newest_values import ENOUGH
 from inflight.scheduler.output_lengths.predictor import Forecast
 from inflight.scheduler.output_lengths.scored import Scored
 

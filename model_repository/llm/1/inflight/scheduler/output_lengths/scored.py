@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.request import Request
-from inflight.scheduler.output_lengths.past_lengths import PastLengths
+from inflight.scheduler.newest_values import NewestValues
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 
 _KEPT = 512
@@ -70,9 +70,9 @@ class Scored(LengthPredictor):
         place = int(np.searchsorted(self._scores, self.score(forecast.features)))
         first = max(0, min(place - _NEIGHBOURS // 2, len(self._order) - _NEIGHBOURS))
         lengths = self.lengths[self._order[first : first + _NEIGHBOURS]].tolist()
-        forecast.similar = PastLengths(lengths, kept=_NEIGHBOURS)
+        forecast.similar = NewestValues(lengths, kept=_NEIGHBOURS)
 
-    def past(self, request: Request) -> PastLengths | None:
+    def past(self, request: Request) -> NewestValues | None:
         """See `LengthPredictor`."""
         similar = request.forecast.similar if request.forecast else None
         return similar if similar is not None and similar.is_enough(request.num_output) else None

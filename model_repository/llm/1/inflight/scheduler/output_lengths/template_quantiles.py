@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from inflight.request import Request
-from inflight.scheduler.output_lengths.past_lengths import PastLengths
+from inflight.scheduler.newest_values import NewestValues
 from inflight.scheduler.output_lengths.predictor import Forecast, LengthPredictor
 
 _BEGINNINGS = (256, 128, 64, 32, 16, 8)
@@ -20,7 +20,7 @@ class TemplateQuantiles(LengthPredictor):
     """
 
     def __init__(self) -> None:
-        self._by_key: OrderedDict[int, PastLengths] = OrderedDict()
+        self._by_key: OrderedDict[int, NewestValues] = OrderedDict()
 
     def prepare(self, request: Request) -> None:
         """See `LengthPredictor`."""
@@ -41,12 +41,12 @@ class TemplateQuantiles(LengthPredictor):
     def observe(self, request: Request) -> None:
         """See `LengthPredictor`."""
         for key in request.forecast.keys if request.forecast else ():
-            self._by_key.setdefault(key, PastLengths(kept=_KEPT)).add(request.num_output)
+            self._by_key.setdefault(key, NewestValues(kept=_KEPT)).add(request.num_output)
             self._by_key.move_to_end(key)
         while len(self._by_key) > _MAX_KEYS:
             self._by_key.popitem(last=False)
 
-    def past(self, request: Request) -> PastLengths | None:
+    def past(self, request: Request) -> NewestValues | None:
         """See `LengthPredictor`."""
         for key in request.forecast.keys if request.forecast else ():
             found = self._by_key.get(key)

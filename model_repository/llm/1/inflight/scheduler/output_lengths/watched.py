@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.request import Request
-from inflight.scheduler.output_lengths.past_lengths import PastLengths
+from inflight.scheduler.newest_values import NewestValues
 from inflight.scheduler.output_lengths.predictor import Forecast, LengthPredictor
 from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 
@@ -93,7 +93,7 @@ class Watched(LengthPredictor):
         used = self.correlation if self.trusted else self.tenants_correlation
         return {"prompt": self.correlation, "tenant": self.tenants_correlation, "used": used}
 
-    def past(self, request: Request) -> PastLengths | None:
+    def past(self, request: Request) -> NewestValues | None:
         """See `LengthPredictor`."""
         found = self._learned.past(request) if self.trusted else None
         return self._tenants.past(request) if found is None else found

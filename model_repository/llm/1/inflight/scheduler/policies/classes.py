@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
-from inflight.scheduler.policies.policy import Order, SchedulingPolicy
+from inflight.scheduler.policies.policy import LeftoverPolicy, Order, SchedulingPolicy
 from inflight.scheduler.prefill_budget import PrefillAllowance
 from inflight.scheduler.request_class import RequestClass
 from inflight.scheduler.step_time import StepTimeModel
@@ -26,7 +26,7 @@ CREDIT = 512.0
 """How far, in token prices, a leftover class can be behind or ahead of its minimum share. The rest is forgotten."""
 
 
-class Classes(SchedulingPolicy):
+class Classes(SchedulingPolicy, LeftoverPolicy):
     """Admits next the class with the least service relative to its share. A leftover class comes after all others.
 
     Service is priced as in the Virtual Token Counter ('Fairness in Serving Large Language Models', OSDI'24), with
@@ -57,7 +57,7 @@ class Classes(SchedulingPolicy):
         """`orders` has the policy within each class. `target_ttft`, in seconds, is for classes without one."""
         self._first = classes[0]
         self.orders = orders
-        self.has_leftover = any(each.leftover for each in classes)
+        self.leftover = self if any(each.leftover for each in classes) else None
         self.ranks_by_prefix = any(order.ranks_by_prefix for order in orders.values())
         self.service = dict.fromkeys(orders, 0.0)
         """What each class got or was lifted to, divided by its share."""
@@ -112,7 +112,7 @@ class Classes(SchedulingPolicy):
     def turn(self, request: Request) -> tuple[bool, float]:
         return self.credit.get(request.class_name, 0.0) <= 0, request.last_token_at or 0.0
 
-    def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
+    def allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         seconds = self._seconds(scheduled)
         decoding = self._seconds([each for each in scheduled if each.request.decodes])
         targets = {self._by_name[each.request.class_name].target_itl_ms for each in scheduled}

@@ -72,6 +72,25 @@ class KeyedOrder(Order):
         return (request for _, _, request in self._sorted)
 
 
+class LeftoverPolicy(ABC):
+    """Decides what leftover requests get of a step."""
+
+    @abstractmethod
+    def turn(self, request: Request) -> tuple[bool, float]:
+        """Return the sort key of a running leftover request: whose turn it is to be computed."""
+
+    @abstractmethod
+    def reserved(self, leftover: Iterable[Request]) -> int:
+        """Return how many tokens of a step these leftover requests have whatever the others need."""
+
+    @abstractmethod
+    def allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
+        """Return what leftover requests, decodes and prompts, may take of a step beside the `scheduled` ones.
+
+        The step may have `tokens` more tokens.
+        """
+
+
 class SchedulingPolicy(ABC):
     """Orders the waiting queue and ranks the running set for preemption. It learns of admissions and new tokens."""
 
@@ -87,8 +106,8 @@ class SchedulingPolicy(ABC):
     ranks_by_prefix = False
     """Whether the order of new requests depends on how much of their prompts the prefix cache holds."""
 
-    has_leftover = False
-    """Whether some requests, with `is_leftover`, get only what the others leave."""
+    leftover: LeftoverPolicy | None = None
+    """What leftover requests get, if there are any: those with `is_leftover`, for what the others leave."""
 
     def classify(self, request: Request) -> None:
         """Called when a request arrives, to set its `class_name` and `is_leftover`."""
@@ -100,22 +119,6 @@ class SchedulingPolicy(ABC):
     def victims(self, request: Request, running: Sequence[Request]) -> list[Request]:
         """Return the `running` requests that may be preempted for a waiting one, in the same order."""
         return [other for other in running if self.outranks(request, other)]
-
-    # Called only with `has_leftover`; also the next two.
-    def turn(self, request: Request) -> tuple[bool, float]:
-        """Return the sort key of a running leftover request: whose turn it is to be computed."""
-        raise NotImplementedError
-
-    def reserved(self, leftover: Iterable[Request]) -> int:
-        """Return how many tokens of a step these leftover requests have whatever the others need."""
-        raise NotImplementedError
-
-    def leftover_allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
-        """Return what leftover requests, decodes and prompts, may take of a step beside the `scheduled` ones.
-
-        The step may have `tokens` more tokens.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def order(self) -> Order:

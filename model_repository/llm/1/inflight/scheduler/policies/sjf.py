@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from inflight.request import Request
-from inflight.scheduler.output_lengths.past_lengths import PastLengths
+from inflight.scheduler.newest_values import NewestValues
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from inflight.scheduler.policies.policy import KeyedOrder, Order, SchedulingPolicy
 from inflight.scheduler.step_time import StepTimeModel
@@ -15,7 +15,8 @@ _CAUTION = 0.9
 """When a request must start depends on this quantile of its predicted length."""
 _SMOOTHING = 0.05
 _PATIENCE = 1.25
-"""Times the wait in order of arrival: no request must start before it, even when waits grow from one to the next."""
+"""No latest start comes before this many times the wait in order of arrival. Otherwise, while waits grow, every request
+would be late, and the order would be that of arrival."""
 
 
 class ShortestJobFirst(SchedulingPolicy):
@@ -59,7 +60,7 @@ class ShortestJobFirst(SchedulingPolicy):
         self._uncached = uncached
         self._times = times
         self._slots = slots
-        self._in_order = PastLengths(kept=_KEPT)
+        self._in_order = NewestValues(kept=_KEPT)
         """From arrival to end in order of arrival, in milliseconds, of the newest requests."""
         self._token_seconds = 0.0
         """Time between two tokens of a request, of late."""

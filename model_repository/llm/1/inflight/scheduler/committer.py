@@ -1,0 +1,161 @@
+"""Accounts for a step that ran: what is computed, new tokens, beams, drafts, and who ends."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Protocol
+
+from inflight.beam_search.beam_group import BeamGroup
+from inflight.kv_cache.block_tables import BlockTables
+from inflight.request import ERROR, INVALID, LENGTH, STOP, Request
+from inflight.scheduler.committed import Committed
+from inflight.scheduler.output_lengths.predictor import LengthPredictor
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
+from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.speculation.speculator import NoSpeculation
+from inflight.step_result import StepResult
+
+
+class _Preempt(Protocol):
+    def __call__(self, request: Request, *, swap: bool) -> None: ...
+
+
+class Committer:
+    """The part of the scheduler that knows the results of a step."""
+
+    def __init__(
+        self,
+        tables: BlockTables,
+        policy: SchedulingPolicy,
+        lengths: LengthPredictor,
+        speculator: NoSpeculation,
+        running: Mapping[str, Request],
+        *,
+        remove: Callable[[str], Request | None],
+        preempt: _Preempt,
+    ) -> None:
+        """`remove` and `preempt` are those of the scheduler, which changes `running`."""
+        self._tables = tables
+        self._policy = policy
+        self._lengths = lengths
+        self._speculator = speculator
+        self._running = running
+        self._remove = remove
+        self._preempt = preempt
+        self.moving: list[BeamGroup] = []
+        """Beam searches whose next beams need blocks."""
+
+    def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
+        """Account for a step that ran. `results[i]` belongs to `plan.answered[i]`, and was known at `now`.
+
+        If one of its new tokens ends a request, the tokens after it are dropped. Finished requests are removed. A
+        request without a new token that wants one is removed too, with the finish reason `error`, or `invalid` if its
+        grammar failed. So is one whose prompt was read in vain.
+        """
+        answers = list(zip(plan.answered, results, strict=True))
+        failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
+        size = self._tables.block_size
+        for each in plan.scheduled:
+            request, first = each.request, each.first
+            request.has_run = True
+            end = first + len(each.token_ids) - each.num_draft
+            # Other requests must not reuse the keys and values of a failed one.
+            if end // size > first // size and request not in failed:
+                self._tables.register_filled(request, end)
+            request.num_computed = end
+        for each, result in answers if plan.shows_states else ():
+            if result.prompt_state is not None:
+                self._lengths.prompt_computed(each.request, result.prompt_state)
+                self._policy.foreseen(each.request)
+        committed = [
+            self._append(each, result.token_ids, now)
+            if result.token_ids and not each.read and each.request.beams is None
+            else self._conclude(each, result, now)
+            for each, result in answers
+        ]
+        self._lengths.learn()
+        self._policy.computed((each.request, each.num_tokens - each.num_draft) for each in plan.scheduled)
+        for outcome in committed:
+            if outcome.num_accepted:  # They count like decodes one after the other.
+                self._policy.computed([(outcome.request, 1)] * outcome.num_accepted)
+        self._policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
+        for each, result in answers:
+            if result.is_tainted and self._runs(each.request):
+                # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
+                each.request.may_draft = False
+                self._preempt(each.request, swap=False)
+        return committed
+
+    def _runs(self, request: Request) -> bool:
+        return self._running.get(request.request_id) is request
+
+    def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
+        request = each.request
+        if request.beams is not None:
+            return self._search(request, request.beams, result, now)
+        if each.read and not result.is_faulty:
+            request.read(each.read, result.states)
+        if each.samples or result.is_faulty:
+            return self._append(each, result.token_ids, now)
+        if not each.is_final_chunk:
+            return Committed(request, (), None)
+        self._remove(request.request_id)
+        return Committed(request, (), LENGTH if request.pooling is None else STOP)
+
+    def _search(self, request: Request, group: BeamGroup, result: StepResult, now: float) -> Committed:
+        """Note what a beam found. When the last beam of its search is there, choose the next ones or end."""
+        leader = group.leader
+        if not self._runs(leader):
+            return Committed(leader, (), None)  # Another beam has failed in this step.
+        if not result.token_ids:
+            self._remove(leader.request_id)
+            return Committed(leader, (), ERROR)
+        for each in (leader, request):
+            each.sampled_at(now)
+        if group.found(request, result.logprobs[0].top):
+            if not group.advance():
+                self._remove(leader.request_id)
+                return Committed(leader, (), group.best(LENGTH)[0].finish_reason)
+            self.moving.append(group)
+        return Committed(leader, (), None)
+
+    def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
+        request = each.request
+        if not new and each.num_draft:
+            return Committed(request, (), None)  # The draft may be at fault; the next step does without it.
+        if not new:
+            self._remove(request.request_id)
+            failed = request.grammar is not None and request.grammar.error is not None
+            return Committed(request, (), INVALID if failed else ERROR)
+        request.sampled_at(now)
+        forced = request.num_forced
+        token_ids, reason = request.append(new)
+        accepted = self._accept(each) if each.num_draft else 0
+        self._speculator.observe(request)
+        if reason is not None:
+            self.completed(request)
+            self._remove(request.request_id)
+        return Committed(request, token_ids, reason, request.num_forced - forced, accepted)
+
+    def completed(self, request: Request) -> None:
+        """Learn from a request whose output is complete."""
+        self._lengths.observe(request)
+        self._policy.finished(request)
+        self._speculator.completed(request)
+
+    def _accept(self, each: ScheduledRequest) -> int:
+        """Count the drafted tokens that the output now has as computed, and return their number.
+
+        The rest of the draft leaves no trace: its slots are written again, and its blocks are free.
+        """
+        request, first = each.request, each.known_end
+        kept = request.token_ids[first : each.end]
+        accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(kept, each.draft, strict=False))))
+        # If the request goes on, the logits of its last token are needed, so that it is computed again.
+        end = max(first, min(first + accepted, len(request.token_ids) - 1))
+        if end // self._tables.block_size > first // self._tables.block_size:
+            self._tables.register_filled(request, end)
+        request.num_computed = end
+        request.num_drafted += each.num_draft
+        request.num_accepted += accepted
+        self._tables.trim(request)
+        return accepted
