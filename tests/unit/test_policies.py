@@ -46,6 +46,20 @@ def test_a_job_is_overtaken_by_those_alone_that_come_before_it_has_aged(
     assert waiting(scheduler).index("long") == overtakers
 
 
+def test_a_burst_becomes_late_little_by_little() -> None:
+    """Nothing is known of times yet, so all of it is late at once. No step spends its time on sorting."""
+    scheduler = make_scheduler(scheduling_policy="sjf", num_blocks=400, max_num_seqs=1)
+    jobs = [make_request(f"r{number}", 40 - number % 30, max_tokens=4) for number in range(200)]
+    for job in jobs:
+        scheduler.add(job)
+    late = []
+    for _ in range(5):
+        scheduler.expire(0.0)
+        late.append(sum(job.is_late for job in jobs))
+    assert late == [64, 128, 192, 200, 200]
+    assert waiting(scheduler) == [job.request_id for job in jobs]
+
+
 # -- priority, with ageing ---------------------------------------------------------------------------------------------
 
 

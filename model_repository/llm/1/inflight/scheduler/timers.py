@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 
 from sortedcontainers import SortedList
 
@@ -37,10 +38,10 @@ class Timers:
         if entry is not None:
             self._sorted.remove(entry)
 
-    def due(self, now: float) -> list[Request]:
-        """Return the requests whose timers are due, earliest first, and remove these timers."""
+    def due(self, now: float, most: int = sys.maxsize) -> list[Request]:
+        """Return the requests whose timers are due, earliest first, and remove these timers: `most` of them at most."""
         due: list[Request] = []
-        while self.next_due <= now:
+        while self.next_due <= now and len(due) < most:
             due.append(self._sorted.pop(0)[2])
             del self._entries[due[-1].request_id]
         return due

@@ -14,6 +14,8 @@ _TAIL = 0.99
 _CAUTION = 0.9
 """When a request must start depends on this quantile of its predicted length."""
 _SMOOTHING = 0.05
+_MOVES = 64
+"""So many requests become late in a step. A burst of 100,000 would take a second."""
 _PATIENCE = 1.25
 """No latest start comes before this many times the wait in order of arrival. Otherwise, while waits grow, every request
 would be late, and the order would be that of arrival."""
@@ -142,7 +144,7 @@ class _Order(Order):
         yield from self._by_work
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
-        for request in self._timers.due(now):
+        for request in self._timers.due(now, _MOVES):
             self._by_work.remove(request.request_id)
             request.is_late = True
             self._late.add(request)
