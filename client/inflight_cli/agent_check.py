@@ -54,9 +54,13 @@ async def state_of(client: AsyncClient, model: str) -> str:
     """Return the line for a server, such as "up ready 60%"."""
     try:
         await client.check_serving()
-        used = (await client.metrics()).value("inflight:kv_cache_usage_perc", model=model)
+        metrics = await client.metrics()
     except ModelNotReady:
         return "drain"
-    except (InflightError, KeyError):
+    except InflightError:
         return "down"
+    try:
+        used = metrics.value("inflight:kv_cache_usage_perc", model=model)
+    except KeyError:
+        used = 0.0  # The model was loaded a moment ago, and publishes its first metrics after that.
     return f"up ready {max(1, round(100 * (1 - used)))}%"
