@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -87,6 +88,12 @@ class FakeModel:
         self._slots: dict[int, int] = {}
         self._host_slots: dict[int, int] = {}
 
+    def export(self, token_ids: Sequence[int]) -> NDArray[np.uint8]:
+        """The bytes of blocks that hold the keys and values of tokens."""
+        names = np.full(-(-len(token_ids) // self._block_size) * self._block_size, -1, dtype=np.int64)
+        names[: len(token_ids)] = prefix_names(token_ids)
+        return names.reshape(-1, self._block_size).view(np.uint8)
+
     def run(self, plan: StepPlan) -> list[StepResult]:
         self._swap(plan)
         self._look_up(plan, lambda share: share.first)
@@ -124,6 +131,9 @@ class FakeModel:
         ):
             for _, block in pairs:
                 slots.update(dict.fromkeys(self._slots_of(block), -1))
+        for _, blocks in plan.imported:
+            for block in blocks:
+                self._slots.update(dict.fromkeys(self._slots_of(block), -1))
         self._write(plan, spoil=True)
 
     def run_out_of_memory(self, plan: StepPlan) -> None:
@@ -135,6 +145,9 @@ class FakeModel:
         self._copy(plan.swapped_out, self._slots, self._host_slots)
         self._copy(plan.forked, dict(self._slots), self._slots)
         self._copy(plan.swapped_in, self._host_slots, self._slots)
+        for data, blocks in plan.imported:
+            for names, block in zip(np.ascontiguousarray(data).view(np.int64).tolist(), blocks, strict=True):
+                self._slots.update(zip(self._slots_of(block), names, strict=True))
 
     def _copy(self, pairs: Sequence[tuple[int, int]], source: dict[int, int], target: dict[int, int]) -> None:
         assert len({block for _, block in pairs}) == len(pairs), "two copies go to the same block"

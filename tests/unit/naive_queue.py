@@ -111,7 +111,7 @@ class NaiveQueue:
 
     def _uncached(self, request: Request) -> int:
         tables = self._scheduler.tables
-        known = max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
+        known = max(len(tables.lookup(request)) * tables.block_size, request.num_kept)
         return len(request.token_ids) - known
 
     def _work(self, request: Request) -> float:

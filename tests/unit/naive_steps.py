@@ -112,6 +112,11 @@ def check_drafts(plan: StepPlan, tables: BlockTables) -> None:
             assert len(request.blocks) <= tables.blocks_for(len(request.token_ids))
 
 
+def arriving_blocks(plan: StepPlan) -> set[int]:
+    """The blocks that a step copies in from elsewhere."""
+    return {block for _, block in plan.swapped_in} | {block for _, blocks in plan.imported for block in blocks}
+
+
 def _known(share: ScheduledRequest) -> int:
     """How many known tokens it has."""
     return share.num_tokens - share.num_draft
@@ -122,7 +127,7 @@ def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], jo
     for request in held:
         assert request not in joined
         assert any(_fills_for(share, request, tables) for share in plan.scheduled), "held for nothing"
-    arriving = {block for _, block in plan.swapped_in}
+    arriving = arriving_blocks(plan)
     for place, share in enumerate(plan.scheduled):
         request, first = share.request, share.request.num_computed // tables.block_size
         if tables._prefix_caching and request in joined and not arriving.intersection(request.blocks):
@@ -143,7 +148,8 @@ def _fills(share: ScheduledRequest, request: Request, tables: BlockTables, index
     return (
         other is not request
         and end <= request.max_reused_tokens
-        and other.num_computed < end <= other.num_computed + share.num_tokens
+        and other.num_named < index + 1
+        and end <= other.num_computed + share.num_tokens
         and other.token_ids[:end] == request.token_ids[:end]
         and (other.tenant == request.tenant or not tables._per_tenant)
     )
@@ -155,7 +161,8 @@ def check_swaps(plan: StepPlan, tables: BlockTables, live: Iterable[Request]) ->
     assert {block for _, block in plan.swapped_out} <= host
     assert not {block for block, _ in plan.swapped_in} & host
     owned = {block for share in plan.scheduled for block in share.request.blocks}
-    assert {block for _, block in plan.swapped_in} <= owned
+    assert arriving_blocks(plan) <= owned
+    assert len(arriving_blocks(plan)) == len(plan.swapped_in) + sum(len(blocks) for _, blocks in plan.imported)
 
 
 class NaiveBatch:

@@ -150,6 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         request_class=st.sampled_from(["", "", "chat", "batch", "night", "unknown"]),
         target_ttft_ms=st.sampled_from([None, None, 2, 100]),
         guided=st.booleans(),
+        imports=st.sampled_from([0, 0, 3, 16, 1000]),
     )
     def add(
         self,

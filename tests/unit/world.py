@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from inflight.kv_cache.block_events import BlockEvents
+from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.pooling_params import POOLINGS
 from inflight.request import Request
 from inflight.request_options import RequestOptions
@@ -22,6 +23,7 @@ from tests.unit.naive_classes import NaiveClasses
 from tests.unit.naive_queue import NaiveQueue
 from tests.unit.naive_steps import (
     NaiveBatch,
+    arriving_blocks,
     check_drafts,
     check_holds,
     check_leftover,
@@ -118,9 +120,14 @@ class World:
         reads: str,
         *,
         guided: bool,
+        imports: int = 0,
         **limits: Any,
     ) -> None:
-        """`reads`: what of the prompt; nothing, the scores, the scores alone, or states for an embedding."""
+        """
+        Args:
+            reads: what of the prompt; nothing, the scores, the scores alone, or states for an embedding.
+            imports: so many tokens of the prompt, at most all, come with their keys and values.
+        """
         name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
         request = make_request(
             name,
@@ -134,6 +141,9 @@ class World:
             arrival=self.now,
             options=RequestOptions(**limits),
         )
+        imports = min(imports, len(prompt))
+        if imports:
+            request.imported = ImportedBlocks(imports, self.model.export(prompt[:imports]))
         self.scheduler.policies.apply(request)
         blocks = -(-(len(prompt) + max(0, request.max_tokens - 1)) // self.block_size)
         assert self.scheduler.fits(request) == (blocks <= self.tables.pool.num_blocks)
@@ -285,7 +295,7 @@ class World:
     def _check_progress(self, plan: StepPlan) -> None:
         scheduler = self.scheduler
         if not plan.scheduled:
-            assert plan.swapped_out == plan.swapped_in == plan.preempted == (), (
+            assert plan.swapped_out == plan.swapped_in == plan.imported == plan.preempted == (), (
                 "nobody makes the copies of an empty plan"
             )
             assert not scheduler.running
@@ -325,7 +335,7 @@ class World:
 
     def _check_isolation(self, plan: StepPlan) -> None:
         """What a request reads was written by its own tenant, where tenants share nothing."""
-        arriving = {block for _, block in plan.swapped_in}
+        arriving = arriving_blocks(plan)
         for share in plan.scheduled:
             request, first = share.request, share.request.num_computed // self.block_size
             end = self.blocks_for(request.num_computed + share.num_tokens)
@@ -354,6 +364,7 @@ class World:
             assert len(request.blocks) <= self.blocks_for(len(request.token_ids))
             assert request.num_uncomputed >= 1
             assert not request.host_blocks
+            assert request.imported is None
         worst = sum(self.blocks_for(len(r.prompt_ids) + max(0, r.max_tokens - 1)) - len(r.blocks) for r in running)
         assert self.tables.num_promised == worst
         for request in self.scheduler.waiting:

@@ -16,6 +16,7 @@ from inflight.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from inflight.beam_search.beam_group import BeamGroup
     from inflight.guided_decoding.grammar_state import GrammarState
+    from inflight.kv_cache.imported_blocks import ImportedBlocks
     from inflight.scheduler.output_lengths.predictor import Forecast
     from inflight.speculation.follower import Follower
 
@@ -135,11 +136,15 @@ class Request:
     slot: int = -1
     """Row of `BlockTableArray` that holds `blocks`; valid while the request has blocks."""
     block_hashes: list[bytes] = field(default_factory=list)
+    num_named: int = 0
+    """So many of `blocks` are in the prefix cache, or were offered to it."""
     num_reserved: int = 0
     """Blocks that the other beams of a search may need, until they have blocks of their own."""
     host_blocks: list[int] = field(default_factory=list)
     """Blocks in host memory that keep the keys and values of the first `num_swapped` tokens during preemption."""
     num_swapped: int = 0
+    imported: "ImportedBlocks | None" = None
+    """Keys and values from elsewhere, until the request joins."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
@@ -210,6 +215,12 @@ class Request:
         """
         last = len(self.token_ids) - 1
         return last if self.num_read >= self.read_end else min(last, self.num_read)
+
+    @property
+    def num_kept(self) -> int:
+        """How many of the known tokens of a request without blocks have keys and values in host memory."""
+        imported = 0 if self.imported is None else min(self.imported.num_tokens, self.max_reused_tokens)
+        return max(self.num_swapped, imported)
 
     def to_read(self, first: int, end: int) -> range:
         """Return the positions from `first` up to `end` whose tokens are to be read."""

@@ -12,8 +12,12 @@ from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import BlockTableArray
 from inflight.kv_cache.cache_salt import CacheSalt
+from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
+
+Imports: TypeAlias = tuple[tuple[NDArray[np.uint8], tuple[int, ...]], ...]
+"""Bytes [N, bytes per block], and the N blocks to write them to."""
 
 Copies: TypeAlias = tuple[tuple[int, int], ...]
 """Pairs of a block to copy and the block to copy it to."""
@@ -48,6 +52,8 @@ class BlockTables:
         """Copies to make after `forked`: (host block, block)."""
         self.forked: list[tuple[int, int]] = []
         """Copies to make after `swapped_out`: (block, block)."""
+        self.imported: list[tuple[NDArray[np.uint8], tuple[int, ...]]] = []
+        """Bytes to write into blocks, after all copies."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
@@ -76,9 +82,11 @@ class BlockTables:
         return names[len(hit)] if len(hit) < min(self._reusable(request), len(names)) else None
 
     def hashes_filled_by(self, request: Request, num_tokens: int) -> list[bytes]:
-        """Return the known hashes of the blocks that the next `num_tokens` tokens of a request fill."""
-        first = request.num_computed // self.block_size
-        return request.block_hashes[first : (request.num_computed + num_tokens) // self.block_size]
+        """Return the known hashes of the blocks that are full after the next `num_tokens` tokens of a request.
+
+        Blocks that others can reuse already are left out, but not those that the step copies in.
+        """
+        return request.block_hashes[request.num_named : (request.num_computed + num_tokens) // self.block_size]
 
     def _reusable(self, request: Request) -> int:
         return request.max_reused_tokens // self.block_size
@@ -96,7 +104,7 @@ class BlockTables:
     def admit(self, request: Request, hit: Sequence[int]) -> None:
         """Give a request without blocks the blocks for all its known tokens.
 
-        Tokens whose keys and values are in the blocks `hit` or in host memory count as computed.
+        Tokens whose keys and values are in the blocks `hit`, in host memory or imported count as computed.
 
         Raises:
             ValueError: there are fewer free blocks than `fresh_blocks`. No block is taken.
@@ -108,10 +116,13 @@ class BlockTables:
         request.slot = self._array.take()
         self._array.put(request.slot, 0, request.blocks)
         request.num_computed = len(hit) * self.block_size
+        request.num_named = len(hit)
         request.num_reserved = self.beam_blocks(request)
         self.num_promised += self._growth(request)
         if request.host_blocks:
             self._swap_in(request, len(hit))
+        if request.imported is not None:
+            self._import(request, request.imported)
 
     def _growth(self, request: Request) -> int:
         return self.blocks_for(request.max_cached_tokens) - len(request.blocks) + request.num_reserved
@@ -176,16 +187,14 @@ class BlockTables:
         request.num_computed = end
 
     def register_filled(self, request: Request, end: int) -> None:
-        """Register for reuse the blocks that are filled once the tokens up to `end` are computed.
-
-        Call it before these tokens count as computed.
-        """
+        """Register for reuse the blocks that are filled once the tokens up to `end` are computed."""
+        first, request.num_named = request.num_named, end // self.block_size
         if not self._prefix_caching:
             return
         self._hash(request, end)
         new = [
             index
-            for index in range(request.num_computed // self.block_size, end // self.block_size)
+            for index in range(first, request.num_named)
             if self.pool.register(request.blocks[index], request.block_hashes[index])
         ]
         if self._events is not None and self._salt(request) == CacheSalt():
@@ -205,7 +214,7 @@ class BlockTables:
             self._array.give_back(request.slot)
             if self.forked:
                 self.forked = [copy for copy in self.forked if copy[1] not in request.blocks]
-        request.blocks, request.num_reserved = [], 0
+        request.blocks, request.num_reserved, request.num_named = [], 0, 0
         request.num_computed = 0
         self.forget_swapped(request)
 
@@ -250,6 +259,7 @@ class BlockTables:
         self._array.put(target.slot, 0, target.blocks)
         self.num_promised += self._growth(target)
         target.token_ids, target.block_hashes = source.token_ids.copy(), source.block_hashes[:full]
+        target.num_named = full
         target.num_computed, target.last_token_at = source.num_computed, source.last_token_at
 
     # -- swapping ----------------------------------------------------------------------------------------------------
@@ -278,6 +288,22 @@ class BlockTables:
         """Free the blocks of a request in host memory."""
         self.swap_space.release(request.host_blocks)
         request.host_blocks, request.num_swapped = [], 0
+
+    # -- what comes from elsewhere -----------------------------------------------------------------------------------
+
+    def _import(self, request: Request, imported: ImportedBlocks) -> None:
+        """Plan to write the imported blocks that the request lacks. Its last token is computed in any case."""
+        num_tokens, request.imported = request.num_kept, None
+        first, last = request.num_computed // self.block_size, self.blocks_for(num_tokens)
+        if num_tokens > request.num_computed:
+            self.imported.append((imported.data[first:last], tuple(request.blocks[first:last])))
+            request.num_computed = num_tokens
+
+    def take_imported(self) -> Imports:
+        """Return what is to be written since the last call, for the step that writes it."""
+        planned = tuple(self.imported)
+        self.imported.clear()
+        return planned
 
     def take_copies(self) -> tuple[Copies, Copies, Copies]:
         """Return the copies planned since the last call for the step that makes them, in the order of making."""

@@ -8,6 +8,7 @@ from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
 from inflight.guided_decoding.token_masks import TokenMasker
 from inflight.model.cache import kv_tensors
+from inflight.model.cache.block_bytes import write_blocks
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks
 from inflight.model.loading.loader import LoadedModel
@@ -56,6 +57,8 @@ class ModelRunner:
     def run(self, plan: StepPlan) -> list[StepResult]:
         """Compute the scheduled tokens. See `Runner.run`."""
         self._host_cache.copy(plan.swapped_out, plan.forked, plan.swapped_in)
+        for data, blocks in plan.imported:
+            write_blocks(self._caches, blocks, data)
         try:
             return compute(self._model, plan, self._caches, self._block_size, self.masker.begin(plan.sampling))
         except (RuntimeError, MemoryError) as error:

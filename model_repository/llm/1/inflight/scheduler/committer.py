@@ -55,11 +55,11 @@ class Committer:
         failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
         size = self._tables.block_size
         for each in plan.scheduled:
-            request, first = each.request, each.first
+            request = each.request
             request.has_run = True
-            end = first + len(each.token_ids) - each.num_draft
+            end = each.first + len(each.token_ids) - each.num_draft
             # Other requests must not reuse the keys and values of a failed one.
-            if end // size > first // size and request not in failed:
+            if end // size > request.num_named and request not in failed:
                 self._tables.register_filled(request, end)
             request.num_computed = end
         for each, result in answers if plan.shows_states else ():
@@ -152,7 +152,7 @@ class Committer:
         accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(kept, each.draft, strict=False))))
         # If the request goes on, the logits of its last token are needed, so that it is computed again.
         end = max(first, min(first + accepted, len(request.token_ids) - 1))
-        if end // self._tables.block_size > first // self._tables.block_size:
+        if end // self._tables.block_size > request.num_named:
             self._tables.register_filled(request, end)
         request.num_computed = end
         request.num_drafted += each.num_draft

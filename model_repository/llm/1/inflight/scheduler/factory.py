@@ -71,7 +71,7 @@ def make_policy(
     """Create the policy that `scheduling_policy` names."""
 
     def uncached(request: Request) -> int:
-        return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_swapped)
+        return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_kept)
 
     def prefill_seconds(request: Request) -> float:
         return times.prefill_seconds(uncached(request))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.kv_cache.block_tables import Imports
 from inflight.request import Request
 from inflight.scheduler.auto_tune.change import Change
 from inflight.scheduler.prefill_budget import PrefillBudget
@@ -140,6 +141,8 @@ class StepPlan:
     """Copies to make after `swapped_out`: (block, block)."""
     swapped_in: tuple[tuple[int, int], ...] = ()
     """Copies to make after `forked`: (host block, block)."""
+    imported: Imports = ()
+    """Bytes to write into blocks after all copies."""
     padding: int = 0
     """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None

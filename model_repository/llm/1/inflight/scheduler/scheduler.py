@@ -227,6 +227,7 @@ class Scheduler:
             swapped_out=out,
             forked=forked,
             swapped_in=into,
+            imported=self.tables.take_imported(),
             padding=padding,
             prefill_budget=allowance.budget,
             shows_states=self.lengths.reads_states,
@@ -400,7 +401,7 @@ class Scheduler:
         self, request: Request, hit: Sequence[int], allowance: PrefillAllowance, partial: int, has_others: bool
     ) -> bool:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
-        known = max(len(hit) * self.tables.block_size, request.num_swapped)
+        known = max(len(hit) * self.tables.block_size, request.num_kept)
         uncomputed = len(request.token_ids) - known
         fits = allowance.fits(known, min(uncomputed, self._longest_chunk), request.tenant)
         if not self._batching.mixes:

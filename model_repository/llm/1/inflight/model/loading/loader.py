@@ -21,6 +21,7 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
+from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 
@@ -49,6 +50,8 @@ class LoadedModel:
     """The width of the hidden states that the head reads; None if they cannot be had apart from the logits."""
     device: torch.device
     dtype: torch.dtype
+    digest: str
+    """A name of the config and the weights, see `model_digest`."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -71,6 +74,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
     support.check_config(hf_config)
     device = _device(config.device)
     module = _module(config, hf_config, device)
+    digest = model_digest(module)
     text_config = hf_config.get_text_config(decoder=True)
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
@@ -92,6 +96,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
         hidden_width=check.hidden_width(forward, layers, backend),
         device=device,
         dtype=module.dtype,
+        digest=digest,
     )
 
 

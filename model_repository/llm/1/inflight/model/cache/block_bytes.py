@@ -1,0 +1,59 @@
+"""Blocks of the KV cache as plain bytes, for what leaves the engine: disks and other engines.
+
+The bytes of a block are those of its keys and values, layer after layer, in the layout of the attention backend. Only
+an engine with the same `model.cache.layout.fingerprint` can read them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from inflight.model.cache.kv_tensors import LayerCache
+
+
+def bytes_per_block(caches: Sequence[LayerCache]) -> int:
+    """Return how many bytes a block has in all layers."""
+    return sum(tensor[0].nbytes for tensor in _tensors(caches))
+
+
+def read_blocks(caches: Sequence[LayerCache], blocks: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the bytes of blocks, [blocks, bytes per block], as a copy in host memory."""
+    device = caches[0].keys.device
+    index = torch.tensor(blocks, dtype=torch.int64, device=device)
+    found = torch.empty((len(blocks), bytes_per_block(caches)), dtype=torch.uint8, device=device)
+    for tensor, part in zip(_tensors(caches), _parts(caches, found), strict=True):
+        part.copy_(tensor.index_select(0, index).reshape(len(blocks), -1).view(torch.uint8))
+    return found.cpu().numpy()
+
+
+def write_blocks(caches: Sequence[LayerCache], blocks: Sequence[int], data: NDArray[np.uint8]) -> None:
+    """Write bytes [blocks, bytes per block], which `read_blocks` returned, into blocks.
+
+    Raises:
+        ValueError: the bytes have another shape.
+    """
+    if data.shape != (len(blocks), bytes_per_block(caches)):
+        raise ValueError(f"data has the shape {data.shape}; it must be {(len(blocks), bytes_per_block(caches))}")
+    device = caches[0].keys.device
+    index = torch.tensor(blocks, dtype=torch.int64, device=device)
+    # The bytes may be a read-only view of a file, which torch does not take.
+    source = torch.from_numpy(data if data.flags.writeable else data.copy()).to(device)
+    for tensor, part in zip(_tensors(caches), _parts(caches, source), strict=True):
+        tensor.index_copy_(0, index, part.contiguous().view(tensor.dtype).view(len(blocks), *tensor.shape[1:]))
+
+
+def _tensors(caches: Sequence[LayerCache]) -> Iterator[torch.Tensor]:
+    for cache in caches:
+        yield cache.keys
+        yield cache.values
+
+
+def _parts(caches: Sequence[LayerCache], data: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the columns of `data` [blocks, bytes per block] that belong to each tensor."""
+    first = 0
+    for tensor in _tensors(caches):
+        width = tensor[0].nbytes
+        yield data[:, first : first + width]
+        first += width
