@@ -82,8 +82,9 @@ REFUSED = [
     ({"guided_json": json.dumps({"enum": [f"value {i}" for i in range(6000)]})}, "json has"),
     (
         {"guided_json": json.dumps({"type": "object", "properties": {f"p{i}": {} for i in range(2500)}})},
-        "structured_outputs is too complex: ",
+        "json is too complex: after a few tokens it exceeds a limit: ",
     ),
+    ({"guided_regex": "(.*a.{500}b.*c.{500}d)+"}, "regex is too complex: after a few tokens it exceeds a limit: "),
     ({"guided_regex": "(a|a"}, "regex cannot be enforced"),
     ({"guided_regex": "a(?=b)"}, "regex cannot be enforced"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice constrain the same output"),

@@ -206,6 +206,25 @@ def test_what_would_not_be_enforced_is_refused(grammars: Grammars, wanted: dict[
     assert str(refused.value).startswith(message)
 
 
+COSTLY = {
+    "nested repetition": {"regex": "((a{1,100}){1,100}){1,100}"},
+    "2,500 optional properties": {
+        "json": {"type": "object", "properties": {f"p{number}": {} for number in range(2500)}}
+    },
+}
+
+
+@pytest.mark.parametrize("wanted", COSTLY.values(), ids=COSTLY)
+def test_what_would_exceed_a_limit_soon_is_refused(grammars: Grammars, wanted: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"(regex|json) (is too complex: after a few tokens|cannot be enforced)"):
+        state_of(grammars, **wanted)
+
+
+@pytest.mark.parametrize("pattern", ["(.*a.{12}b)+", "[^\\n]{0,2000}", "(a|b)*abb", "x", ""])
+def test_what_stays_within_the_limits_is_taken(grammars: Grammars, pattern: str) -> None:
+    state_of(grammars, regex=pattern)
+
+
 def test_a_deep_structural_tag_is_refused(grammars: Grammars) -> None:
     form: dict[str, Any] = {"type": "any_text"}
     for _ in range(40):

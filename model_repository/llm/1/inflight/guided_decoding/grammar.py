@@ -6,6 +6,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from inflight.errors import InvalidRequest
+from inflight.guided_decoding.foresight import error_soon
 from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.structural_tag import error_of_part
 from inflight.structured_outputs import STRUCTURAL_TAG
@@ -39,6 +40,8 @@ class Grammar:
                 error = error.replace(theirs, ours)
             reason = error_of_part(error, text) if name == STRUCTURAL_TAG else error
             raise InvalidRequest(f"{name} cannot be enforced: {reason}")
+        if (later := error_soon(self._start, tokenizer)) is not None:
+            raise InvalidRequest(f"{name} is too complex: after a few tokens it exceeds a limit: {later}")
         self._seconds = time.perf_counter() - begun
 
     def begin(self) -> GrammarState:
