@@ -54,7 +54,7 @@ help:
 	@echo "make neighbour measure how much one user who sends the worst requests slows the others; takes ten minutes;"
 	@echo "              variable: NEIGHBOUR (flags, such as --gateway or --help)"
 	@echo "make fleet    start several servers behind a load balancer on 127.0.0.1, with Prometheus; needs their Debian packages;"
-	@echo "              variables: N (servers), BALANCER (haproxy, nginx, smg or none), FLEET (flags, such as --help)"
+	@echo "              variables: N (servers), BALANCER (haproxy, nginx, envoy, smg or none), FLEET (flags, such as --help)"
 	@echo "make bench-fleet measure prefix affinity over three servers, and what users notice when servers end; takes minutes;"
 	@echo "              variable: BENCH_FLEET (flags, such as --only routing or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"

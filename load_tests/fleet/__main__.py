@@ -28,6 +28,7 @@ _OUTAGES: dict[str, dict[str, Way]] = {
     "none": {"client": partial(client_way, balance="prefix")},
     "haproxy": {"HAProxy, gRPC": grpc_way, "HAProxy, OpenAI": openai_way},
     "nginx": {"nginx, gRPC": grpc_way, "nginx, OpenAI": openai_way},
+    "envoy": {"Envoy, gRPC": grpc_way, "Envoy, OpenAI": openai_way},
     "smg": {"smg, OpenAI": openai_way},
 }
 

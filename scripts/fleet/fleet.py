@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.fleet import smg
+from scripts.fleet import envoy, smg
 from scripts.fleet.haproxy import haproxy_config
 from scripts.fleet.member import Member
 from scripts.fleet.nginx import nginx_config
@@ -22,7 +22,7 @@ from scripts.launch.model_repository import render_repository
 from scripts.launch.server_process import ADDRESS, fill_ports
 from scripts.launch.triton_server import TritonServer
 
-BALANCERS = ("haproxy", "nginx", "smg", "none")
+BALANCERS = ("haproxy", "nginx", "envoy", "smg", "none")
 _READY_SECONDS = 300.0
 _PACKAGES = {"haproxy": "haproxy", "nginx": "nginx-light", "prometheus": "prometheus"}
 
@@ -58,7 +58,7 @@ class Fleet:
             for number, server in enumerate(self.servers, start=1)
         ]
         grpc_port, http_port, self.prometheus_port, smg_port, smg_metrics = ports
-        self.grpc_url = f"{ADDRESS}:{grpc_port}" if balancer in ("haproxy", "nginx") else None
+        self.grpc_url = f"{ADDRESS}:{grpc_port}" if balancer in ("haproxy", "nginx", "envoy") else None
         """Of KServe's protocol, through the load balancer."""
         self.openai_url = (
             None if balancer == "none" else f"http://{ADDRESS}:{smg_port if balancer == 'smg' else http_port}"
@@ -75,6 +75,9 @@ class Fleet:
             file = self._write("nginx.conf", nginx_config(self.members, **binds))
             prefix = ["-p", str(self._folder), "-e", "stderr", "-g", f"daemon off; pid {self._folder}/nginx.pid;"]
             self._behind.append(_program("nginx", [*prefix, "-c", str(file)], http_port, "/health"))
+        elif balancer == "envoy":
+            file = self._write("envoy.yaml", envoy.envoy_config(self.members, **binds))
+            self._behind.append(envoy.balancer(file, http_port))
         elif balancer == "smg":
             self._behind.append(smg.router(self.gateway_urls, smg_port, smg_metrics))
         if prometheus:

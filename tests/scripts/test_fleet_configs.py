@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts.fleet.configs import FOLDER, configs
+from scripts.fleet.envoy import envoy_config, install
 from scripts.fleet.haproxy import haproxy_config
 from scripts.fleet.member import Member
 from scripts.fleet.nginx import nginx_config
@@ -39,3 +40,12 @@ def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
     command += ["-g", f"pid {tmp_path}/nginx.pid;"]
     checked = subprocess.run(command, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_envoy_takes_its_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "envoy.yaml"
+    file.write_text(envoy_config(MEMBERS, **BINDS))
+    command = [str(install()), "--mode", "validate", "--config-path", str(file)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "warning" not in checked.stderr, checked.stderr
