@@ -102,12 +102,14 @@ def _requests(seed: int) -> Iterator[PlannedRequest]:
 
 def _restart(fleet: Fleet, index: int) -> None:
     server = fleet.servers[index]
+    fleet.announce(index)
     deadline = time.monotonic() + _DRAINED_SECONDS
     with Client(server.grpc_url, retry=RetryPolicy(attempts=1)) as client:
         while not client.drain(server.operator_key).is_complete and time.monotonic() < deadline:
             time.sleep(0.2)
     server.stop()
     fleet.restart(index)
+    fleet.announce()
 
 
 def _row(what: str, run: Run, watched: Watched) -> str:

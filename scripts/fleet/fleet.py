@@ -3,9 +3,10 @@
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -68,11 +69,14 @@ class Fleet:
         self._agents = [_agent(member) for member in self.members] if balancer == "haproxy" else []
         binds = {"grpc_bind": f"{ADDRESS}:{grpc_port}", "http_bind": f"{ADDRESS}:{http_port}"}
         self._behind: list[CommandProcess] = []
+        self._nginx: Callable[[list[Member]], str] | None = None
+        """Makes nginx's configuration, if it is the load balancer."""
         if balancer == "haproxy":
             file = self._write("haproxy.cfg", haproxy_config(self.members, **binds))
             self._behind.append(_program("haproxy", ["-f", str(file)], http_port, "/health"))
         elif balancer == "nginx":
-            file = self._write("nginx.conf", nginx_config(self.members, **binds))
+            self._nginx = lambda leaving: nginx_config(self.members, leaving, **binds)
+            file = self._write("nginx.conf", self._nginx([]))
             prefix = ["-p", str(self._folder), "-e", "stderr", "-g", f"daemon off; pid {self._folder}/nginx.pid;"]
             self._behind.append(_program("nginx", [*prefix, "-c", str(file)], http_port, "/health"))
         elif balancer == "envoy":
@@ -92,6 +96,14 @@ class Fleet:
     def gateway_urls(self) -> list[str]:
         """The gateways themselves."""
         return [f"http://{ADDRESS}:{member.gateway_port}" for member in self.members]
+
+    def announce(self, *leaving: int) -> None:
+        """Tell nginx, which does not ask for itself, which servers are about to be restarted. Do nothing for others."""
+        if self._nginx is None:
+            return
+        self._write("nginx.conf", self._nginx([self.members[index] for index in leaving]))
+        (nginx,) = self._behind[:1]
+        os.kill(nginx.pid, signal.SIGHUP)
 
     def restart(self, index: int) -> None:
         """Start a server that has ended again, on its ports."""

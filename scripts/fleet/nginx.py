@@ -1,17 +1,23 @@
 """The configuration of nginx for a fleet."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from scripts.fleet.member import Member
 
 
-def nginx_config(members: Sequence[Member], *, grpc_bind: str, http_bind: str) -> str:
-    """Return nginx.conf. It balances KServe's gRPC at one address, and OpenAI's API of the gateways at another."""
-    grpc = "\n".join(f"        {_server(member.host, member.grpc_port)}" for member in members)
-    http = "\n".join(f"        {_server(member.host, member.gateway_port)}" for member in members)
+def nginx_config(members: Sequence[Member], *, grpc_bind: str, http_bind: str, leaving: Collection[Member] = ()) -> str:
+    """Return nginx.conf. It balances KServe's gRPC at one address, and OpenAI's API of the gateways at another.
+
+    Those of the members that are `leaving` get no new gRPC requests.
+    """
+    grpc = "\n".join(
+        f"        {_server(member.host, member.grpc_port)}{' down' if member in leaving else ''};" for member in members
+    )
+    http = "\n".join(f"        {_server(member.host, member.gateway_port)};" for member in members)
     return f"""\
 # nginx 1.22 and later. Made by `python -m scripts.fleet.configs`.
 # The open version has no health checks of its own: a server is left out after a request to it has failed.
+# Before you restart a server, write `down` behind it in the upstream `grpc`, and run `nginx -s reload`.
 worker_processes auto;
 events {{ worker_connections 4096; }}
 http {{
@@ -64,4 +70,4 @@ http {{
 
 
 def _server(host: str, port: int) -> str:
-    return f"server {host}:{port} max_fails=1 fail_timeout=2s;"
+    return f"server {host}:{port} max_fails=1 fail_timeout=2s"
