@@ -5,7 +5,9 @@ from collections.abc import Collection, Sequence
 from scripts.fleet.member import Member
 
 
-def nginx_config(members: Sequence[Member], *, grpc_bind: str, http_bind: str, leaving: Collection[Member] = ()) -> str:
+def nginx_config(
+    members: Sequence[Member], leaving: Collection[Member] = (), /, *, grpc_bind: str, http_bind: str
+) -> str:
     """Return nginx.conf. It balances KServe's gRPC at one address, and OpenAI's API of the gateways at another.
 
     Those of the members that are `leaving` get no new gRPC requests.
