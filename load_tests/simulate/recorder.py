@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from inflight.request import Request
+from inflight.scheduler.committed import Committed
 from inflight.scheduler.policies.fair import OUTPUT_PRICE, PROMPT_PRICE
 from inflight.tenant_costs import TenantUse
 from load_tests.simulate.result import Result, SchedulerSample
@@ -49,6 +50,13 @@ class Recorder:
         """A waiting request reached its deadline and was dropped."""
         self._waiting[request.tenant] -= 1
         self.num_ended += 1
+
+    def answered(self, outcomes: Sequence[Committed], now: float) -> None:
+        """A step gave these requests tokens."""
+        self.tokens([(outcome.request, len(outcome.token_ids)) for outcome in outcomes], now)
+        for outcome in outcomes:
+            if outcome.finish_reason is not None:
+                self.finished(outcome.request, now)
 
     def tokens(self, new: Sequence[tuple[Request, int]], now: float) -> None:
         """Each request got so many tokens together."""

@@ -7,14 +7,12 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
-from inflight.scheduler.factory import make_tables
-from inflight.scheduler.scheduler import Scheduler
-from inflight.speculation.drafter import Drafter
-from load_tests.simulate.acceptance import AcceptanceProfile, ProfileDrafter, new_tokens
+from load_tests.simulate.acceptance import AcceptanceProfile, ProfileDrafter
 from load_tests.simulate.recorder import Recorder
 from load_tests.simulate.result import Result
 from load_tests.simulate.scripted_request import scripted_request
 from load_tests.simulate.step_cost import StepCost
+from load_tests.simulate.virtual_engine import VirtualEngine
 from load_tests.traffic import Arrival
 
 _STEPS_PER_SAMPLE = 16
@@ -63,7 +61,8 @@ class Simulation:
     ) -> None:
         if bool(config.speculative_config) != (acceptance is not None):
             raise ValueError("speculative_config and the acceptance of drafts must be given together")
-        self.scheduler = make_scheduler(config, cost, None if acceptance is None else ProfileDrafter(acceptance))
+        self._engine = VirtualEngine(config, cost, None if acceptance is None else ProfileDrafter(acceptance))
+        self.scheduler = self._engine.scheduler
         self.now = 0.0
         self._arrivals = list(arrivals) if users is None else [replace(arrival, at=math.inf) for arrival in arrivals]
         self.recorder = Recorder(self._arrivals)
@@ -71,13 +70,8 @@ class Simulation:
         self._sent = 0
         """Number of requests that users have sent."""
         self._next = 0
-        self._config = config
-        self._cost = cost
         # Without shared prefixes a cache finds nothing, and hashing blocks is most of the work.
         self._distinct = config.enable_prefix_caching or config.length_predictor != "tenant"
-        self._steps = 0
-        self._step_seconds = 0.0
-        self._padding = 0
 
     def step(self) -> bool:
         """Run one step, or wait for something to do. Return False when all requests are done."""
@@ -87,22 +81,12 @@ class Simulation:
         self._take_arrivals()
         for request, _, _ in scheduler.expire(self.now):
             recorder.expired(request)
-        plan = scheduler.schedule(self.now)
-        if not plan.scheduled:
+        end = self._engine.begin(self.now)
+        if end is None:
             return self._wait()
-        seconds = self._cost.seconds(plan)
-        self.now += seconds
-        self._steps += 1
-        self._step_seconds += seconds
-        self._padding += plan.padding
-        scheduler.observe(plan, seconds)
-        results = [new_tokens(each) for each in plan.sampling]
-        outcomes = scheduler.commit(plan, results, self.now)
-        recorder.tokens([(outcome.request, len(outcome.token_ids)) for outcome in outcomes], self.now)
-        for outcome in outcomes:
-            if outcome.finish_reason is not None:
-                recorder.finished(outcome.request, self.now)
-        if self._steps % _STEPS_PER_SAMPLE == 0:
+        self.now = end
+        recorder.answered(self._engine.end(end), end)
+        if self._engine.steps % _STEPS_PER_SAMPLE == 0:
             recorder.sample(self.now, len(scheduler.running), {} if scheduler.tuner is None else scheduler.tuner.values)
         return True
 
@@ -117,9 +101,8 @@ class Simulation:
         while self._next < len(self._arrivals) and self._arrivals[self._next].at <= self.now:
             request = scripted_request(self._arrivals[self._next], self._next, 0.0, distinct=self._distinct)
             self._next += 1
-            if not self.scheduler.fits(request):
-                raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; a request needs more by itself")
-            if len(self.scheduler.waiting) >= self._config.max_queue_size:
+            self._engine.check(request)
+            if self._engine.is_full:
                 self.recorder.refused()
             else:
                 self.recorder.arrived(request)
@@ -138,28 +121,9 @@ class Simulation:
     def result(self) -> Result:
         """The result of the simulation."""
         return self.recorder.result(
-            steps=self._steps,
-            step_seconds=self._step_seconds,
-            padding_tokens=self._padding,
+            steps=self._engine.steps,
+            step_seconds=self._engine.step_seconds,
+            padding_tokens=self._engine.padding,
             swaps=self.scheduler.num_swaps,
             tenants={} if self.scheduler.costs is None else self.scheduler.costs.by_tenant,
         )
-
-
-def make_scheduler(config: EngineConfig, cost: StepCost, drafter: Drafter | None = None) -> Scheduler:
-    """The scheduler of an engine with these settings. `drafter` makes its drafts.
-
-    Raises:
-        ValueError: `kv_cache_tokens` is not given.
-    """
-    if config.kv_cache_tokens is None:
-        raise ValueError("kv_cache_tokens is not given; without a model it follows from nothing")
-    size = config.block_size
-    tables = make_tables(config, config.kv_cache_tokens // size, config.swap_space_tokens // size)
-    return Scheduler(
-        config,
-        tables,
-        config.queue_policies,
-        swap_seconds_per_block=cost.per_swapped_block,
-        drafter=drafter,
-    )

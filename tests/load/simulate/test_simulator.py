@@ -17,9 +17,10 @@ from inflight.step_result import StepResult
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import fixed
 from load_tests.simulate.scripted_request import scripted_request
-from load_tests.simulate.simulator import Simulation, make_scheduler, simulate
+from load_tests.simulate.simulator import Simulation, simulate
 from load_tests.simulate.step_cost import StepCost
 from load_tests.simulate.sweep import sweep
+from load_tests.simulate.virtual_engine import make_scheduler
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream
 

@@ -1,0 +1,86 @@
+"""An engine on a virtual clock: its own scheduler, and a model of its step times instead of the model."""
+
+from collections.abc import Sequence
+
+from inflight.config import EngineConfig
+from inflight.scheduler.committed import Committed
+from inflight.scheduler.factory import make_tables
+from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.scheduler import Scheduler
+from inflight.speculation.drafter import Drafter
+from load_tests.simulate.acceptance import new_tokens
+from load_tests.simulate.scripted_request import ScriptedRequest
+from load_tests.simulate.step_cost import StepCost
+
+
+class VirtualEngine:
+    """The scheduler of an engine with these settings, and the step that is running. `drafter` makes its drafts.
+
+    Raises:
+        ValueError: `kv_cache_tokens` is not given.
+    """
+
+    def __init__(self, config: EngineConfig, cost: StepCost, drafter: Drafter | None = None) -> None:
+        self.scheduler = make_scheduler(config, cost, drafter)
+        self.steps = 0
+        self.step_seconds = 0.0
+        """Total time of all steps."""
+        self.padding = 0
+        """Number of tokens of padding in all steps."""
+        self._config = config
+        self._cost = cost
+        self._running: tuple[StepPlan, float] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue takes no more requests."""
+        return len(self.scheduler.waiting) >= self._config.max_queue_size
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is running."""
+        return self._running is None
+
+    def check(self, request: ScriptedRequest) -> None:
+        """Raise a ValueError if the request could never run to its end."""
+        if not self.scheduler.fits(request):
+            raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; a request needs more by itself")
+
+    def begin(self, now: float) -> float | None:
+        """Begin a step. Return the time of its end, or None if there is nothing to do or the step waits."""
+        plan = self.scheduler.schedule(now)
+        if not plan.scheduled:
+            return None
+        seconds = self._cost.seconds(plan)
+        self._running = plan, seconds
+        return now + seconds
+
+    def end(self, now: float) -> Sequence[Committed]:
+        """End the step. Return the requests that got tokens."""
+        assert self._running is not None
+        plan, seconds = self._running
+        self._running = None
+        self.steps += 1
+        self.step_seconds += seconds
+        self.padding += plan.padding
+        self.scheduler.observe(plan, seconds)
+        return self.scheduler.commit(plan, [new_tokens(each) for each in plan.sampling], now)
+
+
+def make_scheduler(config: EngineConfig, cost: StepCost, drafter: Drafter | None = None) -> Scheduler:
+    """The scheduler of an engine with these settings. `drafter` makes its drafts.
+
+    Raises:
+        ValueError: `kv_cache_tokens` is not given.
+    """
+    if config.kv_cache_tokens is None:
+        raise ValueError("kv_cache_tokens is not given; without a model it follows from nothing")
+    size = config.block_size
+    tables = make_tables(config, config.kv_cache_tokens // size, config.swap_space_tokens // size)
+    return Scheduler(
+        config,
+        tables,
+        config.queue_policies,
+        swap_seconds_per_block=cost.per_swapped_block,
+        drafter=drafter,
+    )
