@@ -87,9 +87,11 @@ class StepCost:
 
 # Llama 3 8B in bfloat16: 8.03 billion parameters; 32 layers of 8 key-value heads of 128 dimensions. NVIDIA A100 SXM
 # 80 GB (data sheet): 2,039 GB/s and 312 TFLOP/s, of which kernels attain some 80 % and 60 %; PCIe 4 x16: 32 GB/s.
+WEIGHT_BYTES = 16.06e9
+KV_BYTES_PER_TOKEN = 2 * 32 * 8 * 128 * 2
 A100_LLAMA_8B = StepCost.of_hardware(
-    weight_bytes=16.06e9,
-    kv_bytes_per_token=2 * 32 * 8 * 128 * 2,
+    weight_bytes=WEIGHT_BYTES,
+    kv_bytes_per_token=KV_BYTES_PER_TOKEN,
     bytes_per_second=0.8 * 2.039e12,
     flop_per_second=0.6 * 312e12,
     host_bytes_per_second=0.8 * 32e9,
