@@ -14,7 +14,6 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 
 from load_tests.experiments.catalogue import EXPERIMENTS
-from load_tests.experiments.estimate import estimate
 from load_tests.experiments.experiment import Experiment, Results
 from load_tests.experiments.runs import run
 from load_tests.experiments.stage import Stage, engine, simulator
@@ -28,18 +27,13 @@ PROCESSES = 2
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
     """Return the claim, the results and whether the results confirm the claim, in Markdown."""
     verdicts = experiment.verdicts(results, stage)
-    columns = experiment.columns(stage)
-    rows = {
-        label: [format(estimate(column.value, runs), column.form) for column in columns]
-        for label, runs in results.items()
-    }
     return "\n".join(
         [
             f"## {experiment.name}",
             "",
             f"Claim ({experiment.source}): {experiment.claim}.",
             "",
-            markdown(columns, rows),
+            markdown(experiment.columns(stage), experiment.rows(results, stage)),
             "",
             *(f"- {verdict.outcome}: {verdict.text}" for verdict in verdicts),
             "",
@@ -81,6 +75,10 @@ def main() -> int:
         parser.error(f"--seeds is {options.seeds}; it must be at least 1")
     names = list(EXPERIMENTS) if "all" in options.names else options.names
     if options.engine:
+        apart = {name for name in options.names if name != "all" and EXPERIMENTS[name].simulated_only}
+        if apart:
+            parser.error(f"{', '.join(sorted(apart))}: only in the simulator, without --engine")
+        names = [name for name in names if not EXPERIMENTS[name].simulated_only]
         from scripts.launch.default_model import default_model
 
         _run_all(names, "engine", engine(default_model()), [1], None)

@@ -15,9 +15,11 @@ from load_tests.experiments.hybrid import Hybrid
 from load_tests.experiments.output_lengths import OutputLengths
 from load_tests.experiments.padded_batches import PaddedBatches
 from load_tests.experiments.padding_efficiency import PaddingEfficiency
+from load_tests.experiments.prefill_decode import PrefillDecode
 from load_tests.experiments.prefix_cache import PrefixCache
 from load_tests.experiments.priorities import PriorityInversion
 from load_tests.experiments.shortest_first import ShortestFirst
+from load_tests.experiments.tensor_parallel import TensorParallel
 from load_tests.experiments.token_budget import TokenBudgets
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -41,5 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Hybrid(),
         AutoTune(),
         CostFrontier(),
+        PrefillDecode(),
+        TensorParallel(),
     )
 }

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from load_tests.experiments.estimate import estimate
 from load_tests.experiments.stage import Serve, Stage
 from load_tests.experiments.verdict import Verdict
 from load_tests.simulate.report import Column
@@ -40,6 +41,8 @@ class Experiment(ABC):
     source: str
     requests = 600
     """Number of requests in the simulator, with each seed."""
+    simulated_only = False
+    """Whether it needs machines that `--engine` does not have."""
 
     @abstractmethod
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
@@ -48,6 +51,14 @@ class Experiment(ABC):
     @abstractmethod
     def columns(self, stage: Stage) -> list[Column]:
         """The columns of the table."""
+
+    def rows(self, results: Results, stage: Stage) -> dict[str, list[str]]:
+        """The rows of the table, by label: by default one for each arm."""
+        columns = self.columns(stage)
+        return {
+            label: [format(estimate(column.value, runs), column.form) for column in columns]
+            for label, runs in results.items()
+        }
 
     @abstractmethod
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:

@@ -27,10 +27,16 @@ class StepCost:
     def seconds(self, plan: StepPlan) -> float:
         """Duration of a step. A batching strategy that pads computes the padding too."""
         copies = len(plan.swapped_out) + len(plan.swapped_in)
-        tokens = plan.num_tokens + plan.padding
-        seconds = self.per_step + self.per_token * tokens + self.per_cached_token * plan.num_cached
-        seconds += self.per_pair * plan.num_pairs + self.per_sampled_token * (len(plan.sampling) + plan.num_draft)
-        return seconds + self.per_swapped_block * copies
+        return self._step(*self._parts(plan)) + self.per_swapped_block * copies
+
+    def _parts(self, plan: StepPlan) -> tuple[float, float]:
+        """Seconds to read weights, keys and values, and to compute."""
+        computing = self.per_token * (plan.num_tokens + plan.padding) + self.per_pair * plan.num_pairs
+        computing += self.per_sampled_token * (len(plan.sampling) + plan.num_draft)
+        return self.per_step + self.per_cached_token * plan.num_cached, computing
+
+    def _step(self, reading: float, computing: float) -> float:
+        return reading + computing
 
     def decode_seconds(self, decodes: int, context: float) -> float:
         """Duration of a step of decodes that read `context` cached tokens each."""
@@ -39,11 +45,10 @@ class StepCost:
 
     def capacity(self, prompt: float, output: float, num_seqs: float) -> float:
         """Requests per second if `num_seqs` requests with `prompt` and `output` tokens were always running."""
-        steps = self.per_step * output / num_seqs
-        reads = self.per_cached_token * output * (prompt + output / 2)
+        reading = self.per_step * output / num_seqs + self.per_cached_token * output * (prompt + output / 2)
         tokens = self.per_token * (prompt + output) + self.per_sampled_token * output
         pairs = self.per_pair * (prompt + output) ** 2 / 2
-        return 1 / (steps + tokens + reads + pairs)
+        return 1 / self._step(reading, tokens + pairs)
 
     @classmethod
     def of_hardware(
@@ -83,6 +88,13 @@ class StepCost:
         if not model.known:
             raise ValueError(f"{path} holds {model.num_steps} steps, too few to fit a step-time model to")
         return cls(*model.coefficients)
+
+
+class Overlapped(StepCost):
+    """A machine that reads weights and keys while it computes, as a roofline model says."""
+
+    def _step(self, reading: float, computing: float) -> float:
+        return max(reading, computing)
 
 
 # Llama 3 8B in bfloat16: 8.03 billion parameters; 32 layers of 8 key-value heads of 128 dimensions. NVIDIA A100 SXM
