@@ -75,9 +75,9 @@ def main() -> int:
         parser.error(f"--seeds is {options.seeds}; it must be at least 1")
     names = list(EXPERIMENTS) if "all" in options.names else options.names
     if options.engine:
-        apart = {name for name in options.names if name != "all" and EXPERIMENTS[name].simulated_only}
-        if apart:
-            parser.error(f"{', '.join(sorted(apart))}: only in the simulator, without --engine")
+        simulated = [name for name in options.names if name in EXPERIMENTS and EXPERIMENTS[name].simulated_only]
+        if simulated:
+            parser.error(f"{', '.join(simulated)}: only in the simulator, without --engine")
         names = [name for name in names if not EXPERIMENTS[name].simulated_only]
         from scripts.launch.default_model import default_model
 

@@ -129,20 +129,22 @@ class PrefillDecode(Experiment):
     def rows(self, results: Results, stage: Stage) -> dict[str, list[str]]:
         """A row for each cell: apart relative to together."""
         return {
-            str(cell): [format(_gain(results, cell, column.value), column.form) for column in self.columns(stage)]
+            str(cell): [
+                format(Ratio.of(_gains(results, cell, column.value)), column.form) for column in self.columns(stage)
+            ]
             for cell in CELLS
         }
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         found = [verdict for step in (ADDED, OVERLAPPED) for verdict in self._verdicts(results, stage, step)]
-        slow = _gain(results, SLOW, _goodput(STRICT, stage), network=", 10 Gbit/s")
+        slow = Ratio.of(_gains(results, SLOW, _goodput(STRICT, stage), network=", 10 Gbit/s"))
         return [*found, Verdict.above(f"10 Gbit/s: {STRICT.name}, {SLOW}: {slow:.2f} times (above 1)", slow, 1)]
 
     def _verdicts(self, results: Results, stage: Stage, step: str) -> list[Verdict]:
         cells = [cell for cell in CELLS if cell.step == step]
 
         def gain(cell: Cell, targets: Targets, budgets: Sequence[int]) -> Ratio:
-            return _gain(results, cell, _goodput(targets, stage), budgets)
+            return Ratio.of(_gains(results, cell, _goodput(targets, stage), budgets))
 
         def overall(targets: Targets) -> Ratio:
             gains = np.log([_gains(results, cell, _goodput(targets, stage)) for cell in cells])
@@ -166,39 +168,33 @@ class PrefillDecode(Experiment):
         ]
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        shape = -1, len(TARGETS) * len(OUTPUTS)
+        rows = list(itertools.product((ADDED, OVERLAPPED), PROMPTS))
+        columns = list(itertools.product(TARGETS, OUTPUTS))
         gains = [
-            _gain(results, Cell(step, prompt, output), _goodput(targets, stage)).mean
-            for step, prompt in itertools.product((ADDED, OVERLAPPED), PROMPTS)
-            for targets, output in itertools.product(TARGETS, OUTPUTS)
+            [Ratio.of(_gains(results, Cell(*row, output), _goodput(each, stage))).mean for each, output in columns]
+            for row in rows
         ]
-        doublings = np.log2(gains).reshape(shape)
-        image = axes.imshow(doublings, cmap="RdBu", vmin=-2, vmax=2, aspect="auto")
-        for (row, column), value in np.ndenumerate(doublings):
-            color = "white" if abs(value) > 1.2 else "black"
-            axes.text(column, row, f"{2**value:.2f}", ha="center", va="center", color=color, fontsize="small")
-        names = [f"\n{each.name}\n{each.ttft}x, {each.tpot}x" for each in TARGETS]
-        _groups(axes.set_xticks, OUTPUTS, names)
-        _groups(axes.set_yticks, PROMPTS, [f"{step}  " for step in (ADDED, OVERLAPPED)])
+        image = axes.imshow(np.log2(gains), cmap="RdBu", vmin=-2, vmax=2, aspect="auto")
+        for (row, column), value in np.ndenumerate(gains):
+            color = "black" if 0.4 < value < 2.5 else "white"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize="small")
+        middle = OUTPUTS[len(OUTPUTS) // 2]
+        labels = [
+            f"{output}" + (f"\n{each.name}\n{each.ttft}x, {each.tpot}x" if output == middle else "")
+            for each, output in columns
+        ]
+        axes.set_xticks(range(len(columns)), labels)
+        axes.set_yticks(range(len(rows)), [f"{step}, {prompt}" for step, prompt in rows])
         for edge in range(1, len(TARGETS)):
             axes.axvline(edge * len(OUTPUTS) - 0.5, color="white", lw=6)
         axes.axhline(len(PROMPTS) - 0.5, color="white", lw=6)
-        axes.set(xlabel="output tokens, and targets for TTFT and TPOT", ylabel="prompt tokens, and step times")
+        axes.set(xlabel="output tokens, and targets for TTFT and TPOT", ylabel="step times, and prompt tokens")
         bar = axes.figure.colorbar(image, ax=axes, ticks=range(-2, 3))
         bar.ax.set_yticklabels(["1/4", "1/2", "1", "2", "4"])
 
 
 def _split(prefill: int) -> str:
     return f"{prefill} + {ENGINES - prefill}"
-
-
-def _groups(set_ticks: Callable[..., object], values: Sequence[int], names: Sequence[str]) -> None:
-    """Label each group of ticks with its values, and the one in the middle of a group with the group's name too."""
-    labels = [[str(value) for value in values] for _ in names]
-    for group, name in zip(labels, names, strict=True):
-        middle = len(values) // 2
-        group[middle] = group[middle] + name if name.startswith("\n") else name + group[middle]
-    set_ticks(range(len(values) * len(names)), list(itertools.chain(*labels)))
 
 
 def _goodput(targets: Targets, stage: Stage) -> Callable[[Result], float]:
@@ -222,13 +218,3 @@ def _gains(
 
     apart = best([f"{_split(prefill)}{network}" for prefill in PREFILLS])
     return [a / b for a, b in zip(apart, best([str(budget) for budget in budgets]), strict=True)]
-
-
-def _gain(
-    results: Results,
-    cell: Cell,
-    measure: Callable[[Result], float],
-    budgets: Sequence[int] = (SMALL, LARGE),
-    network: str = "",
-) -> Ratio:
-    return Ratio.of(_gains(results, cell, measure, budgets, network))

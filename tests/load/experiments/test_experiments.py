@@ -1,6 +1,7 @@
 """Every experiment runs at a small size and gives a verdict for each part of its claim."""
 
 import re
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from load_tests.experiments.__main__ import draw, report
+from load_tests.experiments.__main__ import draw, main, report
 from load_tests.experiments.catalogue import EXPERIMENTS
 from load_tests.experiments.experiment import Experiment
 from load_tests.experiments.fairness import FairShares
@@ -47,3 +48,12 @@ def test_other_processes_find_the_same() -> None:
         assert [np.array_equal(a.finish, b.finish) for a, b in zip(runs, apart[label], strict=True)] == [True, True]
         # Seeds differ in their requests.
         assert not np.array_equal(runs[0].arrival, runs[1].arrival)
+
+
+def test_the_real_engine_refuses_what_needs_several_machines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiments", "--engine", "fairness", "tensor_parallel"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "tensor_parallel: only in the simulator" in capsys.readouterr().err
