@@ -48,7 +48,7 @@ frontend openai
     default_backend openai
 
 backend openai
-    option httpchk GET /health
+    # The check only connects: the gateway's /health fails while the model drains, and a failed check ends its answers.
 {http}
 """
 
