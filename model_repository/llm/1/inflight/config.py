@@ -8,6 +8,7 @@ from typing import Any
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
+from inflight.speculation.speculative_config import SpeculativeConfig
 
 QUANTIZATIONS = ("int8", "int4")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -38,6 +39,10 @@ class EngineConfig(SchedulerConfig):
     """Threads that compute on the CPU, at most one for each processor that the process may use. Default: torch's own
     number, which `OMP_NUM_THREADS` can set, or fewer where an affinity mask or the CPU quota of a container allows
     fewer."""
+
+    tensor_parallel_size: int = 1
+    """Processes over which the model is divided, each with a part of every layer. On GPUs each has its own GPU. See
+    `docs/deploying.md`."""
 
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""
@@ -126,7 +131,7 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(
                 f"quantization is {self.quantization!r}; it must be {' or '.join(QUANTIZATIONS)}, or not given"
             )
-        for name in ("block_size", "max_queue_size"):
+        for name in ("block_size", "max_queue_size", "tensor_parallel_size"):
             require_count(name, getattr(self, name), 1)
         for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
@@ -146,6 +151,16 @@ class EngineConfig(SchedulerConfig):
         if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
             raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
         self._check_level_bounds(self.queue_policies)
+        if self.tensor_parallel_size > 1:
+            self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """Refuse what one process does by itself."""
+        several = f"tensor_parallel_size is {self.tensor_parallel_size}"
+        if SpeculativeConfig.of(self.speculative_config).model is not None:
+            raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
 
     @property
     def queue_policies(self) -> QueuePolicies:

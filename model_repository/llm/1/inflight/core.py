@@ -39,6 +39,7 @@ class Runner(Protocol):
         Raises:
             OutOfMemory: the device has too little memory. The plan's block copies were made, and the plan may be run
                 again.
+            EngineDead: no further step can be run.
         """
 
 
@@ -188,7 +189,9 @@ class EngineCore:
 
     def _wait_for_work(self) -> bool:
         with self._wake:
-            self._wake.wait_for(lambda: self._closed or self.has_work)
+            self._wake.wait_for(lambda: self._closed or self._death is not None or self.has_work)
+        if self._death is not None:
+            raise self._death
         self.wait_for_batch()
         return not self._closed
 
@@ -211,6 +214,17 @@ class EngineCore:
         with self._wake:
             self._closed = True
             self._wake.notify()
+
+    def abort(self, fault: EngineDead) -> None:
+        """Make `run` fail with `fault` before its next step, and refuse new requests. Any thread may call this."""
+        with self._wake:
+            self._death = fault
+            self._wake.notify()
+
+    @property
+    def death(self) -> BaseException | None:
+        """Why the engine has stopped, or is about to; None while it runs."""
+        return self._death
 
     def _die(self, fault: BaseException) -> list[TokenEvent]:
         with self._wake:
@@ -297,6 +311,8 @@ class EngineCore:
                 fault,
             )
             return []
+        except EngineDead:
+            raise
         except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)

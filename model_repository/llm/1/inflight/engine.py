@@ -24,8 +24,9 @@ from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.logits_processors.factory import make_processors
 from inflight.model.draft_model import load_draft_model, make_drafter
-from inflight.model.loading.loader import LoadedModel, load_model
-from inflight.model.runner import ModelRunner
+from inflight.model.factory import load, make_runner
+from inflight.model.loading.loader import LoadedModel
+from inflight.model.parallel.divided_model import DividedModel
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
 from inflight.pooling_params import LAST, PoolingParams
 from inflight.request import ERROR, INVALID, STOP, Request
@@ -59,18 +60,22 @@ class Engine:
         ValueError: the model or a setting cannot be used; the message names it.
     """
 
-    def __init__(self, config: EngineConfig, model: LoadedModel | None = None) -> None:
-        """`model` is a loaded model; the engine uses it instead of loading the model that `config` names."""
+    def __init__(self, config: EngineConfig, model: LoadedModel | DividedModel | None = None) -> None:
+        """`model` is a loaded model; the engine uses it instead of loading the model that `config` names.
+
+        The processes of a divided model end when `close` is called, unless the model was given.
+        """
         self.config = config
         self.trace = Trace(config.trace_file, config.max_num_batched_tokens) if config.trace_file else None
         """The caller that steps `core` must flush the trace and the spans."""
         self.spans = make_spans(config.otlp_traces_endpoint)
         recorded = BlockEvents() if KVEventsConfig.of(config.kv_events_config).is_on else None
         self._publisher = None if recorded is None else make_publisher(config, recorded)
-        self.model = model or load_model(config)
+        loaded = model or load(config)
+        self.model = loaded.mine if isinstance(loaded, DividedModel) else loaded
         self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
         draft_model = load_draft_model(config, self.model)
-        self._runner = ModelRunner(self.model, config, beside=draft_model)
+        self._runner = make_runner(loaded, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
         tables = make_tables(config, self._runner.num_blocks, self._runner.num_host_blocks, recorded)
@@ -95,6 +100,9 @@ class Engine:
             trace=self.trace,
             publish=None if self._publisher is None else self._publisher.publish,
         )
+        self._workers = loaded.workers if isinstance(loaded, DividedModel) and model is None else None
+        if isinstance(loaded, DividedModel):
+            loaded.workers.serve(self.core.abort)
         self._processor = OutputProcessor(self.model.backend_tokenizer)
         self._ids = itertools.count()
         self._outputs: dict[Request, RequestOutput] = {}
@@ -105,9 +113,11 @@ class Engine:
             self._publisher.start()
 
     def close(self) -> None:
-        """Stop publishing KV events. Call this after the last step."""
+        """Stop publishing KV events, and end the processes of a divided model. Call this after the last step."""
         if self._publisher is not None:
             self._publisher.close()
+        if self._workers is not None:
+            self._workers.close()
 
     def _max_queue_tokens(self) -> int:
         """Raises ValueError if a prompt that fits the cache and the context would not fit the empty queue."""

@@ -4,11 +4,10 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
-import sysconfig
 import threading
 from pathlib import Path
 
+from inflight.interpreter import interpreter
 from serving.guardian_process import BEAT, END, READY
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class Guardian:
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [_interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *self._arguments],
+            [interpreter(), "-E", "-s", "-S", "-m", "serving.guardian_process", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_VERSION_FOLDER,
@@ -107,11 +106,3 @@ class Pulse(threading.Thread):
         self._stopping.set()
         self.join()
         self._guardian.dismiss()
-
-
-def _interpreter() -> str:
-    """The Python of this process. Embedded in Triton's process, `sys.executable` may be another program."""
-    own = Path(sys.executable)
-    if own.name.startswith("python"):
-        return str(own)
-    return str(Path(sysconfig.get_path("scripts"), f"python{sys.version_info.major}"))

@@ -32,6 +32,12 @@ def head(module: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         del base.forward
 
 
+def vocab_size(module: torch.nn.Module) -> int:
+    """The number of tokens that a model has embeddings for."""
+    embeddings: Any = module.get_input_embeddings()  # type: ignore[operator]
+    return int(embeddings.num_embeddings)
+
+
 class _KnownStates(BaseModelOutputWithPast):
     """Hidden states and nothing else. Some heads pass on other outputs of the base model; here, these are None."""
 

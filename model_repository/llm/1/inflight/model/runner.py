@@ -1,24 +1,31 @@
 """Runs the model over a step plan: swaps blocks, runs the forward pass and samples."""
 
 import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 import torch
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
 from inflight.guided_decoding.token_masks import TokenMasker
+from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.block_bytes import write_blocks
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks
+from inflight.model.forward import Outputs
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.row_timing import measure_rows
-from inflight.model.step import compute
+from inflight.model.step import compute, run_forward
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.row_times import RowTimes
 from inflight.step_result import StepResult
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Pairs: TypeAlias = Sequence[tuple[int, int]]
 
 # A part of the 20 seconds that a start may take. A virtual machine with slow memory prefaults 1.5 GB in this time.
 _PREFAULT_SECONDS = 3.0
@@ -38,6 +45,8 @@ class ModelRunner:
         self.masker = TokenMasker(model.vocab_size)
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = num_blocks(model, config, beside)
+        if model.shards is not None:
+            self.num_blocks = int(model.shards.least(self.num_blocks))
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
         if model.device.type == "cpu":
             resident = kv_tensors.prefault(self._caches, _PREFAULT_SECONDS)
@@ -56,18 +65,40 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[StepResult]:
         """Compute the scheduled tokens. See `Runner.run`."""
-        self._host_cache.copy(plan.swapped_out, plan.forked, plan.swapped_in)
+        self.copy(plan.swapped_out, plan.forked, plan.swapped_in)
         for data, blocks in plan.imported:
             write_blocks(self._caches, blocks, data)
-        try:
-            return compute(self._model, plan, self._caches, self._block_size, self.masker.begin(plan.sampling))
-        except (RuntimeError, MemoryError) as error:
-            if not _lacks_memory(error):
-                raise
-            reason = str(error)
-        # Inside the handler, the traceback would keep the step's tensors alive and nothing could be freed.
-        torch.cuda.empty_cache()
-        raise OutOfMemory(reason)
+        masks = self.masker.begin(plan.sampling)
+        return within_memory(lambda: compute(self._model, plan, self._caches, self._block_size, masks))
+
+    def copy(self, out: Pairs, forked: Pairs, into: Pairs) -> None:
+        """Make a plan's block copies. See `HostCache.copy`."""
+        self._host_cache.copy(out, forked, into)
+
+    def forward(self, arrays: BatchArrays) -> Outputs:
+        """Run the model over a batch, without sampling.
+
+        Raises:
+            OutOfMemory: the device has too little memory.
+        """
+        return within_memory(lambda: run_forward(self._model, arrays, self._caches))
+
+
+def within_memory(work: Callable[[], T]) -> T:
+    """Do some work.
+
+    Raises:
+        OutOfMemory: the device or the host has too little memory for it. All that it had allocated is free again.
+    """
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not _lacks_memory(error):
+            raise
+        reason = str(error)
+    # Inside the handler, the traceback would keep the step's tensors alive and nothing could be freed.
+    torch.cuda.empty_cache()
+    raise OutOfMemory(reason)
 
 
 def _lacks_memory(error: RuntimeError | MemoryError) -> bool:

@@ -1,6 +1,6 @@
 """Computes a step plan: batch, forward pass, sampling, and what is read of prompts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ import torch
 from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.forward import Outputs
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.prompt_reader import PromptReader
 from inflight.model.prompt_states import with_prompt_states
@@ -36,16 +37,33 @@ def compute(
     """
     sampling = SamplingBatch.of(plan.sampling)
     arrays = BatchArrays.of(plan, block_size)
+    outputs = run_forward(model, arrays, caches)
+    return answers(plan, arrays, outputs, model.forward.head, sampling, masks)
+
+
+def run_forward(model: LoadedModel, arrays: BatchArrays, caches: Sequence[LayerCache]) -> Outputs:
+    """Run the model over a batch. The logits are those of the tokens to be sampled."""
     batch = RaggedBatch.on(model.device, arrays)
-    logits, hidden = model.forward(batch, caches, batch.logit_rows)
+    return model.forward(batch, caches, batch.logit_rows)
+
+
+def answers(
+    plan: StepPlan,
+    arrays: BatchArrays,
+    outputs: Outputs,
+    head: Callable[[torch.Tensor], torch.Tensor],
+    sampling: SamplingBatch,
+    masks: "Future[TokenMasks] | None",
+) -> list[StepResult]:
+    """Sample, and read what is to be read of prompts. See `compute`; `head` is that of `ForwardPass`."""
+    logits, hidden = outputs
     rows = with_named_tokens(sample(logits, sampling, masks.result() if masks else None), logits, plan.sampling)
     results = verified(rows, plan.sampling)
     if plan.shows_states:
         results = with_prompt_states(results, plan, arrays, hidden)
     if len(results) == len(plan.answered) and not plan.reading:
         return results
-    read = PromptReader(plan, arrays, hidden, model.forward.head).results()
-    return list(_joined(plan, results, read))
+    return list(_joined(plan, results, PromptReader(plan, arrays, hidden, head).results()))
 
 
 def _joined(plan: StepPlan, sampled: Sequence[StepResult], read: Mapping[Request, StepResult]) -> Iterator[StepResult]:

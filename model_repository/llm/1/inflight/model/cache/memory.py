@@ -38,7 +38,7 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
-    free = _free_memory(model.device) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
+    free = _free_memory(model) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
     fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
     affordable = int(free * fraction) // (bytes_per_token * config.block_size)
     if affordable < 1:
@@ -52,11 +52,12 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     return blocks
 
 
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
+def _free_memory(model: LoadedModel) -> int:
+    if model.device.type == "cuda":
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-    return free_memory()
+        return torch.cuda.mem_get_info(model.device)[0]
+    # On a host, all ranks share the memory.
+    return free_memory() // (1 if model.shards is None else model.shards.size)
 
 
 def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:

@@ -1,14 +1,17 @@
 """Loads a model from a Hugging Face folder or hub id and checks that it can be served."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 from transformers.utils.import_utils import is_accelerate_available
 
@@ -19,11 +22,15 @@ from inflight.generation_defaults import GenerationDefaults
 from inflight.model.attention import interface
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
+from inflight.model.head import vocab_size
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.self_check import LONGEST, SelfCheck
+from inflight.model.parallel.layers import DividedWeight, divide, whole
+from inflight.model.parallel.plan import check_plan
+from inflight.model.parallel.shards import Shards
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +59,8 @@ class LoadedModel:
     dtype: torch.dtype
     digest: str
     """A name of the config and the weights, see `model_digest`."""
+    shards: Shards | None = None
+    """The ranks over which the model is divided; None if this process has all of it."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -59,27 +68,34 @@ class LoadedModel:
         return None if self.tokenizer is None else self.tokenizer.backend_tokenizer
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
+def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedModel:
     """Load weights and tokenizer, then check that the model computes ragged batches correctly.
 
-    This also sets the number of torch's threads for the whole process.
+    With `shards`, this loads the part of one rank, and all ranks must call it. It also sets the number of torch's
+    threads for the whole process.
 
     Raises:
         UnsupportedModel: The model cannot be served. The message says why.
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
-    _set_threads(config.num_threads)
+    _set_threads(config)
     config = _at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
-    device = _device(config.device)
-    module = _module(config, hf_config, device)
+    device = device_of(config) if shards is None else shards.device
+    reference: Callable[[], AbstractContextManager[None]] = nullcontext
+    if shards is None:
+        module = _module(config, hf_config, device)
+    else:
+        module, divided = _divided_module(config, hf_config, shards)
+        reference = partial(whole, divided, shards)
     digest = model_digest(module)
     text_config = hf_config.get_text_config(decoder=True)
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
-    check = SelfCheck(module, candidates, max_model_len)
+    worst = float if shards is None else shards.greatest
+    check = SelfCheck(module, candidates, max_model_len, reference=reference, worst=worst)
     layers = check.served_layers(candidates)
     backend, forward = optimize(module, layers, config, check)
     generation = _generation_config(config)
@@ -92,21 +108,26 @@ def load_model(config: EngineConfig) -> LoadedModel:
         eos_token_ids=_eos_token_ids(config, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
-        vocab_size=module.get_input_embeddings().weight.shape[0],
+        vocab_size=vocab_size(module),
         hidden_width=check.hidden_width(forward, layers, backend),
         device=device,
         dtype=module.dtype,
         digest=digest,
+        shards=shards,
     )
 
 
-def _set_threads(wanted: int | None) -> None:
+def _set_threads(config: EngineConfig) -> None:
+    wanted, ranks = config.num_threads, config.tensor_parallel_size
     if wanted is not None and wanted > allowed_cpus():
         raise ValueError(
             f"num_threads is {wanted}; it must be at most {allowed_cpus()}, the processors that this process may use"
         )
     # torch's own number comes from OMP_NUM_THREADS, the number of cores, or whoever has set it before.
-    torch.set_num_threads(wanted or min(torch.get_num_threads(), usable_cpus()))
+    # Ranks share the processors.
+    torch.set_num_threads(
+        max(1, wanted // ranks) if wanted else min(torch.get_num_threads(), max(1, usable_cpus() // ranks))
+    )
 
 
 def _at_one_commit(config: EngineConfig) -> EngineConfig:
@@ -136,9 +157,28 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
     return hf_config
 
 
-def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.device) -> Any:
+def _divided_module(
+    config: EngineConfig, hf_config: PreTrainedConfig, shards: Shards
+) -> tuple[Any, list[DividedWeight]]:
+    check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
+    with shards.loading():
+        module = _module(config, hf_config, shards.device, DistributedConfig(tp_size=shards.size))
+        divided = divide(module, shards)
+    shards.renew(0)
+    mine = sum(weight.nbytes for weight in module.parameters())
+    others = (shards.size - 1) * sum(part.nbytes for part in {each.part for each in divided})
+    logger.info("each of %d ranks holds %.1f %% of the weights", shards.size, 100 * mine / (mine + others))
+    return module, divided
+
+
+def _module(
+    config: EngineConfig,
+    hf_config: PreTrainedConfig,
+    device: torch.device,
+    distributed: DistributedConfig | None = None,
+) -> Any:
     # accelerate loads weights directly to the device. Without it they take a detour through host memory.
-    directly = device.type != "cpu" and is_accelerate_available()
+    directly = device.type != "cpu" and is_accelerate_available() and distributed is None
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     try:
         module: Any = AutoModelForCausalLM.from_pretrained(
@@ -150,6 +190,7 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
             device_map={"": device} if directly else None,
             use_safetensors=True,
             trust_remote_code=config.trust_remote_code,
+            distributed_config=distributed,
         )
     except OSError as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
@@ -164,9 +205,26 @@ def _module(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.dev
     return module
 
 
-def _device(name: str) -> torch.device:
+def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
+    """Return the device of a rank. Rank r of several is on the GPU with the number r, or on the CPU.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    name, ranks = config.device, config.tensor_parallel_size
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if ranks > 1 and torch.cuda.is_available():
+        # transformers loads shards to accelerators where there are any.
+        if name == "cpu":
+            raise ValueError(
+                "device is cpu and tensor_parallel_size is over 1; then CUDA_VISIBLE_DEVICES must be empty"
+            )
+        if ranks > torch.cuda.device_count():
+            raise ValueError(
+                f"tensor_parallel_size is {ranks}; it must be at most {torch.cuda.device_count()}, the GPUs"
+            )
+        name = f"cuda:{rank}"
     try:
         return torch.device(name)
     except RuntimeError as error:

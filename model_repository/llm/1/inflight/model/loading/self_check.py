@@ -6,7 +6,7 @@ that the model computes itself, state between tokens, and masks that it applies 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from inflight.model.attention import interface
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.forward import EagerForward, ForwardPass, Outputs, takes
+from inflight.model.head import vocab_size
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
@@ -41,19 +42,29 @@ class SelfCheck:
         UnsupportedModel: The model's own forward pass fails.
     """
 
-    def __init__(self, module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> None:
+    def __init__(
+        self,
+        module: Any,
+        candidates: Sequence[tuple[AttentionLayer, ...]],
+        max_model_len: int,
+        *,
+        reference: Callable[[], AbstractContextManager[None]] = nullcontext,
+        worst: Callable[[float], float] = float,
+    ) -> None:
         """`candidates` are the possible readings of the model's layers.
 
         The prompts are longer than the windows of all candidates, as far as 640 tokens and `max_model_len` allow.
+        For a model that is divided over ranks, the forward pass in the context `reference` is that of the whole model,
+        and `worst` returns the greatest error of all ranks, so that all decide alike.
         """
-        self._module = module
+        self._module, self._reference, self._worst = module, reference, worst
         self._prompts = _prompts(module, candidates, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
         self.repeat_reference()
 
     def repeat_reference(self) -> None:
         """Compute the reference anew, after a change of weights that is intended and too large for the tolerance."""
-        with _failing_as_unsupported(self._module):
+        with _failing_as_unsupported(self._module), self._reference():
             self._wanted = _eager_logits(self._module, self._prompts)
 
     def served_layers(self, candidates: Sequence[tuple[AttentionLayer, ...]]) -> tuple[AttentionLayer, ...]:
@@ -91,7 +102,8 @@ class SelfCheck:
         """
         logits = (_paged_logits(self._module, each, layers, self._prompts, backend) for each in (forward, other))
         mine, others = (torch.cat(rows) for rows in logits)
-        return bool(((mine - others).norm(dim=-1) <= _SAME * others.norm(dim=-1)).all())
+        differs = bool(((mine - others).norm(dim=-1) > _SAME * others.norm(dim=-1)).any() or mine.isnan().any())
+        return self._worst(differs) == 0
 
     def hidden_width(
         self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
@@ -101,14 +113,14 @@ class SelfCheck:
         wanted = torch.cat(_paged_logits(self._module, forward, layers, [self._prompts[1][:3]], backend, found.append))
         try:
             mine = torch.cat([forward.head(outputs.hidden) for outputs in found])
-            return found[0].hidden.shape[1] if _error(mine, wanted) < self._tolerance else None
+            return found[0].hidden.shape[1] if self._worst(_error(mine, wanted)) < self._tolerance else None
         except Exception as error:  # noqa: BLE001 - a model's code may raise any exception
             logger.info("the head of %s is not apart: %s", self._module.config.model_type, error)
             return None
 
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
         found = _paged_logits(self._module, forward, layers, self._prompts, backend)
-        return max(map(_error, found, self._wanted))
+        return self._worst(max(map(_error, found, self._wanted)))
 
 
 @contextmanager
@@ -126,7 +138,7 @@ def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_
     widest = max((layer.window or 0 for layers in candidates for layer in layers), default=0)
     long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
     short = min(max(_SHORT, long // 2), max_model_len)
-    vocabulary = module.get_input_embeddings().weight.shape[0]
+    vocabulary = vocab_size(module)
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (long, short)]
 

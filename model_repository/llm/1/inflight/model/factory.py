@@ -1,0 +1,29 @@
+"""Loads the model and makes its runner: in this process, or over several."""
+
+from inflight.config import EngineConfig
+from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.parallel.divided_model import DividedModel
+from inflight.model.parallel.tensor_parallel_runner import TensorParallelRunner
+from inflight.model.parallel.workers import Workers
+from inflight.model.runner import ModelRunner
+
+
+def load(config: EngineConfig) -> LoadedModel | DividedModel:
+    """Load the model that the settings name, over `tensor_parallel_size` processes. Raises what `load_model` raises."""
+    if config.tensor_parallel_size == 1:
+        return load_model(config)
+    workers = Workers(config.tensor_parallel_size)
+    try:
+        return DividedModel(config, workers)
+    except BaseException:
+        workers.close()
+        raise
+
+
+def make_runner(
+    model: LoadedModel | DividedModel, config: EngineConfig, beside: LoadedModel | None = None
+) -> ModelRunner | TensorParallelRunner:
+    """Allocate the KV cache. See `ModelRunner`; a model that is divided has none beside it."""
+    if isinstance(model, DividedModel):
+        return TensorParallelRunner(model, config)
+    return ModelRunner(model, config, beside)

@@ -1,0 +1,178 @@
+"""Divides a model's layers over the ranks, with plain tensors and modules."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from inflight.model.parallel.plan import GATHERED_COLUMN, ROW, SPLIT_ROW, SUMMED, VOCABULARY, style_of
+from inflight.model.parallel.shards import Shards
+
+
+class GatheredLinear(nn.Module):
+    """A linear layer of which each rank computes some columns of the output. All ranks get the whole output."""
+
+    def __init__(self, linear: nn.Linear, shards: Shards) -> None:
+        super().__init__()
+        self.linear, self._shards, self.out_features = linear, shards, linear.out_features
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """This rank's part [columns, in_features]."""
+        return self.linear.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map x [..., in_features] to [..., out_features]."""
+        return self._shards.gather(self.linear(x), -1, self.out_features)
+
+
+class SummedLinear(nn.Module):
+    """A linear layer of which each rank has the rows for a part of the input. All ranks get the sum."""
+
+    def __init__(self, linear: nn.Linear, shards: Shards, *, splits_input: bool) -> None:
+        """`splits_input`: the layer gets the whole input; otherwise it gets this rank's part."""
+        super().__init__()
+        self.linear, self._shards = linear, shards
+        self._part = shards.part_of(linear.in_features) if splits_input else None
+        # Added once, after the sum.
+        self.bias: nn.Parameter | None = linear.bias
+        linear.register_parameter("bias", None)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """This rank's part [out_features, rows]."""
+        return self.linear.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map x [..., in_features] or this rank's part of it to [..., out_features]."""
+        if self._part is not None and not self._shards.is_whole:
+            x = x[..., self._part]
+        y = self._shards.sum(self.linear(x))
+        return y if self.bias is None else y + self.bias
+
+
+class DividedEmbedding(nn.Module):
+    """An embedding of which each rank has the rows of some tokens. The others are zero before the sum."""
+
+    def __init__(self, embedding: nn.Embedding, shards: Shards) -> None:
+        super().__init__()
+        self.embedding, self._shards, self.num_embeddings = embedding, shards, embedding.num_embeddings
+        self._part = shards.part_of(self.num_embeddings)
+        embedding.padding_idx = None  # Only training needs it, and it need not be in this rank's part.
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """This rank's part [tokens, width]."""
+        return self.embedding.weight
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Map int64 [...] to [..., width]."""
+        if self._shards.is_whole:
+            return self.embedding(token_ids)  # type: ignore[no-any-return]
+        others = (token_ids < self._part.start) | (token_ids >= self._part.stop)
+        vectors = self.embedding((token_ids - self._part.start).masked_fill(others, 0))
+        return self._shards.sum(vectors.masked_fill(others[..., None], 0))
+
+
+@dataclass(frozen=True)
+class DividedWeight:
+    """A weight of which this rank has a part."""
+
+    owner: nn.Module
+    name: str
+    dim: int
+    size: int
+    """The size of the whole weight along `dim`."""
+    pieces: int
+    """Matrices that lie one after the other along `dim`. Each is divided by itself."""
+
+    @property
+    def part(self) -> nn.Parameter:
+        """This rank's part."""
+        part = self.owner._parameters[self.name]
+        assert part is not None
+        return part
+
+
+def divide(module: Any, shards: Shards) -> list[DividedWeight]:
+    """Turn a model that transformers has loaded in shards into one of plain tensors and modules.
+
+    transformers reads only this rank's part of each weight. But it wraps the parts in DTensors, and the modules in
+    functions that convert them at every call. The kernels, the tracer and CUDA graphs need plain modules, and a step
+    has no time for it. So the tensors are unwrapped, and the modules of this file take the place of the functions:
+    column-parallel and row-parallel layers as in Megatron-LM (arXiv 1909.08053). A column-parallel layer whose output
+    stays divided remains an ordinary linear layer.
+    """
+    plan = dict(module.tp_plan)
+    divided = []
+    plain: dict[int, nn.Parameter] = {}  # Tied weights stay one.
+    parts = list(module.named_modules())
+    for _, part in parts:
+        if getattr(part, "_is_hooked", False):
+            part.__dict__.pop("forward", None)
+        for key, weight in part.named_parameters(recurse=False):
+            if isinstance(weight.data, DTensor):
+                divided += _divisions(part, key, weight.data)
+                plain.setdefault(id(weight), nn.Parameter(weight.data.to_local().clone(), requires_grad=False))
+                part._parameters[key] = plain[id(weight)]
+    for name, part in parts:
+        style = style_of(name, plan)
+        if style in GATHERED_COLUMN:
+            module.set_submodule(name, GatheredLinear(part, shards))
+        elif style == ROW or style in SPLIT_ROW:
+            module.set_submodule(name, SummedLinear(part, shards, splits_input=style != ROW))
+        elif style == VOCABULARY:
+            module.set_submodule(name, DividedEmbedding(part, shards))
+        elif style in SUMMED:
+            part.register_forward_hook(lambda _, __, output: shards.sum(output))
+        if isinstance(part, nn.Linear):
+            part.out_features, part.in_features = part.weight.shape
+    return divided
+
+
+def _divisions(owner: nn.Module, name: str, weight: DTensor) -> list[DividedWeight]:
+    (placement,) = weight.placements
+    if placement.is_replicate():
+        return []
+    dim = placement.dim % weight.ndim  # type: ignore[attr-defined]
+    # Only a strided placement has this number.
+    pieces = getattr(placement, "split_factor", 1)
+    return [DividedWeight(owner, name, dim, weight.shape[dim], pieces)]
+
+
+@contextmanager
+def whole(divided: Sequence[DividedWeight], shards: Shards) -> Iterator[None]:
+    """Let each rank compute the whole model in this context, as one process would.
+
+    Each layer gathers its weights for as long as it runs, so that a rank never holds more than one whole layer. The
+    result is the reference for the divided model.
+    """
+    by_owner: dict[nn.Module, list[DividedWeight]] = defaultdict(list)
+    for weight in divided:
+        by_owner[weight.owner].append(weight)
+    parts = {owner: {each.name: each.part for each in by_owner[owner]} for owner in by_owner}
+
+    def restore(owner: nn.Module, _: Any) -> None:
+        for each in by_owner[owner]:
+            gathered = shards.restored(parts[owner][each.name], each.dim, each.size, each.pieces)
+            owner._parameters[each.name] = nn.Parameter(gathered, requires_grad=False)
+
+    def divide_again(owner: nn.Module, *_: Any) -> None:
+        owner._parameters.update(parts[owner])
+
+    hooks = [owner.register_forward_pre_hook(restore) for owner in parts]
+    hooks += [owner.register_forward_hook(divide_again) for owner in parts]
+    shards.is_whole = True
+    try:
+        yield
+    finally:
+        shards.is_whole = False
+        for hook in hooks:
+            hook.remove()
+        for owner in parts:
+            divide_again(owner)

@@ -1,0 +1,72 @@
+"""transformers' tensor-parallel plan of a model: which layers are divided, and how."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from inflight.errors import UnsupportedModel
+
+COLUMN, ROW = "colwise", "rowwise"
+GATHERED_COLUMN = frozenset({"colwise_gather_output", "colwise_rep"})
+SPLIT_ROW = frozenset({"rowwise_split_input", "rowwise_rep"})
+VOCABULARY = "embedding_rowwise"
+SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
+# Columns need nothing after the product, and the others matter only for weights by themselves or for training.
+_SILENT = frozenset(
+    {
+        COLUMN,
+        "packed_colwise",
+        "packed_rowwise",
+        "replicate",
+        "replicated_with_grad_allreduce",
+        "local_params",
+        "mla_kv_a_proj",
+    }
+)
+_SERVED = {ROW, VOCABULARY} | GATHERED_COLUMN | SPLIT_ROW | SUMMED | _SILENT
+
+# The layers whose outputs are heads.
+_HEADS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
+
+
+def style_of(name: str, plan: Mapping[str, str]) -> str | None:
+    """Return how the plan divides a module or weight of this name; None if it does not. A `*` is a layer's number."""
+    return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
+
+
+def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) -> None:
+    """Check that a model can be divided over `size` ranks, before any weight is read.
+
+    Raises:
+        UnsupportedModel: it has no plan, the plan has a style that is not served, or heads do not divide. The message
+            has the style or the numbers.
+    """
+    kind = config.model_type
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
+    plan: Mapping[str, str] = model.tp_plan or {}
+    if not plan:
+        raise UnsupportedModel(
+            f"{kind} has no plan for tensor parallel in transformers; tensor_parallel_size is {size}, it must be 1"
+        )
+    for name, style in plan.items():
+        if style not in _SERVED:
+            raise UnsupportedModel(
+                f"the tensor-parallel plan of {kind} has the style {style!r} for {name}, which is not served; "
+                f"tensor_parallel_size is {size}, it must be 1"
+            )
+    if any(style == COLUMN and name.rsplit(".", 1)[-1] in _HEADS for name, style in plan.items()):
+        _check_heads(config.get_text_config(decoder=True), size)
+
+
+def _check_heads(config: PreTrainedConfig, size: int) -> None:
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    if heads % size or kv_heads % size:
+        raise UnsupportedModel(
+            f"{config.model_type} has {heads} attention heads and {kv_heads} KV heads; tensor_parallel_size is {size}, "
+            "which must divide both"
+        )

@@ -1,0 +1,35 @@
+"""What rank 0 and the other ranks say to each other: commands from rank 0, and an answer from each of the others.
+
+A message is bytes: one that names the command or the answer, and its argument.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.config import EngineConfig
+from inflight.errors import OutOfMemory
+from inflight.model.parallel.shards import RANK_LEFT
+
+LOAD, ALLOCATE, STEP, HEAD, RENEW = b"L", b"A", b"S", b"H", b"R"
+"""Load a model (pickled `Load`), allocate a cache (pickled settings), run a step (`StepMessage`), compute logits of
+hidden states (their two sizes as int64), connect anew (the generation as int64)."""
+
+DONE, SHORT, LEFT, FAILED = b"D", b"M", b"L", b"F"
+"""It is done, memory was short, another rank has left, or something else has failed. The last three have a reason."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a rank needs to load its part of a model."""
+
+    config: EngineConfig
+    store: Path
+
+
+def answer_of(error: Exception) -> bytes:
+    """The answer of a rank that has failed."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, OutOfMemory):
+        return SHORT + str(error).encode()
+    # Not by its class: an operator in a traced graph raises a RuntimeError with the text of the exception.
+    return (LEFT if RANK_LEFT in text else FAILED) + text.encode()

@@ -1,0 +1,82 @@
+"""One rank other than 0: it does what rank 0 says, and answers whether it is done."""
+
+import logging
+import pickle
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+
+from inflight.config import EngineConfig
+from inflight.model.batch_arrays import Ints
+from inflight.model.loading.loader import LoadedModel, device_of, load_model
+from inflight.model.parallel.protocol import ALLOCATE, DONE, HEAD, LOAD, RENEW, STEP, Load, answer_of
+from inflight.model.parallel.shards import Shards
+from inflight.model.parallel.step_message import StepMessage
+from inflight.model.runner import ModelRunner, within_memory
+
+logger = logging.getLogger(__name__)
+
+
+class Rank:
+    """Serves one model after the other."""
+
+    def __init__(self, rank: int, size: int, connection: Connection) -> None:
+        self._rank, self._size, self._connection = rank, size, connection
+        self._shards: Shards | None = None
+        self._model: LoadedModel
+        self._runner: ModelRunner
+
+    def serve(self) -> None:
+        """Do what rank 0 says, until it closes the connection."""
+        while True:
+            try:
+                message = self._connection.recv_bytes()
+            except (EOFError, ConnectionResetError):
+                return
+            answer = DONE
+            try:
+                self._do(message[:1], message[1:])
+            except Exception as error:
+                answer = answer_of(error)
+                logger.info("rank %d has failed", self._rank, exc_info=error)
+            if answer != DONE and self._shards is not None:
+                self._shards.abandon()
+            try:
+                self._connection.send_bytes(answer)
+            except BrokenPipeError:
+                return
+
+    @torch.inference_mode()
+    def _do(self, command: bytes, argument: bytes) -> None:
+        if command == STEP:
+            step = StepMessage.decode(_numbers(argument))
+            self._runner.copy(step.swapped_out, step.forked, step.swapped_in)
+            self._runner.forward(step.arrays)
+        elif command == HEAD:
+            self._head(*_numbers(argument).tolist())
+        elif command == RENEW and self._shards is not None:
+            self._shards.renew(int(_numbers(argument)[0]))
+        elif command == ALLOCATE:
+            self._allocate(pickle.loads(argument))
+        elif command == LOAD:
+            self._load(pickle.loads(argument))
+
+    def _load(self, load: Load) -> None:
+        self._shards = Shards(self._rank, self._size, device_of(load.config, self._rank), load.store)
+        self._model = load_model(load.config, self._shards)
+
+    def _allocate(self, config: EngineConfig) -> None:
+        self._runner = ModelRunner(self._model, config)
+
+    def _head(self, rows: int, width: int) -> None:
+        """Compute this rank's columns of the logits of hidden states [rows, width], which rank 0 broadcasts."""
+        model = self._model
+        assert model.shards is not None
+        hidden = model.shards.broadcast(torch.empty((rows, width), dtype=model.dtype, device=model.device))
+        within_memory(lambda: model.forward.head(hidden))
+
+
+def _numbers(argument: bytes) -> Ints:
+    # A copy, as torch warns of arrays that cannot be written.
+    return np.frombuffer(argument, dtype=np.int64).copy()

@@ -1,0 +1,154 @@
+"""The ranks over which a model is divided, as one of them sees them, and the collectives between them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore
+
+# Ranks compute the same step at the same speed. A rank that has died or was stopped is found sooner, by `Workers`.
+_COLLECTIVE = timedelta(seconds=60)
+# One rank may read its weights much later than another.
+_LOADING = timedelta(hours=1)
+
+RANK_LEFT = "another rank has left the step"
+
+
+class RankLeft(RuntimeError):
+    """A collective failed because another rank has failed or has ended, or does not come."""
+
+
+class Shards:
+    """One rank's view of the ranks. All ranks must call the same methods in the same order.
+
+    It does not use torch's default process group but in `loading`, so that a process can have several models. If a rank
+    fails between two collectives, it calls `abandon`; the collective for which the others wait then fails too. After
+    `renew` on all ranks, they can go on.
+
+    Collectives are gloo's on CPUs and NCCL's on GPUs. The ranks find each other through a file, and gloo's ranks talk
+    over the loopback interface, so all ranks are on one machine.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device, store: Path) -> None:
+        """`store` is a file that does not exist yet, in a folder of this user. Call `renew` after `loading`."""
+        self.rank, self.size, self.device = rank, size, device
+        self.is_whole = False
+        """Whether each rank computes the whole model for now; then collectives return their argument."""
+        self._store = FileStore(str(store), size)
+        self._group: Any = None
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Have torch's default process group in this context, as transformers loads shards through it.
+
+        Raises:
+            RuntimeError: the process has a default group already, or another rank has failed.
+        """
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(self.device)
+        variables = {"LOCAL_RANK": str(self.rank), "GLOO_SOCKET_IFNAME": "lo"}
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=PrefixStore("loading", self._store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=_LOADING,
+            device_id=self.device if on_gpu else None,
+        )
+        try:
+            yield
+            dist.barrier()
+        finally:
+            dist.destroy_process_group()
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+    def renew(self, generation: int) -> None:
+        """Connect to the other ranks, which call this too with the same number. No two calls have the same."""
+        store = PrefixStore(str(generation), self._store)
+        if self.device.type == "cuda":
+            group: Any = dist.ProcessGroupNCCL
+            options = group.Options()
+        else:
+            group = dist.ProcessGroupGloo
+            options = group._Options()
+            options._devices = [group.create_device(hostname="127.0.0.1")]
+        options._timeout = _COLLECTIVE
+        self._group = group(store, self.rank, self.size, options)
+
+    def abandon(self) -> None:
+        """Close the connections to the other ranks: the collective for which they wait fails."""
+        group, self._group = self._group, None
+        if group is not None and self.device.type == "cuda":
+            group.abort()
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' tensors of one shape. It may overwrite `tensor`."""
+        if self.is_whole:
+            return tensor
+        tensor = tensor.contiguous()
+        self._finish("allreduce", [tensor])
+        return tensor
+
+    def gather(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        """Put the parts of all ranks together along `dim`, which is `size` elements long then. See `part_of`."""
+        if self.is_whole:
+            return part
+        return self._gather(part, dim, size)
+
+    def _gather(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        missing = -(-size // self.size) - part.shape[dim]
+        if missing:
+            padding = list(part.shape)
+            padding[dim] = missing
+            part = torch.cat([part, part.new_zeros(padding)], dim)
+        part = part.contiguous()
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        self._finish("allgather", [parts], [part])
+        return torch.cat(parts, dim).narrow(dim, 0, size).contiguous()
+
+    def part_of(self, size: int) -> slice:
+        """Return this rank's part of `size` elements: as `torch.chunk`, the last parts may be shorter."""
+        longest = -(-size // self.size)
+        return slice(min(size, self.rank * longest), min(size, (self.rank + 1) * longest))
+
+    def restored(self, part: torch.Tensor, dim: int, size: int, pieces: int) -> torch.Tensor:
+        """Return the whole of a weight, even where `is_whole`. It has `pieces` along `dim`, each divided by itself."""
+        if pieces == 1:
+            return self._gather(part, dim, size)
+        in_pieces = part.reshape(*part.shape[:dim], pieces, -1, *part.shape[dim + 1 :])
+        return self._gather(in_pieces, dim + 1, size // pieces).flatten(dim, dim + 1)
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Overwrite `tensor` with that of rank 0, and return it."""
+        tensor = tensor.contiguous()
+        self._finish("broadcast", tensor, 0)
+        return tensor
+
+    def greatest(self, number: float) -> float:
+        """Return the greatest number of all ranks; infinity if one is not a number."""
+        found = torch.tensor([number if number == number else float("inf")], dtype=torch.float64, device=self.device)
+        parts = [torch.empty_like(found) for _ in range(self.size)]
+        self._finish("allgather", [parts], [found])
+        return float(torch.cat(parts).max())
+
+    def least(self, number: float) -> float:
+        """Return the least number of all ranks."""
+        return -self.greatest(-number)
+
+    def _finish(self, collective: str, *arguments: Any) -> None:
+        try:
+            getattr(self._group, collective)(*arguments).wait()
+        except RuntimeError as error:
+            raise RankLeft(f"{RANK_LEFT}: {str(error).strip().splitlines()[-1]}") from None

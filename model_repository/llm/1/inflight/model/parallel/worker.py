@@ -1,0 +1,54 @@
+"""The process of a rank other than 0: it loads its part of the model and computes what rank 0 says.
+
+Arguments: RANK SIZE CONNECTION BEATS, the last two as numbers of inherited file descriptors. Between steps it waits on
+the connection, for as long as it takes. It ends when rank 0 has closed the connection, or has ended.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+
+BEAT, BEAT_SECONDS = b"+", 0.5
+
+
+def _beat(descriptor: int) -> None:
+    """Show rank 0 that this process is neither stopped nor dead. When rank 0 has ended, end, whatever is computed."""
+    os.set_blocking(descriptor, False)
+    while True:
+        try:
+            os.write(descriptor, BEAT)
+        except BlockingIOError:
+            pass  # Rank 0 is stopped; it may go on.
+        except BrokenPipeError:
+            os._exit(1)
+        time.sleep(BEAT_SECONDS)
+
+
+def main() -> None:
+    """Serve until rank 0 closes the connection."""
+    # A service manager or a terminal may send its signals to every process. This one ends with rank 0.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    rank, size, connection, beats = map(int, sys.argv[1:])
+    # Before torch is imported, which takes seconds.
+    threading.Thread(target=_beat, args=(beats,), name="beats", daemon=True).start()
+    logging.basicConfig(level=logging.WARNING, format=f"rank {rank}: %(levelname)s %(message)s")
+
+    import transformers
+
+    from inflight.model.parallel.rank import Rank
+
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with Connection(connection) as to_rank_0:
+        Rank(rank, size, to_rank_0).serve()
+
+
+if __name__ == "__main__":
+    main()
+    # Not the usual end: it would free each tensor and library by itself.
+    os._exit(0)
