@@ -58,11 +58,19 @@ def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> En
     With `KIND_MODEL` the parameter `device` decides. With `KIND_GPU` each instance has its own engine on its own GPU.
     With `KIND_CPU` all instances share the CPU.
 
+    A model that is divided over GPUs needs `KIND_MODEL`.
+
     Raises:
-        ValueError: both `instance_group` and the parameter `device` name a device.
+        ValueError: both `instance_group` and the parameter `device` name a device, or `KIND_GPU` gives one GPU to a
+            model that is divided over several.
     """
     if kind not in ("GPU", "CPU"):
         return config
+    if kind == "GPU" and config.tensor_parallel_size > 1:
+        raise ValueError(
+            f"parameter tensor_parallel_size is {config.tensor_parallel_size}, and instance_group says KIND_GPU, which "
+            "gives each instance one GPU; it must say KIND_MODEL"
+        )
     if config.device != "auto":
         raise ValueError(
             f"parameter device is {config.device!r}, and instance_group says KIND_{kind}; "

@@ -74,6 +74,9 @@ class Watchdog(threading.Thread):
         for thread in self._threads:
             if not thread.is_alive() and not self._stopping.is_set():
                 return f"the {thread.name} thread has ended"
+        # The engine's thread ends by itself then, unless it waits on a GPU for a rank that is gone.
+        if self._core.death is not None:
+            return f"the engine has stopped: {self._core.death}"
         # Counted in looks instead of read from a clock: while the process is suspended, a step does not get older.
         step, self._step = self._step, self._core.step_started
         self._step_seconds = self._step_seconds + BEAT_SECONDS if step is not None and step == self._step else 0.0

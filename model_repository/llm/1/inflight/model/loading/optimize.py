@@ -80,6 +80,10 @@ def _on_gpu(
             "the kernels for GPUs fail the self-check with %s; torch's own operators serve", module.config.model_type
         )
         return None
+    if config.enable_cuda_graphs and config.tensor_parallel_size > 1:
+        # After a rank has failed in a step, the ranks connect anew; a graph would still use the old connections.
+        logger.info("tensor_parallel_size is over 1: decode steps are not captured as CUDA graphs")
+        return CUDA_KERNELS, eager
     return CUDA_KERNELS, GraphedForward(eager, CudaGraphs()) if config.enable_cuda_graphs else eager
 
 

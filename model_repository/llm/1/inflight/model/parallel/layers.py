@@ -12,14 +12,15 @@ from torch.distributed.tensor import DTensor
 
 from inflight.model.parallel.plan import GATHERED_COLUMN, ROW, SPLIT_ROW, SUMMED, VOCABULARY, style_of
 from inflight.model.parallel.shards import Shards
+from inflight.model.parallel.traceable import Collectives
 
 
 class GatheredLinear(nn.Module):
     """A linear layer of which each rank computes some columns of the output. All ranks get the whole output."""
 
-    def __init__(self, linear: nn.Linear, shards: Shards) -> None:
+    def __init__(self, linear: nn.Linear, collectives: Collectives) -> None:
         super().__init__()
-        self.linear, self._shards, self.out_features = linear, shards, linear.out_features
+        self.linear, self._collectives, self.out_features = linear, collectives, linear.out_features
 
     @property
     def weight(self) -> torch.Tensor:
@@ -28,17 +29,17 @@ class GatheredLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [..., in_features] to [..., out_features]."""
-        return self._shards.gather(self.linear(x), -1, self.out_features)
+        return self._collectives.gather(self.linear(x), self.out_features)
 
 
 class SummedLinear(nn.Module):
     """A linear layer of which each rank has the rows for a part of the input. All ranks get the sum."""
 
-    def __init__(self, linear: nn.Linear, shards: Shards, *, splits_input: bool) -> None:
+    def __init__(self, linear: nn.Linear, collectives: Collectives, *, splits_input: bool) -> None:
         """`splits_input`: the layer gets the whole input; otherwise it gets this rank's part."""
         super().__init__()
-        self.linear, self._shards = linear, shards
-        self._part = shards.part_of(linear.in_features) if splits_input else None
+        self.linear, self._collectives = linear, collectives
+        self._part = collectives.shards.part_of(linear.in_features) if splits_input else None
         # Added once, after the sum.
         self.bias: nn.Parameter | None = linear.bias
         linear.register_parameter("bias", None)
@@ -50,19 +51,19 @@ class SummedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map x [..., in_features] or this rank's part of it to [..., out_features]."""
-        if self._part is not None and not self._shards.is_whole:
+        if self._part is not None and not self._collectives.shards.is_whole:
             x = x[..., self._part]
-        y = self._shards.sum(self.linear(x))
+        y = self._collectives.sum(self.linear(x))
         return y if self.bias is None else y + self.bias
 
 
 class DividedEmbedding(nn.Module):
     """An embedding of which each rank has the rows of some tokens. The others are zero before the sum."""
 
-    def __init__(self, embedding: nn.Embedding, shards: Shards) -> None:
+    def __init__(self, embedding: nn.Embedding, collectives: Collectives) -> None:
         super().__init__()
-        self.embedding, self._shards, self.num_embeddings = embedding, shards, embedding.num_embeddings
-        self._part = shards.part_of(self.num_embeddings)
+        self.embedding, self._collectives, self.num_embeddings = embedding, collectives, embedding.num_embeddings
+        self._part = collectives.shards.part_of(self.num_embeddings)
         embedding.padding_idx = None  # Only training needs it, and it need not be in this rank's part.
 
     @property
@@ -72,11 +73,11 @@ class DividedEmbedding(nn.Module):
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Map int64 [...] to [..., width]."""
-        if self._shards.is_whole:
+        if self._collectives.shards.is_whole:
             return self.embedding(token_ids)  # type: ignore[no-any-return]
         others = (token_ids < self._part.start) | (token_ids >= self._part.stop)
         vectors = self.embedding((token_ids - self._part.start).masked_fill(others, 0))
-        return self._shards.sum(vectors.masked_fill(others[..., None], 0))
+        return self._collectives.sum(vectors.masked_fill(others[..., None], 0))
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,13 @@ class DividedWeight:
         assert part is not None
         return part
 
+    def restored(self, part: torch.Tensor, shards: Shards) -> torch.Tensor:
+        """Return the whole weight, of which `part` is this rank's part."""
+        if self.pieces == 1:
+            return shards.gather(part, self.dim, self.size)
+        in_pieces = part.reshape(*part.shape[: self.dim], self.pieces, -1, *part.shape[self.dim + 1 :])
+        return shards.gather(in_pieces, self.dim + 1, self.size // self.pieces).flatten(self.dim, self.dim + 1)
+
 
 def divide(module: Any, shards: Shards) -> list[DividedWeight]:
     """Turn a model that transformers has loaded in shards into one of plain tensors and modules.
@@ -108,7 +116,7 @@ def divide(module: Any, shards: Shards) -> list[DividedWeight]:
     column-parallel and row-parallel layers as in Megatron-LM (arXiv 1909.08053). A column-parallel layer whose output
     stays divided remains an ordinary linear layer.
     """
-    plan = dict(module.tp_plan)
+    plan, collectives = dict(module.tp_plan), Collectives(shards)
     divided = []
     plain: dict[int, nn.Parameter] = {}  # Tied weights stay one.
     parts = list(module.named_modules())
@@ -123,13 +131,13 @@ def divide(module: Any, shards: Shards) -> list[DividedWeight]:
     for name, part in parts:
         style = style_of(name, plan)
         if style in GATHERED_COLUMN:
-            module.set_submodule(name, GatheredLinear(part, shards))
+            module.set_submodule(name, GatheredLinear(part, collectives))
         elif style == ROW or style in SPLIT_ROW:
-            module.set_submodule(name, SummedLinear(part, shards, splits_input=style != ROW))
+            module.set_submodule(name, SummedLinear(part, collectives, splits_input=style != ROW))
         elif style == VOCABULARY:
-            module.set_submodule(name, DividedEmbedding(part, shards))
+            module.set_submodule(name, DividedEmbedding(part, collectives))
         elif style in SUMMED:
-            part.register_forward_hook(lambda _, __, output: shards.sum(output))
+            part.register_forward_hook(lambda _, __, output: collectives.sum(output))
         if isinstance(part, nn.Linear):
             part.out_features, part.in_features = part.weight.shape
     return divided
@@ -159,7 +167,7 @@ def whole(divided: Sequence[DividedWeight], shards: Shards) -> Iterator[None]:
 
     def restore(owner: nn.Module, _: Any) -> None:
         for each in by_owner[owner]:
-            gathered = shards.restored(parts[owner][each.name], each.dim, each.size, each.pieces)
+            gathered = each.restored(parts[owner][each.name], shards)
             owner._parameters[each.name] = nn.Parameter(gathered, requires_grad=False)
 
     def divide_again(owner: nn.Module, *_: Any) -> None:

@@ -38,7 +38,7 @@ class Shards:
         """`store` is a file that does not exist yet, in a folder of this user. Call `renew` after `loading`."""
         self.rank, self.size, self.device = rank, size, device
         self.is_whole = False
-        """Whether each rank computes the whole model for now; then collectives return their argument."""
+        """Whether each rank computes the whole model for now."""
         self._store = FileStore(str(store), size)
         self._group: Any = None
 
@@ -95,19 +95,12 @@ class Shards:
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' tensors of one shape. It may overwrite `tensor`."""
-        if self.is_whole:
-            return tensor
         tensor = tensor.contiguous()
         self._finish("allreduce", [tensor])
         return tensor
 
     def gather(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         """Put the parts of all ranks together along `dim`, which is `size` elements long then. See `part_of`."""
-        if self.is_whole:
-            return part
-        return self._gather(part, dim, size)
-
-    def _gather(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         missing = -(-size // self.size) - part.shape[dim]
         if missing:
             padding = list(part.shape)
@@ -122,13 +115,6 @@ class Shards:
         """Return this rank's part of `size` elements: as `torch.chunk`, the last parts may be shorter."""
         longest = -(-size // self.size)
         return slice(min(size, self.rank * longest), min(size, (self.rank + 1) * longest))
-
-    def restored(self, part: torch.Tensor, dim: int, size: int, pieces: int) -> torch.Tensor:
-        """Return the whole of a weight, even where `is_whole`. It has `pieces` along `dim`, each divided by itself."""
-        if pieces == 1:
-            return self._gather(part, dim, size)
-        in_pieces = part.reshape(*part.shape[:dim], pieces, -1, *part.shape[dim + 1 :])
-        return self._gather(in_pieces, dim + 1, size // pieces).flatten(dim, dim + 1)
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Overwrite `tensor` with that of rank 0, and return it."""

@@ -1,0 +1,78 @@
+"""All kinds of requests come out of a divided model as out of a whole one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight import Engine, EngineConfig, PoolingParams, RequestOutput, SamplingParams
+from inflight.model.parallel.divided_model import DividedModel
+from inflight.model.parallel.workers import Workers
+from scripts.reference.tiny_models import VOCABULARY, save_model
+from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
+
+PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
+SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
+
+
+@pytest.fixture(scope="module")
+def divided(tiny: Tiny, one_worker: Workers) -> DividedModel:
+    return DividedModel(EngineConfig(model=str(tiny.folder), tensor_parallel_size=2, **SETTINGS), one_worker)
+
+
+def engines(tiny: Tiny, divided: DividedModel, **settings: Any) -> tuple[Engine, Engine]:
+    """A divided engine and a whole one."""
+    config = EngineConfig(model=str(tiny.folder), tensor_parallel_size=2, **{**SETTINGS, **settings})
+    return Engine(config, divided), tiny.engine(**settings)
+
+
+def test_sampled_tokens_and_logprobs_are_the_same(tiny: Tiny, divided: DividedModel) -> None:
+    params = [SamplingParams(max_tokens=12, seed=seed, temperature=1.0, logprobs=3) for seed in range(len(PROMPTS))]
+    mine, other = (each.generate(PROMPTS, params) for each in engines(tiny, divided))
+    assert tokens(mine) == tokens(other)
+    assert chosen(mine) == pytest.approx(chosen(other), abs=1e-4)
+
+
+def chosen(outputs: list[RequestOutput]) -> list[float]:
+    return [entry.chosen for output in outputs for entry in output.logprobs]
+
+
+def test_prompts_are_scored_the_same(tiny: Tiny, divided: DividedModel) -> None:
+    """The head of a divided model gives each rank some columns, so all ranks take part."""
+    params = greedy(2, prompt_logprobs=2)
+    mine, other = (each.generate(PROMPTS, params) for each in engines(tiny, divided, max_num_batched_tokens=16))
+    for one, two in zip(mine, other, strict=True):
+        assert [each and each.chosen for each in one.prompt_logprobs] == pytest.approx(
+            [each and each.chosen for each in two.prompt_logprobs], abs=1e-4
+        )
+
+
+def test_embeddings_are_the_same(tiny: Tiny, divided: DividedModel) -> None:
+    found = []
+    for engine in engines(tiny, divided, max_num_batched_tokens=16):
+        for number, prompt in enumerate(PROMPTS):
+            engine.submit_embedding(prompt, PoolingParams(), request_id=str(number))
+        outputs = drain(engine)
+        found.append(np.array([outputs[str(number)].embedding for number in range(len(PROMPTS))]))
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_drafts_are_verified_the_same(tiny: Tiny, divided: DividedModel) -> None:
+    settings = {"speculative_config": {"method": "ngram", "adaptive": False}}
+    engine, _ = engines(tiny, divided, **settings)
+    repeating = [prompt[:6] * 5 for prompt in PROMPTS]
+    assert tokens(engine.generate(repeating, greedy(30))) == tokens(tiny.engine().generate(repeating, greedy(30)))
+    assert engine.stats().draft_tokens > 0
+
+
+def test_a_vocabulary_that_does_not_divide_is_divided_unevenly(tmp_path: Path, one_worker: Workers) -> None:
+    from scripts.reference.tiny_models import SERVED
+
+    config = type(SERVED["llama"].config)(**{**SERVED["llama"].config.to_diff_dict(), "vocab_size": VOCABULARY + 3})
+    save_model(config, tmp_path)
+    settings = EngineConfig(model=str(tmp_path), tensor_parallel_size=2, **SETTINGS)
+    engine = Engine(settings, DividedModel(settings, one_worker))
+    assert engine.model.vocab_size == VOCABULARY + 3
+    prompts = [[*prompt, VOCABULARY + 2] for prompt in PROMPTS]
+    assert tokens(engine.generate(prompts, greedy(12))) == tokens(make_engine(tmp_path).generate(prompts, greedy(12)))
