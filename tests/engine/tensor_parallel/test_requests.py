@@ -9,7 +9,7 @@ import pytest
 from inflight import Engine, EngineConfig, PoolingParams, RequestOutput, SamplingParams
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.workers import Workers
-from scripts.reference.tiny_models import VOCABULARY, save_model
+from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
@@ -67,8 +67,6 @@ def test_drafts_are_verified_the_same(tiny: Tiny, divided: DividedModel) -> None
 
 
 def test_a_vocabulary_that_does_not_divide_is_divided_unevenly(tmp_path: Path, one_worker: Workers) -> None:
-    from scripts.reference.tiny_models import SERVED
-
     config = type(SERVED["llama"].config)(**{**SERVED["llama"].config.to_diff_dict(), "vocab_size": VOCABULARY + 3})
     save_model(config, tmp_path)
     settings = EngineConfig(model=str(tmp_path), tensor_parallel_size=2, **SETTINGS)

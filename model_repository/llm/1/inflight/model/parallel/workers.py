@@ -54,6 +54,11 @@ class Workers:
         self.close = weakref.finalize(self, _end, self._watch, self._connections, self.folder)
         """Ends the processes, and waits for it."""
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes, in the order of the ranks."""
+        return [process.pid for process in self._watch.processes]
+
     def be_patient(self) -> None:
         """A model is to be loaded: for minutes, a rank may show no sign of life."""
         self._watch.expect(_SILENT_LOOKS_WHILE_LOADING, None)

@@ -1,0 +1,177 @@
+"""A rank that ends, stands still or fails: no request waits for ever, and nothing is left behind."""
+
+import os
+import resource
+import signal
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import transformers as t
+
+from inflight import Engine, EngineConfig, EngineDead, SamplingParams, UnsupportedModel
+from inflight.model.parallel.divided_model import DividedModel
+from inflight.model.parallel.plan import check_plan
+from inflight.model.parallel.workers import Workers
+from inflight.outputs import TokenEvent
+from scripts.reference.tiny_models import SERVED, save_model
+from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
+from tests.engine.tensor_parallel.random_requests import SETTINGS, fail_now_and_then, serve
+
+PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
+# Less than a collective waits: the watch finds what has happened, not a collective.
+JOIN_SECONDS = 30.0
+
+
+def config_of(folder: Path, **settings: Any) -> EngineConfig:
+    defaults = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
+    return EngineConfig(model=str(folder), tensor_parallel_size=2, **{**defaults, **settings})
+
+
+@pytest.fixture
+def divided(tiny: Tiny, one_worker: Workers) -> DividedModel:
+    return DividedModel(config_of(tiny.folder), one_worker)
+
+
+def left_behind() -> set[str]:
+    """Folders of ranks, and what is in shared memory of this user's."""
+    folders = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("inflight-ranks-")}
+    return folders | {name for name in os.listdir("/dev/shm") if name.startswith(("torch", "gloo"))}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_every_request_ends_within_seconds_when_a_rank_does_no_more(tiny: Tiny, number: signal.Signals) -> None:
+    before, others = left_behind(), set(psutil.Process().children())
+    engine = Engine(config_of(tiny.folder))
+    (rank,) = set(psutil.Process().children()) - others
+    ended: dict[str, TokenEvent] = {}
+    running, all_ended = threading.Event(), threading.Event()
+
+    def sink(events: list[TokenEvent]) -> None:
+        running.set()
+        ended.update({event.request.request_id: event for event in events if event.finish_reason})
+        if len(ended) == len(PROMPTS):
+            all_ended.set()
+
+    def run() -> None:
+        with pytest.raises(EngineDead, match="rank 1"):
+            engine.core.run(sink)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for prompt in PROMPTS:
+        engine.submit(prompt, greedy(200, ignore_eos=True))
+    assert running.wait(JOIN_SECONDS)
+    rank.send_signal(number)
+    assert all_ended.wait(JOIN_SECONDS)
+    thread.join(JOIN_SECONDS)
+    assert {event.finish_reason for event in ended.values()} == {"error"}
+    assert all("rank 1" in (event.error or "") for event in ended.values())
+    with pytest.raises(EngineDead, match="rank 1"):
+        engine.submit(PROMPTS[0], greedy(1))
+    engine.close()
+    assert not rank.is_running()
+    assert left_behind() <= before
+
+
+def test_an_engine_without_requests_also_stops_when_a_rank_has_ended(tiny: Tiny) -> None:
+    others = set(psutil.Process().children())
+    engine = Engine(config_of(tiny.folder))
+    (rank,) = set(psutil.Process().children()) - others
+    rank.kill()
+    with pytest.raises(EngineDead, match="rank 1 has ended with the status -9"):
+        engine.core.run(lambda events: None)
+    engine.close()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("broken")])
+def test_a_failure_of_this_rank_between_collectives_stops_no_other(
+    tiny: Tiny, divided: DividedModel, error: Exception
+) -> None:
+    engine = Engine(config_of(tiny.folder), divided)
+
+    def fail(*_: object) -> None:
+        handle.remove()
+        raise error
+
+    handle = engine.model.module.model.layers[1].register_forward_pre_hook(fail)
+    engine.submit(PROMPTS[0], greedy(8), request_id="a")
+    outputs = drain(engine)
+    if isinstance(error, torch.OutOfMemoryError):
+        assert outputs["a"].token_ids == tiny.engine().generate([PROMPTS[0]], greedy(8))[0].token_ids
+    else:
+        assert outputs["a"].error == "RuntimeError: broken"
+    assert tokens(engine.generate(PROMPTS, greedy(8))) == tokens(tiny.engine().generate(PROMPTS, greedy(8)))
+
+
+def test_memory_that_another_rank_lacks_halves_the_step(tmp_path: Path, one_worker: Workers) -> None:
+    config = t.LlamaConfig(
+        **{**SERVED["llama"].config.to_diff_dict(), "intermediate_size": 16384, "max_position_embeddings": 2048}
+    )
+    save_model(config, tmp_path)
+    settings = config_of(tmp_path, max_num_batched_tokens=2048, kv_cache_tokens=4096)
+    engine = Engine(settings, DividedModel(settings, one_worker))
+    prompts = [make_prompt(1500)]
+    engine.generate([make_prompt(5)], greedy(2))
+    (rank,) = one_worker.pids
+    # A step of 1,500 tokens takes 50 MB for each result of a layer.
+    room = psutil.Process(rank).memory_info().vms + (100 << 20)
+    resource.prlimit(rank, resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+    got = tokens(engine.generate(prompts, greedy(4)))
+    resource.prlimit(rank, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert got == tokens(
+        make_engine(tmp_path, max_num_batched_tokens=2048, kv_cache_tokens=4096).generate(prompts, greedy(4))
+    )
+    stats = engine.stats()
+    assert stats.budget_tokens < stats.steps * 2048
+
+
+def test_random_requests_all_end(tiny: Tiny, divided: DividedModel) -> None:
+    engine = Engine(config_of(tiny.folder, **SETTINGS), divided)
+    failures = fail_now_and_then(engine.model.module.model.layers[1], 0.02)
+    reasons = serve(engine, 300)
+    assert failures
+    assert sum(reasons.values()) == 300
+    assert reasons["cancelled"] > 0
+    assert set(reasons) <= {"length", "stop", "cancelled", "OutOfMemory: rank 0: out of memory, say"}
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "reason"),
+    [
+        (
+            "llama",
+            {"hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 8},
+            "llama has 9 attention heads and 3 KV heads; tensor_parallel_size is 2, which must divide both",
+        ),
+        ("gpt2", {}, "gpt2 has no plan for tensor parallel in transformers; tensor_parallel_size is 2"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused(
+    name: str, heads: dict[str, int], reason: str, tmp_path: Path, one_worker: Workers
+) -> None:
+    config = SERVED[name].config
+    save_model(type(config)(**{**config.to_diff_dict(), **heads}), tmp_path)
+    with pytest.raises(UnsupportedModel, match=reason):
+        DividedModel(config_of(tmp_path), one_worker)
+
+
+def test_a_style_that_is_not_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t.LlamaConfig, "base_model_tp_plan", {"layers.*.mlp": "sequence_parallel"})
+    with pytest.raises(
+        UnsupportedModel, match=r"plan of llama has the style 'sequence_parallel' for model.layers.\*.mlp"
+    ):
+        check_plan(SERVED["llama"].config, 2, trust_remote_code=False)
+
+
+def test_a_folder_that_is_missing_is_named_and_the_ranks_serve_on(
+    tiny: Tiny, one_worker: Workers, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="has no config"):
+        DividedModel(config_of(tmp_path / "nothing"), one_worker)
+    engine = Engine(config_of(tiny.folder), DividedModel(config_of(tiny.folder), one_worker))
+    assert len(engine.generate([PROMPTS[0]], SamplingParams(max_tokens=2))[0].token_ids) == 2
