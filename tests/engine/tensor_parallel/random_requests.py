@@ -48,14 +48,14 @@ def serve(engine: Engine, count: int, seed: int = 0) -> Counter[str]:
     return reasons
 
 
-def fail_now_and_then(module: torch.nn.Module, probability: float, seed: int = 0) -> list[int]:
-    """Make rank 0 run out of memory in the middle of some steps. The returned list grows with each."""
+def fail_now_and_then(module: torch.nn.Module, error: Exception, probability: float, seed: int = 0) -> list[int]:
+    """Make rank 0 fail in the middle of some steps, in `module`. The returned list grows with each."""
     rng, failures = random.Random(seed), []
 
     def fail(*_: object) -> None:
         if rng.random() < probability:
             failures.append(1)
-            raise torch.OutOfMemoryError("out of memory, say")
+            raise error
 
     module.register_forward_pre_hook(fail)
     return failures
@@ -65,7 +65,8 @@ def main() -> None:
     """Print how the requests ended and how long it took."""
     folder, ranks, count, seed = sys.argv[1], *map(int, [*sys.argv[2:], "0"][:3])
     engine = Engine(EngineConfig(model=folder, dtype="float32", tensor_parallel_size=ranks, **SETTINGS))
-    failures = fail_now_and_then(engine.model.module.model.layers[1], 0.002, seed)
+    # Lacking memory would make the steps shorter and shorter.
+    failures = fail_now_and_then(engine.model.module.model.layers[1], RuntimeError("broken"), 0.01, seed)
     begun = time.perf_counter()
     reasons = serve(engine, count, seed)
     steps = engine.stats().steps

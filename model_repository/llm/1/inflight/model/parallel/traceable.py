@@ -2,12 +2,13 @@
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from inflight.model.parallel.shards import Shards
 
-_library = torch.library.Library("inflight_ranks", "DEF")
+_library: Any = torch.library.Library("inflight_ranks", "DEF")  # type: ignore[no-untyped-call]
 _ranks: "weakref.WeakValueDictionary[int, Shards]" = weakref.WeakValueDictionary()
 
 
