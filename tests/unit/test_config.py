@@ -20,6 +20,7 @@ COUNTS = [
     "max_model_len",
     "num_threads",
     "kv_cache_tokens",
+    "tensor_parallel_size",
 ]
 
 
@@ -218,3 +219,11 @@ def test_the_defaults_fit() -> None:
         512,
     )
     assert config.enable_prefix_caching
+
+
+def test_what_only_one_process_does_is_refused_with_several() -> None:
+    draft = {"method": "draft_model", "model": "small"}
+    says = "speculative_config names a model that drafts, and tensor_parallel_size is 2; it must be 1"
+    refused(says, tensor_parallel_size=2, speculative_config=draft)
+    refused("device is 'cuda:1', and tensor_parallel_size is 2", tensor_parallel_size=2, device="cuda:1")
+    EngineConfig(model="m", tensor_parallel_size=2, speculative_config={"method": "ngram"})

@@ -172,3 +172,11 @@ def test_an_instance_is_on_the_device_that_triton_gives_it(kind: str, device_id:
 def test_two_devices_for_an_instance_are_refused(kind: str) -> None:
     with pytest.raises(ValueError, match=f"parameter device is 'cuda:1', and instance_group says KIND_{kind}"):
         on_device_of_instance(EngineConfig("m", device="cuda:1"), kind, "0")
+
+
+def test_a_gpu_for_each_instance_is_refused_where_a_model_is_divided_over_several() -> None:
+    config = EngineConfig("m", tensor_parallel_size=2)
+    with pytest.raises(ValueError, match="tensor_parallel_size is 2, and instance_group says KIND_GPU"):
+        on_device_of_instance(config, "GPU", "0")
+    assert on_device_of_instance(config, "CPU", "0").device == "cpu"
+    assert on_device_of_instance(config, "MODEL", "0") == config

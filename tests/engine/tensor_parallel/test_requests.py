@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from inflight import Engine, EngineConfig, PoolingParams, RequestOutput, SamplingParams
+from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.workers import Workers
 from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
@@ -43,9 +44,11 @@ def test_prompts_are_scored_the_same(tiny: Tiny, divided: DividedModel) -> None:
     params = greedy(2, prompt_logprobs=2)
     mine, other = (each.generate(PROMPTS, params) for each in engines(tiny, divided, max_num_batched_tokens=16))
     for one, two in zip(mine, other, strict=True):
-        assert [each and each.chosen for each in one.prompt_logprobs] == pytest.approx(
-            [each and each.chosen for each in two.prompt_logprobs], abs=1e-4
-        )
+        assert prompt_logprobs(one) == pytest.approx(prompt_logprobs(two), abs=1e-4)
+
+
+def prompt_logprobs(output: RequestOutput) -> list[float]:
+    return [entry.chosen for entry in output.prompt_logprobs if entry is not None]
 
 
 def test_embeddings_are_the_same(tiny: Tiny, divided: DividedModel) -> None:
@@ -74,3 +77,17 @@ def test_a_vocabulary_that_does_not_divide_is_divided_unevenly(tmp_path: Path, o
     assert engine.model.vocab_size == VOCABULARY + 3
     prompts = [[*prompt, VOCABULARY + 2] for prompt in PROMPTS]
     assert tokens(engine.generate(prompts, greedy(12))) == tokens(make_engine(tmp_path).generate(prompts, greedy(12)))
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_the_cpu_kernels_serve_a_traced_graph(
+    tiny: Tiny, one_worker: Workers, cpu_kernels: None, quantization: str | None
+) -> None:
+    settings = {"dtype": "bfloat16", "block_size": 16, "quantization": quantization}
+    config = EngineConfig(model=str(tiny.folder), tensor_parallel_size=2, **{**SETTINGS, **settings})
+    engine = Engine(config, DividedModel(config, one_worker))
+    assert isinstance(engine.model.forward, TracedForward)
+    mine, other = (each.generate(PROMPTS, greedy(1, prompt_logprobs=0)) for each in (engine, tiny.engine(**settings)))
+    for one, two in zip(mine, other, strict=True):
+        # The ranks' sums are rounded to bfloat16 before they are added.
+        assert prompt_logprobs(one) == pytest.approx(prompt_logprobs(two), abs=0.1)

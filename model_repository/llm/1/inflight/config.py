@@ -41,8 +41,8 @@ class EngineConfig(SchedulerConfig):
     fewer."""
 
     tensor_parallel_size: int = 1
-    """Processes over which the model is divided, each with a part of every layer. On GPUs each has its own GPU. See
-    `docs/deploying.md`."""
+    """Number of processes over which the model is divided, each with a part of every layer. On GPUs, each has a GPU of
+    its own."""
 
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""
