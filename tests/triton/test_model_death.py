@@ -184,3 +184,31 @@ def test_a_model_that_stands_still_is_ended(
             found = errors(running, NOTICE_SECONDS)
             assert message is None or found == {message}
         ended(server)
+
+
+def test_the_death_of_a_rank_ends_the_server_with_an_error_for_all(tmp_path: Path, parameters: dict[str, str]) -> None:
+    add_llm(tmp_path, "llm", "config.pbtxt", {**parameters, "tensor_parallel_size": "2"})
+    with running_server(tmp_path, ["llm"]) as server:
+        (model,) = [child for child in children(server.pid) if is_model(child, "llm")]
+        (rank,) = [child for child in children(model.pid) if is_rank(child)]
+        with streams(server, "llm") as running:
+            rank.send(signal.SIGKILL)
+            assert errors(running, BOUND_SECONDS) == {"the engine has stopped: rank 1 has ended with the status -9"}
+        ended(server)
+
+
+@pytest.mark.slow
+def test_the_death_of_a_divided_model_ends_its_ranks(tmp_path: Path, parameters: dict[str, str]) -> None:
+    add_llm(tmp_path, "llm", "config.pbtxt", {**parameters, "tensor_parallel_size": "2"})
+    with running_server(tmp_path, ["llm"]) as server:
+        (model,) = [child for child in children(server.pid) if is_model(child, "llm")]
+        (rank,) = [child for child in children(model.pid) if is_rank(child)]
+        with streams(server, "llm") as running:
+            kill(server, "llm")
+            errors(running, BOUND_SECONDS)
+        assert rank.ends_within(BOUND_SECONDS)
+        ended(server)
+
+
+def is_rank(process: Process) -> bool:
+    return "inflight.model.parallel.worker" in Path(f"/proc/{process.pid}/cmdline").read_text()
