@@ -147,7 +147,7 @@ def test_random_requests_all_end(tiny: Tiny, divided: DividedModel, error: Excep
         (
             "llama",
             {"hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 8},
-            "llama has 9 attention heads and 3 KV heads; tensor_parallel_size is 2, which must divide both",
+            "llama has 9 attention heads and 3 KV heads; tensor_parallel_size is 2; it must divide",
         ),
         ("gpt2", {}, "gpt2 has no plan for tensor parallel in transformers; tensor_parallel_size is 2"),
     ],

@@ -56,6 +56,13 @@ def test_two_ranks_say_what_generate_says(name: str, one_worker: Workers, tmp_pa
     check(tmp_path, SERVED[name].config, one_worker, [LOADS[number % 2]] if number else LOADS)
 
 
+@pytest.mark.parametrize("name", ["qwen2", "gemma2"])
+def test_ranks_share_the_only_kv_head(name: str, one_worker: Workers, tmp_path: Path) -> None:
+    config = SERVED[name].config
+    alone = type(config)(**{**config.to_diff_dict(), "num_key_value_heads": 1})
+    check(tmp_path, alone, one_worker, LOADS[:1])
+
+
 @pytest.fixture(scope="module")
 def three_workers() -> Iterator[Workers]:
     """Ranks 1 to 3 of four."""
@@ -70,3 +77,8 @@ def test_four_ranks_say_what_generate_says(name: str, three_workers: Workers, tm
     kind = WITH_EIGHT_HEADS[name]
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
     check(tmp_path, kind(**{**SERVED[name].config.to_diff_dict(), **heads}), three_workers, LOADS)
+
+
+@pytest.mark.slow
+def test_four_ranks_share_two_kv_heads(three_workers: Workers, tmp_path: Path) -> None:
+    check(tmp_path, SERVED["llama"].config, three_workers, LOADS)

@@ -160,13 +160,15 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
 def _divided_module(
     config: EngineConfig, hf_config: PreTrainedConfig, shards: Shards
 ) -> tuple[Any, list[DividedWeight]]:
-    check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
+    changes = check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
     with shards.loading():
-        module = _module(config, hf_config, shards.device, DistributedConfig(tp_size=shards.size))
-        divided = divide(module, shards)
+        module = _module(
+            config, hf_config, shards.device, DistributedConfig(tp_size=shards.size, tp_plan=changes or None)
+        )
+        divided = divide(module, shards, changes)
     shards.renew(0)
     mine = sum(weight.nbytes for weight in module.parameters())
-    others = (shards.size - 1) * sum(part.nbytes for part in {each.part for each in divided})
+    others = sum(part.nbytes * (shards.size // copies - 1) for part, copies in {(d.part, d.copies) for d in divided})
     logger.info("each of %d ranks holds %.1f %% of the weights", shards.size, 100 * mine / (mine + others))
     return module, divided
 

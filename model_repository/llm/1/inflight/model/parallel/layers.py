@@ -1,7 +1,7 @@
 """Divides a model's layers over the ranks, with plain tensors and modules."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,15 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from inflight.model.parallel.plan import GATHERED_COLUMN, ROW, SPLIT_ROW, SUMMED, VOCABULARY, style_of
+from inflight.model.parallel.plan import (
+    GATHERED_COLUMN,
+    ROW,
+    SPLIT_ROW,
+    SUMMED,
+    VOCABULARY,
+    kv_heads_of,
+    style_of,
+)
 from inflight.model.parallel.shards import Shards
 from inflight.model.parallel.traceable import Collectives
 
@@ -89,8 +97,10 @@ class DividedWeight:
     dim: int
     size: int
     """The size of the whole weight along `dim`."""
-    pieces: int
+    pieces: int = 1
     """Matrices that lie one after the other along `dim`. Each is divided by itself."""
+    copies: int = 1
+    """So many ranks, one after the other, have the same part."""
 
     @property
     def part(self) -> nn.Parameter:
@@ -101,13 +111,16 @@ class DividedWeight:
 
     def restored(self, part: torch.Tensor, shards: Shards) -> torch.Tensor:
         """Return the whole weight, of which `part` is this rank's part."""
+        if self.copies > 1:
+            parts = shards.gather(part[None], 0, shards.size)
+            return parts[:: self.copies].flatten(0, 1)
         if self.pieces == 1:
             return shards.gather(part, self.dim, self.size)
         in_pieces = part.reshape(*part.shape[: self.dim], self.pieces, -1, *part.shape[self.dim + 1 :])
         return shards.gather(in_pieces, self.dim + 1, self.size // self.pieces).flatten(self.dim, self.dim + 1)
 
 
-def divide(module: Any, shards: Shards) -> list[DividedWeight]:
+def divide(module: Any, shards: Shards, changes: Mapping[str, str]) -> list[DividedWeight]:
     """Turn a model that transformers has loaded in shards into one of plain tensors and modules.
 
     transformers reads only this rank's part of each weight. But it wraps the parts in DTensors, and the modules in
@@ -115,6 +128,8 @@ def divide(module: Any, shards: Shards) -> list[DividedWeight]:
     has no time for it. So the tensors are unwrapped, and the modules of this file take the place of the functions:
     column-parallel and row-parallel layers as in Megatron-LM (arXiv 1909.08053). A column-parallel layer whose output
     stays divided remains an ordinary linear layer.
+
+    `changes` is what `check_plan` has changed in the plan with which transformers has loaded the model.
     """
     plan, collectives = dict(module.tp_plan), Collectives(shards)
     divided = []
@@ -136,11 +151,24 @@ def divide(module: Any, shards: Shards) -> list[DividedWeight]:
             module.set_submodule(name, SummedLinear(part, collectives, splits_input=style != ROW))
         elif style == VOCABULARY:
             module.set_submodule(name, DividedEmbedding(part, collectives))
+        elif style_of(name, changes) is not None:
+            divided += _own_head(part, kv_heads_of(module.config.get_text_config(decoder=True)), shards)
         elif style in SUMMED:
             part.register_forward_hook(lambda _, __, output: collectives.sum(output))
         if isinstance(part, nn.Linear):
             part.out_features, part.in_features = part.weight.shape
     return divided
+
+
+def _own_head(linear: nn.Linear, heads: int, shards: Shards) -> list[DividedWeight]:
+    """Leave only the KV head that this rank's query heads use. There are `heads` of them, fewer than ranks."""
+    copies = shards.size // heads
+    found = []
+    for name, weight in linear.named_parameters(recurse=False):
+        own = weight.data.reshape(heads, -1, *weight.shape[1:])[shards.rank // copies]
+        linear._parameters[name] = nn.Parameter(own.clone(), requires_grad=False)
+        found.append(DividedWeight(linear, name, 0, len(weight), copies=copies))
+    return found
 
 
 def _divisions(owner: nn.Module, name: str, weight: DTensor) -> list[DividedWeight]:

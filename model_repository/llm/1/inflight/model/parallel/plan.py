@@ -28,8 +28,10 @@ _SILENT = frozenset(
 )
 _SERVED = {ROW, VOCABULARY} | GATHERED_COLUMN | SPLIT_ROW | SUMMED | _SILENT
 
+KV_HEADS = ("k_proj", "v_proj")
+"""The layers whose outputs are KV heads and nothing else."""
 # The layers whose outputs are heads.
-_HEADS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
+_HEADS = ("q_proj", *KV_HEADS, "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
 
 
 def style_of(name: str, plan: Mapping[str, str]) -> str | None:
@@ -37,8 +39,11 @@ def style_of(name: str, plan: Mapping[str, str]) -> str | None:
     return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
 
 
-def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) -> None:
-    """Check that a model can be divided over `size` ranks, before any weight is read.
+def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) -> dict[str, str]:
+    """Check that a model can be divided over `size` ranks, before any weight is read. Return changes of its plan.
+
+    Where there are fewer KV heads than ranks, all ranks load all of them, and `divide` gives each rank the one that its
+    query heads use, as vLLM does.
 
     Raises:
         UnsupportedModel: it has no plan, the plan has a style that is not served, or heads do not divide. The message
@@ -58,15 +63,23 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
                 f"the tensor-parallel plan of {kind} has the style {style!r} for {name}, which is not served; "
                 f"tensor_parallel_size is {size}, it must be 1"
             )
-    if any(style == COLUMN and name.rsplit(".", 1)[-1] in _HEADS for name, style in plan.items()):
-        _check_heads(config.get_text_config(decoder=True), size)
+    divided = [name for name, style in plan.items() if style == COLUMN and name.rsplit(".", 1)[-1] in _HEADS]
+    if not divided:
+        return {}
+    text_config = config.get_text_config(decoder=True)
+    heads, kv_heads = text_config.num_attention_heads, kv_heads_of(text_config)
+    shared = [name for name in divided if name.rsplit(".", 1)[-1] in KV_HEADS]
+    if heads % size == 0 and kv_heads % size == 0:
+        return {}
+    if heads % size == 0 and size % kv_heads == 0 and shared:
+        return dict.fromkeys(shared, "replicate")
+    raise UnsupportedModel(
+        f"{kind} has {heads} attention heads and {kv_heads} KV heads; tensor_parallel_size is {size}; it must divide "
+        "the attention heads, and divide the KV heads or be a multiple of them"
+    )
 
 
-def _check_heads(config: PreTrainedConfig, size: int) -> None:
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    if heads % size or kv_heads % size:
-        raise UnsupportedModel(
-            f"{config.model_type} has {heads} attention heads and {kv_heads} KV heads; tensor_parallel_size is {size}, "
-            "which must divide both"
-        )
+def kv_heads_of(text_config: PreTrainedConfig) -> int:
+    """The number of KV heads of a layer."""
+    kv_heads: int = getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads
+    return kv_heads

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore
 
 # Ranks compute the same step at the same speed. A rank that has died or was stopped is found sooner, by `Workers`.
 _COLLECTIVE = timedelta(seconds=60)
+_CONNECTING = timedelta(seconds=10)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
 
@@ -65,7 +66,7 @@ class Shards:
         )
         try:
             yield
-            dist.barrier()
+            self._wait_for_all()
         finally:
             dist.destroy_process_group()
             for name, value in before.items():
@@ -74,8 +75,15 @@ class Shards:
                 else:
                     os.environ[name] = value
 
+    def _wait_for_all(self) -> None:
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            raise RankLeft(f"{RANK_LEFT}: {_last_line(error)}") from None
+
     def renew(self, generation: int) -> None:
         """Connect to the other ranks, which call this too with the same number. No two calls have the same."""
+        self._store.set_timeout(_CONNECTING)
         store = PrefixStore(str(generation), self._store)
         if self.device.type == "cuda":
             group: Any = dist.ProcessGroupNCCL
@@ -137,4 +145,8 @@ class Shards:
         try:
             getattr(self._group, collective)(*arguments).wait()
         except RuntimeError as error:
-            raise RankLeft(f"{RANK_LEFT}: {str(error).strip().splitlines()[-1]}") from None
+            raise RankLeft(f"{RANK_LEFT}: {_last_line(error)}") from None
+
+
+def _last_line(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[-1]
