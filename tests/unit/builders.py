@@ -11,7 +11,7 @@ from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import tables_of
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.kv_cache.swap_space import SwapSpace
+from inflight.kv_cache.host_pool import HostPool
 from inflight.logits_processors.factory import make_processors
 from inflight.request import Request
 from inflight.scheduler.admission import MaxUtilization
@@ -97,7 +97,7 @@ def make_tables(
         block_size,
         prefix_caching=prefix_caching,
         per_tenant=per_tenant,
-        swap_space=SwapSpace(host),
+        host=HostPool(host),
         events=events,
     )
 

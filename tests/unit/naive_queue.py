@@ -111,7 +111,14 @@ class NaiveQueue:
 
     def _uncached(self, request: Request) -> int:
         tables = self._scheduler.tables
-        known = max(len(tables.lookup(request)) * tables.block_size, request.num_kept)
+        known = len(tables.lookup(request))
+        names = request.block_hashes[: request.max_reused_tokens // tables.block_size]
+        kept = tables.host._kept.keys() | tables.host._reading.keys()
+        while known < len(names) and names[known] in kept:
+            known += 1
+        known = max(known * tables.block_size, request.num_swapped)
+        if request.imported is not None and request.imported.first_block * tables.block_size <= known:
+            known = max(known, min(request.imported.num_tokens, request.max_reused_tokens))
         return len(request.token_ids) - known
 
     def _work(self, request: Request) -> float:

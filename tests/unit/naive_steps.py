@@ -157,9 +157,10 @@ def _fills(share: ScheduledRequest, request: Request, tables: BlockTables, index
 
 def check_swaps(plan: StepPlan, tables: BlockTables, live: Iterable[Request]) -> None:
     """Copies go from and to blocks that belong to those whose content they carry."""
-    host = {block for request in live for block in request.host_blocks}
-    assert {block for _, block in plan.swapped_out} <= host
-    assert not {block for block, _ in plan.swapped_in} & host
+    pinned = {block for request in live for block in request.host_blocks}
+    assert {block for _, block in plan.swapped_out} <= pinned | set(tables.host._arriving.values())
+    assert not {block for block, _ in plan.swapped_in} & pinned
+    assert not {block for block, _ in plan.swapped_in} & {block for _, block in plan.swapped_out}, "read too late"
     owned = {block for share in plan.scheduled for block in share.request.blocks}
     assert arriving_blocks(plan) <= owned
     assert len(arriving_blocks(plan)) == len(plan.swapped_in) + sum(len(blocks) for _, blocks in plan.imported)

@@ -185,8 +185,8 @@ def test_a_shed_request_leaves_nothing_in_host_memory() -> None:
         step(scheduler)
     assert young.host_blocks
     assert [request for request, _, _ in scheduler.expire(1.0)] == [young]
-    scheduler.tables.swap_space.settle()
-    assert scheduler.tables.swap_space.num_used == 0
+    scheduler.tables.host.settle()
+    assert scheduler.tables.host.num_used == 0
 
 
 def test_lost_requests_let_others_pass_and_still_finish() -> None:

@@ -151,6 +151,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         target_ttft_ms=st.sampled_from([None, None, 2, 100]),
         guided=st.booleans(),
         imports=st.sampled_from([0, 0, 3, 16, 1000]),
+        imports_from=st.sampled_from([0, 0, 1, 3]),
     )
     def add(
         self,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inflight.kv_cache.swap_space import SwapSpace
+from inflight.kv_cache.host_pool import HostPool
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.step_time import attention_pairs
@@ -12,7 +12,7 @@ from tests.unit.builders import admit, holds, make_request, make_scheduler, make
 
 
 def test_host_blocks_that_are_given_back_are_free_once_the_copies_are_made() -> None:
-    space = SwapSpace(3)
+    space = HostPool(3)
     first = space.allocate(2)
     assert first is not None
     assert space.allocate(2) is None
@@ -43,8 +43,8 @@ def test_what_was_computed_goes_out_and_comes_back() -> None:
     assert admit(tables, request)
     assert (request.num_computed, request.num_swapped, request.host_blocks) == (9, 0, [])
     assert tables.take_copies() == ((), (), tuple(zip(host, request.blocks, strict=True)))
-    tables.swap_space.settle()
-    assert tables.swap_space.num_used == 0
+    tables.host.settle()
+    assert tables.host.num_used == 0
 
 
 def test_nothing_happens_where_host_memory_is_full() -> None:
@@ -108,7 +108,7 @@ def test_a_swapped_request_that_is_cancelled_leaves_nothing() -> None:
     step(scheduler)
     scheduler.remove("b")
     scheduler.schedule(0.0)
-    assert scheduler.tables.swap_space.num_used == 0
+    assert scheduler.tables.host.num_used == 0
 
 
 def test_what_a_failed_step_was_to_copy_out_is_computed_again() -> None:

@@ -100,6 +100,8 @@ class World:
         """The scores of prompt tokens that each request has got."""
         self.writer: dict[int, str] = {}
         """Tenant whose keys and values a block holds."""
+        self.host_writer: dict[int, str] = {}
+        """The same of a block in host memory."""
         self.planning = False
 
     def check_turn(self, request: Request) -> None:
@@ -121,12 +123,14 @@ class World:
         *,
         guided: bool,
         imports: int = 0,
+        imports_from: int = 0,
         **limits: Any,
     ) -> None:
         """
         Args:
             reads: what of the prompt; nothing, the scores, the scores alone, or states for an embedding.
             imports: so many tokens of the prompt, at most all, come with their keys and values.
+            imports_from: the first block that comes.
         """
         name = f"r{len(self.trace)}-{len(self.live)}-{len(self.finished)}"
         request = make_request(
@@ -142,8 +146,10 @@ class World:
             options=RequestOptions(**limits),
         )
         imports = min(imports, len(prompt))
+        first = min(imports_from, max(0, imports - 1) // self.block_size)
         if imports:
-            request.imported = ImportedBlocks(imports, self.model.export(prompt[:imports]))
+            data = self.model.export(prompt[:imports])[first:]
+            request.imported = ImportedBlocks(imports, data, first)
         self.scheduler.policies.apply(request)
         blocks = -(-(len(prompt) + max(0, request.max_tokens - 1)) // self.block_size)
         assert self.scheduler.fits(request) == (blocks <= self.tables.pool.num_blocks)
@@ -336,9 +342,13 @@ class World:
     def _check_isolation(self, plan: StepPlan) -> None:
         """What a request reads was written by its own tenant, where tenants share nothing."""
         arriving = arriving_blocks(plan)
+        self.host_writer.update({host: self.writer[block] for block, host in plan.swapped_out})
+        came_from = {block: self.host_writer[host] for host, block in plan.swapped_in}
         for share in plan.scheduled:
             request, first = share.request, share.request.num_computed // self.block_size
             end = self.blocks_for(request.num_computed + share.num_tokens)
+            writers = {came_from[block] for block in request.blocks if block in came_from}
+            assert not self.tables._per_tenant or writers <= {request.tenant}, "a host block is shared between tenants"
             for block in (*arriving.intersection(request.blocks), *request.blocks[first:end]):
                 self.writer[block] = request.tenant
             writers = {self.writer[block] for block in request.blocks[:first]}
@@ -371,9 +381,13 @@ class World:
             assert (request.blocks, request.num_computed) == ([], 0)
 
     def _check_host_blocks(self) -> None:
-        space = self.tables.swap_space
+        space = self.tables.host
         held = [block for request in self.live.values() for block in request.host_blocks]
-        assert sorted([*held, *space._free, *space._leaving]) == list(range(space.num_blocks))
+        prefixes = [*space._kept.values(), *space._arriving.values(), *space._reading.values()]
+        assert sorted([*held, *prefixes, *space._free, *space._leaving]) == list(range(space.num_blocks))
+        assert space.num_prefixes == len(prefixes)
+        assert space.num_used == len(held) + len(space._leaving)
+        assert self.tables._prefix_caching or not prefixes
         for request in self.live.values():
             assert len(request.host_blocks) == self.blocks_for(request.num_swapped)
 

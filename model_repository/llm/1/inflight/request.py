@@ -216,12 +216,6 @@ class Request:
         last = len(self.token_ids) - 1
         return last if self.num_read >= self.read_end else min(last, self.num_read)
 
-    @property
-    def num_kept(self) -> int:
-        """How many of the known tokens of a request without blocks have keys and values in host memory."""
-        imported = 0 if self.imported is None else min(self.imported.num_tokens, self.max_reused_tokens)
-        return max(self.num_swapped, imported)
-
     def to_read(self, first: int, end: int) -> range:
         """Return the positions from `first` up to `end` whose tokens are to be read."""
         return range(max(first, self.num_read), min(end, self.read_end))

@@ -17,8 +17,10 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.on_evict: Callable[[bytes], None] | None = None
-        """Called with the hash of each block that is evicted."""
+        self.on_evict: Callable[[bytes, int], None] | None = None
+        """Called with the hash of each block that is evicted, and with the block, whose content is still there."""
+        self.on_register: Callable[[bytes, int], None] | None = None
+        """Called with the hash of each block that can be found from now on, and with the block."""
         self._references = [0] * num_blocks
         self._empty = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -61,7 +63,7 @@ class BlockPool:
         name = self._hash_of.pop(block)
         del self._block_of[name]
         if self.on_evict is not None:
-            self.on_evict(name)
+            self.on_evict(name, block)
         return block
 
     def release(self, blocks: Sequence[int]) -> None:
@@ -114,4 +116,6 @@ class BlockPool:
             return False
         self._block_of[name] = block
         self._hash_of[block] = name
+        if self.on_register is not None:
+            self.on_register(name, block)
         return True

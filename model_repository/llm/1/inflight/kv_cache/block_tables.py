@@ -1,5 +1,6 @@
 """Allocates blocks of the KV cache to requests and frees them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -12,8 +13,8 @@ from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import BlockTableArray
 from inflight.kv_cache.cache_salt import CacheSalt
+from inflight.kv_cache.host_pool import HostPool
 from inflight.kv_cache.imported_blocks import ImportedBlocks
-from inflight.kv_cache.swap_space import SwapSpace
 from inflight.request import Request
 
 Imports: TypeAlias = tuple[tuple[NDArray[np.uint8], tuple[int, ...]], ...]
@@ -34,16 +35,17 @@ class BlockTables:
         prefix_caching: bool,
         per_tenant: bool = False,
         hash_key: bytes | None = None,
-        swap_space: SwapSpace | None = None,
+        host: HostPool | None = None,
         events: BlockEvents | None = None,
     ) -> None:
         """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`. `hash_key` is the key of `BlockHasher`.
 
-        `events` records which blocks enter and leave the prefix cache.
+        Blocks that leave the prefix cache are kept in `host` while it has room. `events` records which blocks enter and
+        leave the prefix cache.
         """
         self.pool = pool
         self.block_size = block_size
-        self.swap_space = swap_space or SwapSpace(0)
+        self.host = host or HostPool(0)
         self.num_promised = 0
         """Maximum number of additional blocks that the requests with blocks may still need."""
         self.swapped_out: list[tuple[int, int]] = []
@@ -54,13 +56,15 @@ class BlockTables:
         """Copies to make after `swapped_out`: (block, block)."""
         self.imported: list[tuple[NDArray[np.uint8], tuple[int, ...]]] = []
         """Bytes to write into blocks, after all copies."""
+        self.hits: Counter[str] = Counter()
+        """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
         self._hasher = BlockHasher(block_size, hash_key)
         self._events = events
-        if events is not None:
-            pool.on_evict = events.removed
+        if prefix_caching and (events is not None or self.host.num_blocks):
+            pool.on_evict = self._evicted
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks `num_tokens` tokens need."""
@@ -75,6 +79,28 @@ class BlockTables:
             return []
         self._hash(request, len(request.token_ids))
         return self.pool.find(request.block_hashes[: self._reusable(request)])
+
+    def num_known(self, request: Request, hit: Sequence[int]) -> int:
+        """Return how many tokens would count as computed if the request joined with the blocks `hit`."""
+        known = (len(hit) + self._host_hits(request, len(hit))) * self.block_size
+        known = max(known, request.num_swapped)
+        imported = request.imported
+        if imported is None or known // self.block_size < imported.first_block:
+            return known
+        return max(known, min(imported.num_tokens, request.max_reused_tokens))
+
+    def _host_hits(self, request: Request, first: int) -> int:
+        """Return how many blocks from block `first` on are in host memory as a prefix."""
+        if not (self.host.num_prefixes and self._prefix_caching):
+            return 0
+        return self.host.count(request.block_hashes[first : self._reusable(request)])
+
+    def _evicted(self, name: bytes, block: int) -> None:
+        if self._events is not None:
+            self._events.removed(name)
+        host_block = self.host.keep(name)
+        if host_block is not None:
+            self.swapped_out.append((block, host_block))
 
     def next_hash(self, request: Request, hit: Sequence[int]) -> bytes | None:
         """Return the hash of the first full block that the request must compute itself, or None."""
@@ -119,8 +145,12 @@ class BlockTables:
         request.num_named = len(hit)
         request.num_reserved = self.beam_blocks(request)
         self.num_promised += self._growth(request)
+        self._read_prefix(request, self._host_hits(request, len(hit)))
         if request.host_blocks:
-            self._swap_in(request, len(hit))
+            self._swap_in(request)
+        if not request.preemptions:
+            self.hits["device"] += len(hit) * self.block_size
+            self.hits["host"] += request.num_computed - len(hit) * self.block_size
         if request.imported is not None:
             self._import(request, request.imported)
 
@@ -270,7 +300,7 @@ class BlockTables:
         Return False and change nothing if no tokens are computed or host memory is full.
         """
         computed = request.num_computed
-        host_blocks = self.swap_space.allocate(self.blocks_for(computed))
+        host_blocks = self.host.allocate(self.blocks_for(computed))
         if not host_blocks:
             return False
         self.swapped_out += zip(request.blocks, host_blocks, strict=False)
@@ -278,25 +308,41 @@ class BlockTables:
         request.host_blocks, request.num_swapped = host_blocks, computed
         return True
 
-    def _swap_in(self, request: Request, first: int) -> None:
-        """Plan to copy computed keys and values back from host memory, from block `first` on."""
+    def _swap_in(self, request: Request) -> None:
+        """Plan to copy the computed keys and values back from host memory that the request lacks."""
+        first = request.num_computed // self.block_size
         self.swapped_in += zip(request.host_blocks[first:], request.blocks[first:], strict=False)
         request.num_computed = max(request.num_computed, request.num_swapped)
         self.forget_swapped(request)
 
+    def _read_prefix(self, request: Request, count: int) -> None:
+        """Plan to copy the next `count` blocks of a prefix back from host memory, where it stays."""
+        if count:
+            first = request.num_computed // self.block_size
+            self.swapped_in += zip(
+                self.host.read(request.block_hashes[first : first + count]),
+                request.blocks[first : first + count],
+                strict=True,
+            )
+            request.num_computed += count * self.block_size
+
     def forget_swapped(self, request: Request) -> None:
         """Free the blocks of a request in host memory."""
-        self.swap_space.release(request.host_blocks)
+        self.host.release(request.host_blocks)
         request.host_blocks, request.num_swapped = [], 0
 
     # -- what comes from elsewhere -----------------------------------------------------------------------------------
 
     def _import(self, request: Request, imported: ImportedBlocks) -> None:
         """Plan to write the imported blocks that the request lacks. Its last token is computed in any case."""
-        num_tokens, request.imported = request.num_kept, None
+        request.imported = None
+        num_tokens = min(imported.num_tokens, request.max_reused_tokens)
         first, last = request.num_computed // self.block_size, self.blocks_for(num_tokens)
-        if num_tokens > request.num_computed:
-            self.imported.append((imported.data[first:last], tuple(request.blocks[first:last])))
+        if num_tokens > request.num_computed and first >= imported.first_block:
+            data = imported.data[first - imported.first_block : last - imported.first_block]
+            self.imported.append((data, tuple(request.blocks[first:last])))
+            if not request.preemptions:
+                self.hits[imported.source] += num_tokens - request.num_computed
             request.num_computed = num_tokens
 
     def take_imported(self) -> Imports:

@@ -6,7 +6,7 @@ from inflight.config import EngineConfig
 from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
-from inflight.kv_cache.swap_space import SwapSpace
+from inflight.kv_cache.host_pool import HostPool
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
 from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
@@ -48,7 +48,7 @@ def make_tables(
         prefix_caching=config.enable_prefix_caching,
         per_tenant=config.prefix_caching_per_tenant,
         hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
-        swap_space=SwapSpace(num_host_blocks),
+        host=HostPool(num_host_blocks),
         events=events,
     )
 
@@ -71,7 +71,7 @@ def make_policy(
     """Create the policy that `scheduling_policy` names."""
 
     def uncached(request: Request) -> int:
-        return len(request.token_ids) - max(len(tables.lookup(request)) * tables.block_size, request.num_kept)
+        return len(request.token_ids) - tables.num_known(request, tables.lookup(request))
 
     def prefill_seconds(request: Request) -> float:
         return times.prefill_seconds(uncached(request))

@@ -193,7 +193,7 @@ class Scheduler:
         changes = () if self.tuner is None else self._tune(self.tuner, now)
         if self._waits_until is not None:
             return StepPlan((), changes=changes)
-        self.tables.swap_space.settle()
+        self.tables.host.settle()
         self._batching.begin_step(now)
         self._move_beams()
         self._make_room()
@@ -401,7 +401,7 @@ class Scheduler:
         self, request: Request, hit: Sequence[int], allowance: PrefillAllowance, partial: int, has_others: bool
     ) -> bool:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut."""
-        known = max(len(hit) * self.tables.block_size, request.num_kept)
+        known = self.tables.num_known(request, hit)
         uncomputed = len(request.token_ids) - known
         fits = allowance.fits(known, min(uncomputed, self._longest_chunk), request.tenant)
         if not self._batching.mixes:
@@ -513,6 +513,7 @@ class Scheduler:
         """Remove the requests of a step that failed. What the step should have copied out is computed again."""
         for request in plan.preempted:
             self.tables.forget_swapped(request)
+        self.tables.host.forget_arriving()
         return [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
