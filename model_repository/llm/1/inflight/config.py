@@ -7,7 +7,7 @@ from typing import Any
 
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
-from inflight.scheduler.scheduler_config import SchedulerConfig, require_count
+from inflight.scheduler.scheduler_config import SchedulerConfig, require_count, require_number
 from inflight.speculation.speculative_config import SpeculativeConfig
 
 QUANTIZATIONS = ("int8", "int4")
@@ -83,6 +83,17 @@ class EngineConfig(SchedulerConfig):
     """Secret key of the hash that names cached blocks. Engines with the same key give equal blocks equal names.
     Default: a random key."""
 
+    kv_offloading_size: float = 0.0
+    """Size of the host memory for blocks of the KV cache in GiB, in place of `swap_space_tokens`. 0: the latter counts.
+    On a CPU the KV cache is in the same memory, so a larger KV cache is better."""
+
+    kv_offloading_path: str | None = None
+    """Folder for prefixes on disk, which are found again after a restart. They tell what was asked, so only this user
+    may have access to it. Default: none."""
+
+    kv_offloading_disk_size: float = 10.0
+    """Maximum size of the files in `kv_offloading_path` in GiB. The least recently used ones go first."""
+
     max_queue_size: int = 2048
     """Maximum number of waiting requests, all priority levels together. One more is refused."""
 
@@ -144,6 +155,15 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(
                 f"kv_cache_memory_fraction is {self.kv_cache_memory_fraction}; it must lie between 0 and 1"
             )
+        for name in ("kv_offloading_size", "kv_offloading_disk_size"):
+            require_number(name, getattr(self, name), positive=name == "kv_offloading_disk_size")
+        if self.kv_offloading_size and self.swap_space_tokens:
+            raise ValueError(
+                f"kv_offloading_size is {self.kv_offloading_size} and swap_space_tokens is {self.swap_space_tokens}; "
+                "both are the size of the same memory, so one of them must be 0"
+            )
+        if self.kv_offloading_path is not None and not self.enable_prefix_caching:
+            raise ValueError("kv_offloading_path is given, but enable_prefix_caching is false")
         if self.otlp_traces_endpoint is not None and not self.otlp_traces_endpoint.startswith(("http://", "https://")):
             raise ValueError(
                 f"otlp_traces_endpoint is {self.otlp_traces_endpoint!r}; it must begin with http:// or https://"
@@ -161,6 +181,11 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
+
+    @property
+    def has_host_memory(self) -> bool:
+        """Whether blocks of the KV cache may go to host memory."""
+        return super().has_host_memory or self.kv_offloading_size > 0
 
     @property
     def queue_policies(self) -> QueuePolicies:

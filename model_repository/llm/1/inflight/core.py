@@ -370,6 +370,8 @@ class EngineCore:
             blocks_cached=pool.num_cached,
             host_blocks_total=tables.host.num_blocks,
             host_blocks_used=tables.host.num_used,
+            host_blocks_kept=tables.host.num_prefixes,
+            hits=dict(tables.hits),
             forced_tokens=metrics.forced_tokens,
             drafts=metrics.drafts,
             draft_tokens=metrics.draft_tokens,

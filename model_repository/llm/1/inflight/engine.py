@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Number
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,13 @@ from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
 from inflight.kv_cache.block_events import BlockEvents
+from inflight.kv_cache.disk_folder import hash_key, open_folder
+from inflight.kv_cache.disk_store import DiskStore
+from inflight.kv_cache.disk_tier import DiskTier
 from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.logits_processors.factory import make_processors
+from inflight.model.cache.layout import fingerprint
 from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.factory import load, make_runner
 from inflight.model.loading.loader import LoadedModel
@@ -78,7 +83,14 @@ class Engine:
         self._runner = make_runner(loaded, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
         self._encoder = PromptEncoder(self.model.tokenizer, self.max_model_len)
-        tables = make_tables(config, self._runner.num_blocks, self._runner.num_host_blocks, recorded)
+        folder = open_folder(config.kv_offloading_path) if config.kv_offloading_path else None
+        tables = make_tables(
+            config,
+            self._runner.num_blocks,
+            self._runner.num_host_blocks,
+            recorded,
+            None if folder is None else hash_key(folder),
+        )
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0
         """Maximum number of drafted tokens of a request in a step, unless the request asks for another one."""
@@ -92,13 +104,15 @@ class Engine:
             if draft_model is None
             else make_drafter(config, self.model, draft_model, self._runner.num_blocks),
         )
+        self.disk = None if folder is None else self._make_disk(folder)
+        """The prefixes on disk, if `kv_offloading_path` is given."""
         self.core = EngineCore(
             self._scheduler,
             self._runner,
             max_queue_size=config.max_queue_size,
             max_queue_tokens=self._max_queue_tokens(),
             trace=self.trace,
-            publish=None if self._publisher is None else self._publisher.publish,
+            publish=None if self._publisher is None and self.disk is None else self._step_ended,
         )
         self._workers = loaded.workers if isinstance(loaded, DividedModel) and model is None else None
         if isinstance(loaded, DividedModel):
@@ -113,11 +127,36 @@ class Engine:
             self._publisher.start()
 
     def close(self) -> None:
-        """Stop publishing KV events, and end the processes of a divided model. Call this after the last step."""
+        """Stop publishing KV events, write to disk what waits for it, and end the processes of a divided model.
+
+        Call this after the last step.
+        """
         if self._publisher is not None:
             self._publisher.close()
+        if self.disk is not None:
+            self.disk.close()
         if self._workers is not None:
             self._workers.close()
+
+    def _make_disk(self, folder: Path) -> DiskTier:
+        times = self._scheduler.times
+        return DiskTier(
+            DiskStore(
+                folder,
+                fingerprint(self.model, self.config),
+                self._runner.bytes_per_block,
+                round(self.config.kv_offloading_disk_size * 2**30),
+            ),
+            self._scheduler.tables,
+            read_blocks=self._runner.read_blocks,
+            prefill_seconds=lambda tokens: times.prefill_seconds(tokens) if times.known else None,
+        )
+
+    def _step_ended(self) -> None:
+        if self._publisher is not None:
+            self._publisher.publish()
+        if self.disk is not None:
+            self.disk.save()
 
     def _max_queue_tokens(self) -> int:
         """Raises ValueError if a prompt that fits the cache and the context would not fit the empty queue."""
@@ -163,6 +202,8 @@ class Engine:
         params: Mapping[str, SamplingParams],
         options: RequestOptions | None = None,
         grammar: Grammar | None = None,
+        *,
+        reads_disk: bool = True,
     ) -> None:
         """Queue several samples of a prompt, each under its own id: all of them or none. Any thread may call this.
 
@@ -173,12 +214,14 @@ class Engine:
             params: how to sample, by request id.
             options: as in `submit`, for all samples.
             grammar: what `grammars` has made of their `structured_outputs`. If it is not given, this waits for it.
+            reads_disk: read what is on disk of the prompt, where the engine has a `disk`. It may take some time.
 
         Raises:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         prompt_ids = self._encode(prompt)
-        self._submit([self._request(prompt_ids, given, name, grammar) for name, given in params.items()], options)
+        requests = [self._request(prompt_ids, given, name, grammar) for name, given in params.items()]
+        self._submit(requests, options, reads_disk=reads_disk)
 
     def submit_embedding(
         self,
@@ -187,6 +230,7 @@ class Engine:
         options: RequestOptions | None = None,
         *,
         request_id: str | None = None,
+        reads_disk: bool = True,
     ) -> str:
         """Queue a request for an embedding and return its id. Any thread may call this.
 
@@ -196,16 +240,17 @@ class Engine:
             prompt: a text or token ids.
             pooling: how to make the embedding. Default: the normalised hidden state of the last token.
             options, request_id: as in `submit`.
+            reads_disk: as in `submit_samples`.
 
         Raises:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         request_id = request_id or f"request-{next(self._ids)}"
         request = self._embedding_request(self._encode(prompt), pooling or PoolingParams(), request_id)
-        self._submit([request], options)
+        self._submit([request], options, reads_disk=reads_disk)
         return request_id
 
-    def _submit(self, requests: Sequence[Request], options: RequestOptions | None) -> None:
+    def _submit(self, requests: Sequence[Request], options: RequestOptions | None, *, reads_disk: bool) -> None:
         if options is not None and options.draft_input_ids:
             self._check_draft(options.draft_input_ids)
         if options is not None and options.request_class:
@@ -214,7 +259,14 @@ class Engine:
             if options is not None:
                 request.options = options
             self._scheduler.policies.apply(request)
+        if reads_disk:
+            self._bring(requests[0])
         self.core.submit(*requests)
+
+    def _bring(self, request: Request) -> None:
+        """Give a request what is on disk of its prompt. Other samples wait for the blocks of the first one."""
+        if self.disk is not None and self.core.has_room(request):
+            self.disk.bring(request)
 
     def chat_prompt_ids(
         self, messages: object, *, tools: object | None = None, template_kwargs: object | None = None
@@ -329,6 +381,7 @@ class Engine:
             grammar_compile_seconds=self.grammars.seconds,
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
+            disk=None if self.disk is None else self.disk.counts(),
         )
 
     def generate(
@@ -412,6 +465,7 @@ class Engine:
         ours = {request.request_id for request in requests}
         while len(outputs) < len(requests):
             while unsent and self.core.has_room(unsent[0]):
+                self._bring(unsent[0])
                 self.core.submit(unsent.popleft())
             self.core.wait_for_batch()
             for output in self._step():

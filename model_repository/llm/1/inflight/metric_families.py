@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from inflight import metrics
+from inflight.kv_cache.disk_tier import DiskCounts
 from inflight.stats import EngineStats
 from inflight.tenant_costs import TenantUse
 
@@ -62,6 +63,13 @@ def _of_drafts(
 ) -> Family:
     """A counter that exists only where drafts are made."""
     return Family(name, COUNTER, help, label, read=lambda stats: read(stats) if stats.accepted_draft_tokens_at else {})
+
+
+def _of_disk(
+    name: str, kind: str, help: str, read: Callable[[DiskCounts], Mapping[str, float]], label: str | None = None
+) -> Family:
+    """A metric that exists only where prefixes are on disk."""
+    return Family(name, kind, help, label, read=lambda stats: {} if stats.disk is None else read(stats.disk))
 
 
 def _of_tenants(name: str, help: str, read: Callable[[TenantUse, float], float]) -> Family:
@@ -120,8 +128,30 @@ FAMILIES = (
     _value(
         "inflight:host_cache_usage_perc",
         GAUGE,
-        "Share of the host memory for preempted requests that is in use, from 0 to 1, in steps of 1/1024.",
+        "Share of the host memory that preempted requests hold, from 0 to 1, in steps of 1/1024. Prefixes may use the "
+        "rest, and make room for preempted requests.",
         lambda s: s.host_blocks_used * 1024 // max(1, s.host_blocks_total) / 1024,
+    ),
+    _value(
+        "inflight:host_cache_prefix_blocks",
+        GAUGE,
+        "Blocks in host memory that keep prefixes which the KV cache had no room for.",
+        lambda s: s.host_blocks_kept,
+    ),
+    _of_disk(
+        "inflight:disk_cache_blocks",
+        GAUGE,
+        "Blocks on disk. It exists only with `kv_offloading_path`, as do the next two.",
+        lambda disk: {"": disk.blocks},
+    ),
+    _of_disk("inflight:disk_cache_bytes", GAUGE, "Size of the files with these blocks.", lambda disk: {"": disk.bytes}),
+    _of_disk(
+        "inflight:disk_cache_operations_total",
+        COUNTER,
+        "Blocks that were `written`, `read` for a request, `dropped` instead of written, because too many waited or "
+        "the disk refused them, or `corrupt` when they were read, and therefore computed.",
+        lambda disk: disk.outcomes,
+        label="outcome",
     ),
     Family(
         "inflight:request_success_total",
@@ -161,6 +191,14 @@ FAMILIES = (
         COUNTER,
         "Prompt tokens that were in the prefix cache and were not computed.",
         lambda s: s.cached_tokens,
+    ),
+    Family(
+        "inflight:prefix_cache_hits_by_tier_total",
+        COUNTER,
+        "These tokens by where their keys and values were: in the KV cache (`device`), in `host` memory, on `disk`, or "
+        "with another engine (`remote`).",
+        label="tier",
+        read=lambda s: s.hits,
     ),
     Family(
         "inflight:computed_tokens_total",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inflight.kv_cache.disk_tier import DiskCounts
 from inflight.tenant_costs import TenantUse
 
 
@@ -53,8 +54,14 @@ class EngineStats:
     blocks_cached: int
     """Free blocks that hold a reusable prefix."""
     host_blocks_total: int
-    """Blocks of host memory for preempted requests."""
+    """Blocks of host memory."""
     host_blocks_used: int
+    """Those that preempted requests hold."""
+    host_blocks_kept: int
+    """Those that keep prefixes."""
+    hits: Mapping[str, int]
+    """Prompt tokens that were not computed, by where their keys and values were: on the `device`, in `host` memory, on
+    `disk`, or with another engine (`remote`)."""
     forced_tokens: int
     """Output tokens that were not sampled, because a grammar allowed no other."""
     drafts: int
@@ -79,6 +86,9 @@ class EngineStats:
     """Time spent on finding the tokens that grammars allow. The model runs in the meantime."""
     kv_event_batches: Mapping[str, int] = field(default_factory=dict)
     """Batches of KV events, by what became of them. Empty where none are published."""
+
+    disk: DiskCounts | None = None
+    """What is on disk. None without `kv_offloading_path`."""
 
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'

@@ -41,11 +41,10 @@ class LongPrompts(threading.Thread):
     up the short requests that arrive after a long one.
     """
 
-    def __init__(self) -> None:
-        super().__init__(name="long prompts", daemon=True)
-        self._turns = TenantTurns[Callable[[], bool]](
-            "long prompts wait to be tokenized", most=_MAX_WAITING, most_in_all=_MAX_WAITING_IN_ALL
-        )
+    def __init__(self, name: str = "long prompts", waiting: str = "long prompts wait to be tokenized") -> None:
+        """`waiting` says in an error message what waits."""
+        super().__init__(name=name, daemon=True)
+        self._turns = TenantTurns[Callable[[], bool]](waiting, most=_MAX_WAITING, most_in_all=_MAX_WAITING_IN_ALL)
         self._punished: dict[str, float] = {}
         """When the next turn of a tenant may be, at the earliest."""
         self._changed = threading.Condition()

@@ -14,7 +14,7 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -72,6 +72,7 @@ class Server:
         self._streams = Streams()
         self._drain = Drain()
         self._long_prompts = LongPrompts()
+        self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
         self._controls = Controls(
             engine.core,
             self._form,
@@ -87,6 +88,7 @@ class Server:
             threading.Thread(target=self._respond, name="responder", daemon=True),
             threading.Thread(target=self._maintain, name="maintenance", daemon=True),
             self._long_prompts,
+            self._disk_reads,
         ]
         self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
 
@@ -116,9 +118,11 @@ class Server:
     def stop(self) -> None:
         """End the threads. Waits at most 10 seconds for each."""
         self._watchdog.stop()
-        engine, responder, maintenance, long_prompts = self._threads
-        self._long_prompts.stop()
-        long_prompts.join(_JOIN_SECONDS)
+        engine, responder, maintenance, *doors = self._threads
+        for door in (self._long_prompts, self._disk_reads):
+            door.stop()
+        for thread in doors:
+            thread.join(_JOIN_SECONDS)
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
         with contextlib.suppress(queue.Full):  # The responder hangs; the last lines say so.
@@ -167,7 +171,7 @@ class Server:
         """Submit a request whose grammar is there. Raises nothing."""
         submit = functools.partial(self._submit_now, stream, parsed, compiled)
         if not is_long(parsed):
-            submit()
+            self._enter_short(submit, parsed)
             return
         try:
             self._long_prompts.add(parsed.options.tenant, submit)
@@ -175,7 +179,24 @@ class Server:
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
 
-    def _submit_now(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None") -> bool:
+    def _enter_short(self, submit: Callable[..., bool], parsed: ParsedRequest) -> None:
+        """Submit a request at once, or after what is on disk of its prompt is read. Raises nothing."""
+        if self._engine.disk is not None:
+            try:
+                self._disk_reads.add(parsed.options.tenant, submit)
+                return
+            except QueueFull:  # Computing is faster than waiting for so many.
+                pass
+        submit(reads_disk=False)
+
+    def _submit_now(
+        self,
+        stream: ResponseStream,
+        parsed: ParsedRequest,
+        compiled: "Future[Grammar] | None",
+        *,
+        reads_disk: bool = True,
+    ) -> bool:
         """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
         try:
             if stream not in self._streams:  # It has got an error since.
@@ -186,10 +207,12 @@ class Server:
             grammar = None if compiled is None else compiled.result()
             prompt = self._prompt(parsed)
             if parsed.pooling is None:
-                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar)
+                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
             else:
                 (request_id,) = stream.samples
-                self._engine.submit_embedding(prompt, parsed.pooling, parsed.options, request_id=request_id)
+                self._engine.submit_embedding(
+                    prompt, parsed.pooling, parsed.options, request_id=request_id, reads_disk=reads_disk
+                )
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)

@@ -1,6 +1,5 @@
 """Allocates blocks of the KV cache to requests and frees them."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -56,7 +55,7 @@ class BlockTables:
         """Copies to make after `swapped_out`: (block, block)."""
         self.imported: list[tuple[NDArray[np.uint8], tuple[int, ...]]] = []
         """Bytes to write into blocks, after all copies."""
-        self.hits: Counter[str] = Counter()
+        self.hits = {"device": 0, "host": 0}
         """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
@@ -88,6 +87,15 @@ class BlockTables:
         if imported is None or known // self.block_size < imported.first_block:
             return known
         return max(known, min(imported.num_tokens, request.max_reused_tokens))
+
+    def lacking(self, request: Request) -> tuple[int, list[bytes]]:
+        """Return the first block that the request would compute if it joined now, and the hashes of the reusable ones
+        from there on.
+
+        Any thread may call this for a request that is not submitted yet. What it says of the cache is a hint then.
+        """
+        first = self.num_known(request, self.lookup(request)) // self.block_size
+        return first, request.block_hashes[first : self._reusable(request)]
 
     def _host_hits(self, request: Request, first: int) -> int:
         """Return how many blocks from block `first` on are in host memory as a prefix."""
@@ -342,7 +350,8 @@ class BlockTables:
             data = imported.data[first - imported.first_block : last - imported.first_block]
             self.imported.append((data, tuple(request.blocks[first:last])))
             if not request.preemptions:
-                self.hits[imported.source] += num_tokens - request.num_computed
+                hits = num_tokens - request.num_computed
+                self.hits[imported.source] = self.hits.get(imported.source, 0) + hits
             request.num_computed = num_tokens
 
     def take_imported(self) -> Imports:

@@ -35,7 +35,7 @@ class HostPool:
         return len(self._kept) + len(self._arriving) + len(self._reading)
 
     def allocate(self, count: int) -> list[int] | None:
-        """Pin `count` blocks: free ones first, then those of prefixes. Return None and do nothing if there are fewer."""
+        """Pin `count` blocks: free ones, then those of prefixes. Return None and do nothing if there are fewer."""
         if count > len(self._free) + len(self._kept):
             return None
         return [self._take() for _ in range(count)]

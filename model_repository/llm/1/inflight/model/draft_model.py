@@ -49,4 +49,13 @@ def _tokens(model: LoadedModel) -> object:
 
 def _config_of(config: EngineConfig, model: str) -> EngineConfig:
     """The settings of a draft model. Each step samples at most one token of each request."""
-    return replace(config, model=model, revision="main", max_model_len=None, swap_space_tokens=0, speculative_config={})
+    return replace(
+        config,
+        model=model,
+        revision="main",
+        max_model_len=None,
+        swap_space_tokens=0,
+        kv_offloading_size=0.0,
+        preemption_mode="recompute",
+        speculative_config={},
+    )

@@ -4,16 +4,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
 from inflight.guided_decoding.token_masks import TokenMasker
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
-from inflight.model.cache.block_bytes import write_blocks
+from inflight.model.cache.block_bytes import bytes_per_block, read_blocks_into, write_blocks
 from inflight.model.cache.host_cache import HostCache
-from inflight.model.cache.memory import num_blocks
+from inflight.model.cache.memory import num_blocks, num_host_blocks
 from inflight.model.forward import Outputs
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.row_timing import measure_rows
@@ -54,13 +56,23 @@ class ModelRunner:
                 logger.info("prefaulted %.0f %% of the KV cache; the rest is allocated on first use", 100 * resident)
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
-        self._host_cache = HostCache(self._caches, config.swap_space_tokens // config.block_size)
+        self._host_cache = HostCache(self._caches, num_host_blocks(config, self.bytes_per_block))
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
     def measure_rows(self, max_rows: int) -> RowTimes:
         """Measure steps of up to `max_rows` rows. Call this before the first request: it writes into the cache."""
         return measure_rows(self.run, block_size=self._block_size, num_blocks=self.num_blocks, max_rows=max_rows)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of a block of the cache in all layers."""
+        return bytes_per_block(self._caches)
+
+    @torch.inference_mode()
+    def read_blocks(self, blocks: Sequence[int], found: NDArray[np.uint8]) -> None:
+        """Write the bytes of blocks into `found` [blocks, bytes per block]. Only the stepping thread may call this."""
+        read_blocks_into(self._caches, blocks, found)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[StepResult]:

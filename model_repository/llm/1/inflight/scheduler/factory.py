@@ -36,18 +36,23 @@ from inflight.speculation.speculator import NoSpeculation, Speculator
 
 
 def make_tables(
-    config: EngineConfig, num_blocks: int, num_host_blocks: int = 0, events: BlockEvents | None = None
+    config: EngineConfig,
+    num_blocks: int,
+    num_host_blocks: int = 0,
+    events: BlockEvents | None = None,
+    hash_key: bytes | None = None,
 ) -> BlockTables:
     """Create the tables of a cache with so many blocks, and so many in host memory.
 
-    `events` records which blocks enter and leave the prefix cache.
+    `events` records which blocks enter and leave the prefix cache. `hash_key` names them if `prefix_caching_key` is not
+    set.
     """
     return BlockTables(
         BlockPool(num_blocks),
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         per_tenant=config.prefix_caching_per_tenant,
-        hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else None,
+        hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else hash_key,
         host=HostPool(num_host_blocks),
         events=events,
     )

@@ -84,7 +84,8 @@ class SchedulerConfig:
     memory and back, `auto` chooses the cheaper one by the step-time model."""
 
     swap_space_tokens: int = 0
-    """Size of the host memory for preempted requests in tokens. When it is full, requests are recomputed."""
+    """Size of the host memory for blocks of the KV cache, in tokens. Preempted requests keep theirs there, and prefixes
+    that the KV cache has no room for use the rest. When preempted requests fill it, others are recomputed."""
 
     enable_chunked_prefill: bool = True
     """Cut prompts into chunks that fill the token budget beside the decodes. If false, a step holds either whole
@@ -147,15 +148,20 @@ class SchedulerConfig:
             *("batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"),
             "price_per_hour",
         ):
-            _require_number(name, getattr(self, name), positive=False)
-        _require_number("target_ttft_ms", self.target_ttft_ms, positive=True)
+            require_number(name, getattr(self, name), positive=False)
+        require_number("target_ttft_ms", self.target_ttft_ms, positive=True)
         if self.target_itl_ms is not None:
-            _require_number("target_itl_ms", self.target_itl_ms, positive=True)
+            require_number("target_itl_ms", self.target_itl_ms, positive=True)
         self._check_auto_tune()
         self._check_tenant_weights()
         self._check_request_classes()
-        if self.preemption_mode != "recompute" and self.swap_space_tokens == 0:
+        if self.preemption_mode != "recompute" and not self.has_host_memory:
             raise ValueError(f"preemption_mode is {self.preemption_mode!r}; swap_space_tokens must be over 0 then")
+
+    @property
+    def has_host_memory(self) -> bool:
+        """Whether blocks of the KV cache may go to host memory."""
+        return self.swap_space_tokens > 0
 
     @property
     def max_draft(self) -> int:
@@ -205,7 +211,7 @@ class SchedulerConfig:
                 f"tenant_weights has {len(self.tenant_weights)} tenants; it must have at most {_MAX_TENANT_WEIGHTS}"
             )
         for tenant, weight in self.tenant_weights.items():
-            _require_number(f"tenant_weights of {tenant!r}", weight, positive=True)
+            require_number(f"tenant_weights of {tenant!r}", weight, positive=True)
 
 
 def require_count(name: str, value: object, low: int) -> None:
@@ -216,7 +222,7 @@ def require_count(name: str, value: object, low: int) -> None:
         raise ValueError(f"{name} is {value}; it must be at least {low}")
 
 
-def _require_number(name: str, value: object, *, positive: bool) -> None:
+def require_number(name: str, value: object, *, positive: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {value!r}; it must be a number")
     if not (value > 0 if positive else value >= 0) or value == math.inf:

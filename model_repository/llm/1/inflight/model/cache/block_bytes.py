@@ -20,12 +20,20 @@ def bytes_per_block(caches: Sequence[LayerCache]) -> int:
 
 def read_blocks(caches: Sequence[LayerCache], blocks: Sequence[int]) -> NDArray[np.uint8]:
     """Return the bytes of blocks, [blocks, bytes per block], as a copy in host memory."""
-    device = caches[0].keys.device
+    found = np.empty((len(blocks), bytes_per_block(caches)), dtype=np.uint8)
+    read_blocks_into(caches, blocks, found)
+    return found
+
+
+def read_blocks_into(caches: Sequence[LayerCache], blocks: Sequence[int], found: NDArray[np.uint8]) -> None:
+    """Like `read_blocks`, but write the bytes into `found`."""
+    device, target = caches[0].keys.device, torch.from_numpy(found)
     index = torch.tensor(blocks, dtype=torch.int64, device=device)
-    found = torch.empty((len(blocks), bytes_per_block(caches)), dtype=torch.uint8, device=device)
-    for tensor, part in zip(_tensors(caches), _parts(caches, found), strict=True):
+    read = torch.empty_like(target, device=device) if device.type != "cpu" else target
+    for tensor, part in zip(_tensors(caches), _parts(caches, read), strict=True):
         part.copy_(tensor.index_select(0, index).reshape(len(blocks), -1).view(torch.uint8))
-    return found.cpu().numpy()
+    if read is not target:
+        target.copy_(read)
 
 
 def write_blocks(caches: Sequence[LayerCache], blocks: Sequence[int], data: NDArray[np.uint8]) -> None:

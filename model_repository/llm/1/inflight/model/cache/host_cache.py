@@ -12,7 +12,7 @@ _TIMED_BLOCKS = 8
 
 
 class HostCache:
-    """Host memory for blocks of preempted requests."""
+    """Host memory for the blocks of a `HostPool`."""
 
     def __init__(self, caches: Sequence[LayerCache], num_blocks: int) -> None:
         """Allocate host memory for `num_blocks` blocks of every layer, in the layout of `caches`."""
