@@ -14,7 +14,7 @@ from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 MAX_TOKENS = 12
 BLOCK = 8
 # Room for one or two of the requests.
-SCARCE = {"kv_cache_tokens": 96, "swap_space_tokens": 192, "preemption_mode": "swap"}
+SCARCE = {"kv_cache_tokens": 72, "swap_space_tokens": 192, "preemption_mode": "swap"}
 
 
 @pytest.fixture(scope="module", params=list(SERVED)[:12])

@@ -89,7 +89,7 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
-TestStores.settings = settings(settings.get_profile("unit"), max_examples=25, stateful_step_count=25)
+TestStores.settings = settings(settings.get_profile("unit"), max_examples=20, stateful_step_count=20)
 
 
 def test_the_least_recently_used_goes_first_also_after_a_restart(tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ class BlockTables:
             return 0
         return self.host.count(request.block_hashes[first : self._reusable(request)])
 
+    def _read_kept(self, request: Request, first: int) -> list[int]:
+        """Return the blocks in host memory with a prefix from block `first` on, to copy from in this step."""
+        count = self._host_hits(request, first)
+        return self.host.read(request.block_hashes[first : first + count]) if count else []
+
     def _evicted(self, name: bytes, block: int) -> None:
         if self._events is not None:
             self._events.removed(name)
@@ -145,15 +150,17 @@ class BlockTables:
         """
         if self.fresh_blocks(request, hit) > self.pool.num_free:
             raise ValueError(f"{request.request_id} needs {self.fresh_blocks(request, hit)} blocks")
+        # Before blocks are evicted, which may take the place of prefixes in host memory.
+        kept = self._read_kept(request, len(hit))
         self.pool.share(hit)
         request.blocks = [*hit, *self.pool.allocate(self.blocks_for(len(request.token_ids)) - len(hit))]
         request.slot = self._array.take()
         self._array.put(request.slot, 0, request.blocks)
-        request.num_computed = len(hit) * self.block_size
+        self.swapped_in += zip(kept, request.blocks[len(hit) :], strict=False)
+        request.num_computed = (len(hit) + len(kept)) * self.block_size
         request.num_named = len(hit)
         request.num_reserved = self.beam_blocks(request)
         self.num_promised += self._growth(request)
-        self._read_prefix(request, self._host_hits(request, len(hit)))
         if request.host_blocks:
             self._swap_in(request)
         if not request.preemptions:
@@ -322,17 +329,6 @@ class BlockTables:
         self.swapped_in += zip(request.host_blocks[first:], request.blocks[first:], strict=False)
         request.num_computed = max(request.num_computed, request.num_swapped)
         self.forget_swapped(request)
-
-    def _read_prefix(self, request: Request, count: int) -> None:
-        """Plan to copy the next `count` blocks of a prefix back from host memory, where it stays."""
-        if count:
-            first = request.num_computed // self.block_size
-            self.swapped_in += zip(
-                self.host.read(request.block_hashes[first : first + count]),
-                request.blocks[first : first + count],
-                strict=True,
-            )
-            request.num_computed += count * self.block_size
 
     def forget_swapped(self, request: Request) -> None:
         """Free the blocks of a request in host memory."""

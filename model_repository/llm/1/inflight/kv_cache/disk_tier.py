@@ -60,7 +60,7 @@ class DiskTier:
         """Blocks that have entered the prefix cache since the last `save`."""
         self._lock = threading.Lock()
         self._freed = deque[int]()
-        """Bytes that are no longer in memory. No lock guards it: memory is freed at any moment, also while it is held."""
+        """Bytes that are no longer in memory. No lock guards it: memory may be freed while one is held."""
         self._read_bytes = 0
         """Bytes that were read for requests that have not joined yet. The lock guards this and the next one."""
         self._num_read = 0
