@@ -161,12 +161,35 @@ def test_targets_lie_over_zero(field: str, value: float) -> None:
             {"tenant_weights": {str(n): 1.0 for n in range(10_001)}},
             "tenant_weights has 10001 tenants; it must have at most 10000",
         ),
-        ({"preemption_mode": "swap"}, "preemption_mode is 'swap'; swap_space_tokens must be over 0 then"),
-        ({"preemption_mode": "auto"}, "preemption_mode is 'auto'; swap_space_tokens must be over 0 then"),
+        ({"preemption_mode": "swap"}, "preemption_mode is 'swap'; kv_offloading_size or swap_space_tokens must"),
+        ({"preemption_mode": "auto"}, "preemption_mode is 'auto'; kv_offloading_size or swap_space_tokens must"),
     ],
 )
 def test_tenants_and_swapping_must_make_sense(fields: dict[str, Any], says: str) -> None:
     refused(says, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kv_offloading_size": -1.0}, "kv_offloading_size is -1.0; it must be"),
+        ({"kv_offloading_disk_size": 0.0}, "kv_offloading_disk_size is 0.0; it must be"),
+        (
+            {"kv_offloading_size": 1.0, "swap_space_tokens": 16},
+            "kv_offloading_size is 1.0 and swap_space_tokens is 16; both are the size of the same memory",
+        ),
+        (
+            {"kv_offloading_path": "/kv", "enable_prefix_caching": False},
+            "kv_offloading_path is given, but enable_prefix_caching is false",
+        ),
+    ],
+)
+def test_offloading_must_make_sense(fields: dict[str, Any], says: str) -> None:
+    refused(says, **fields)
+
+
+def test_preempted_requests_may_go_to_the_memory_for_prefixes() -> None:
+    assert EngineConfig(model="tiny", kv_offloading_size=1.0, preemption_mode="swap").has_host_memory
 
 
 @pytest.mark.parametrize(

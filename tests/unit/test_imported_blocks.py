@@ -88,3 +88,17 @@ def test_scored_tokens_are_computed() -> None:
 def test_impossible_imports_are_refused(num_tokens: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="imported tokens cannot have data of the shape"):
         ImportedBlocks(num_tokens, np.zeros(shape, dtype=np.uint8))
+
+
+def test_blocks_that_begin_later_need_those_before_them() -> None:
+    tables = make_tables()
+    data = np.arange(2, dtype=np.uint8)[:, None]
+    first, second = make_request("a", list(range(6))), make_request("b", list(range(14)))
+    second.imported = ImportedBlocks(12, data, first_block=1)
+    assert tables.num_known(second, tables.lookup(second)) == 0
+    assert admit(tables, first)
+    tables.commit(first, 6)
+    assert tables.num_known(second, tables.lookup(second)) == 12
+    assert admit(tables, second)
+    assert planned(tables) == [([0, 1], tuple(second.blocks[1:3]))]
+    assert tables.hits == {"device": 4, "host": 0, "remote": 8}

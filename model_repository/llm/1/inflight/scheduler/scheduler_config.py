@@ -156,7 +156,9 @@ class SchedulerConfig:
         self._check_tenant_weights()
         self._check_request_classes()
         if self.preemption_mode != "recompute" and not self.has_host_memory:
-            raise ValueError(f"preemption_mode is {self.preemption_mode!r}; swap_space_tokens must be over 0 then")
+            raise ValueError(
+                f"preemption_mode is {self.preemption_mode!r}; kv_offloading_size or swap_space_tokens must be over 0 then"
+            )
 
     @property
     def has_host_memory(self) -> bool:
