@@ -71,7 +71,7 @@ class _Member:
     @property
     def load(self) -> tuple[int, int]:
         """Prompt tokens that wait, and requests. Only if the first are equal do the second count."""
-        waiting = [len(each.prompt_ids) - max(each.num_computed, each.num_kept) for each in self._new.values()]
+        waiting = [len(each.prompt_ids) - _num_known(each) for each in self._new.values()]
         return sum(waiting), self.num_requests
 
     def add(self, request: ScriptedRequest) -> None:
@@ -82,6 +82,11 @@ class _Member:
     def answered(self, request: ScriptedRequest, *, ended: bool) -> None:
         self._new.pop(request.index, None)
         self.num_requests -= ended
+
+
+def _num_known(request: ScriptedRequest) -> int:
+    """How many tokens of a request need not be computed any more."""
+    return max(request.num_computed, 0 if request.imported is None else request.imported.num_tokens)
 
 
 class _Pools:

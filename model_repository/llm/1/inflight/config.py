@@ -179,6 +179,8 @@ class EngineConfig(SchedulerConfig):
         several = f"tensor_parallel_size is {self.tensor_parallel_size}"
         if SpeculativeConfig.of(self.speculative_config).model is not None:
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
+        if self.kv_offloading_path is not None:
+            raise ValueError(f"kv_offloading_path is given, and {several}; it must be 1")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
 

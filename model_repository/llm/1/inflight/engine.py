@@ -32,6 +32,7 @@ from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.factory import load, make_runner
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.parallel.divided_model import DividedModel
+from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
 from inflight.pooling_params import LAST, PoolingParams
 from inflight.request import ERROR, INVALID, STOP, Request
@@ -139,6 +140,7 @@ class Engine:
             self._workers.close()
 
     def _make_disk(self, folder: Path) -> DiskTier:
+        assert isinstance(self._runner, ModelRunner), "the settings allow no other"
         times = self._scheduler.times
         return DiskTier(
             DiskStore(

@@ -55,13 +55,15 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
 def num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     """Return how many blocks of `block_bytes` bytes the host memory for offloaded blocks holds.
 
+    Of several ranks, each has its part of the memory, as it has a part of each block.
+
     Raises:
         ValueError: The host has less free memory than `kv_offloading_size`.
     """
     size, free = round(config.kv_offloading_size * 2**30), free_memory()
     if size > free:
         raise ValueError(f"kv_offloading_size is {config.kv_offloading_size} GiB; {free / 2**30:.1f} GiB are free")
-    return size // block_bytes if size else config.swap_space_tokens // config.block_size
+    return size // config.tensor_parallel_size // block_bytes if size else config.swap_space_tokens // config.block_size
 
 
 def _free_memory(model: LoadedModel) -> int:
