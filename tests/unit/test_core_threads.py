@@ -188,6 +188,29 @@ def test_close_ends_an_idle_loop_and_refuses_requests(harness: Harness) -> None:
         harness.core.submit(make_request("b"))
 
 
+def test_an_idle_loop_that_is_aborted_fails_and_refuses_requests(harness: Harness) -> None:
+    harness.thread.start()
+    fault = EngineDead("a rank has ended")
+    harness.core.abort(fault)
+    harness.join()
+    assert harness.failure is fault
+    with pytest.raises(EngineDead, match="the engine has stopped: a rank has ended"):
+        harness.core.submit(make_request("a"))
+
+
+def test_an_engine_that_dies_in_a_step_runs_no_other(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(plan: StepPlan) -> None:
+        raise EngineDead("a rank has ended")
+
+    monkeypatch.setattr(harness.model, "run", run)
+    harness.core.submit(make_request("a"))
+    harness.thread.start()
+    harness.wait_for_ends("a")
+    harness.join()
+    assert isinstance(harness.failure, EngineDead)
+    assert harness.ends() == {"a": "error"}
+
+
 def test_a_loop_that_was_closed_before_it_began_returns_at_once(harness: Harness) -> None:
     harness.core.close()
     harness.thread.start()

@@ -5,6 +5,7 @@ import resource
 import signal
 import tempfile
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,16 @@ def test_every_request_ends_within_seconds_when_a_rank_does_no_more(tiny: Tiny, 
     assert left_behind() <= before
 
 
-def test_an_engine_without_requests_also_stops_when_a_rank_has_ended(tiny: Tiny) -> None:
-    others = set(psutil.Process().children())
-    engine = Engine(config_of(tiny.folder))
-    (rank,) = set(psutil.Process().children()) - others
-    rank.kill()
+def test_the_death_of_a_rank_between_steps_is_told() -> None:
+    workers = Workers(2)
+    death: Future[EngineDead] = Future()
+    workers.serve(death.set_result)
+    os.kill(workers.pids[0], signal.SIGKILL)
+    assert str(death.result(JOIN_SECONDS)) == "rank 1 has ended with the status -9"
     with pytest.raises(EngineDead, match="rank 1 has ended with the status -9"):
-        engine.core.run(lambda events: None)
-    engine.close()
+        workers.answers(JOIN_SECONDS)
+    workers.close()
+    assert not workers.folder.exists()
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), RuntimeError("broken")])

@@ -45,7 +45,7 @@ class Workers:
             mine, theirs = Pipe()
             beat, beating = os.pipe()
             with theirs, open(beating, "wb") as written:
-                processes.append(_start(rank, size, theirs.fileno(), written.fileno()))
+                processes.append(_start(rank, size, theirs.fileno(), written.fileno(), self.folder))
             self._connections.append(mine)
             beats.append(beat)
         self._watch = _Watch(processes, beats)
@@ -174,11 +174,11 @@ class _Watch(threading.Thread):
             on_death(EngineDead(fault))
 
 
-def _start(rank: int, size: int, connection: int, beats: int) -> subprocess.Popen[bytes]:
+def _start(rank: int, size: int, connection: int, beats: int, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [
             *(interpreter(), "-P", "-m", "inflight.model.parallel.worker"),
-            *map(str, (rank, size, connection, beats)),
+            *map(str, (rank, size, connection, beats, folder)),
         ],
         stdin=subprocess.DEVNULL,
         pass_fds=(connection, beats),
