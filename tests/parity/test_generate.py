@@ -1,13 +1,17 @@
 """Greedy tokens are those of transformers' `generate`, whatever the chunks, blocks, neighbours and preemptions."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from inflight import Engine, EngineConfig, SamplingParams
+from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.model.loading.loader import LoadedModel, load_model
 from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
+from tests.engine.models import drain
+from tests.eventually import eventually
 
 MAX_TOKENS = 20
 
@@ -48,3 +52,56 @@ def test_tokens_are_those_of_generate(
     stats = engine.stats()
     assert stats.preemptions > 0
     assert stats.blocks_used == 0
+
+
+def test_a_prompt_that_another_engine_computed_goes_on_with_the_same_tokens(
+    tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]],
+) -> None:
+    folder, loaded, prompts, greedily = tiny
+    is_even = list(SERVED).index(loaded.module.config.model_type.removesuffix("_text")) % 2 == 0
+    connector, budget = ("shared_memory", 16) if is_even else ("tcp", 2048)
+    config = EngineConfig(
+        model=str(folder), dtype="float32", block_size=8, max_num_batched_tokens=budget, kv_cache_tokens=96
+    )
+    sampled = SamplingParams(max_tokens=MAX_TOKENS, temperature=1.0, seed=7)
+    alone = Engine(config, loaded).generate(prompts, sampled)
+    prefill, decode = (
+        Engine(replace(config, kv_transfer_config={"kv_role": role, "kv_connector": connector}), loaded)
+        for role in ("kv_producer", "kv_consumer")
+    )
+    try:
+        for params, expected in (
+            (SamplingParams(max_tokens=MAX_TOKENS, temperature=0), greedily),
+            (sampled, [output.token_ids for output in alone]),
+        ):
+            assert split(prefill, decode, prompts, params) == expected
+        stats = decode.stats()
+        assert stats.kv_transfer is not None
+        assert stats.kv_transfer.imports == 2 * len(prompts)
+        assert sum(stats.kv_transfer.fallbacks.values()) == 0
+        assert stats.preemptions > 0
+        assert stats.blocks_used == 0
+        assert eventually(lambda: exported_bytes(prefill) == 0)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def split(prefill: Engine, decode: Engine, prompts: list[list[int]], params: SamplingParams) -> list[list[int]]:
+    """The tokens of prompts that one engine computes and another one continues."""
+    asked = RequestOptions(kv_transfer_params=KVTransferParams(do_remote_decode=True))
+    for number, prompt in enumerate(prompts):
+        prefill.submit(prompt, replace(params, max_tokens=1), asked, request_id=str(number))
+    offers = {name: output.kv_transfer_params for name, output in drain(prefill).items()}
+    for number, prompt in enumerate(prompts):
+        offer = offers[str(number)]
+        assert offer is not None
+        decode.submit(prompt, params, RequestOptions(kv_transfer_params=offer), request_id=str(number))
+    outputs = drain(decode)
+    return [outputs[str(number)].token_ids for number in range(len(prompts))]
+
+
+def exported_bytes(engine: Engine) -> int:
+    stats = engine.stats().kv_transfer
+    assert stats is not None
+    return stats.exported_bytes

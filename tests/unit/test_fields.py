@@ -39,10 +39,11 @@ def test_what_a_request_can_ask_of_the_engine_can_be_given_over_the_wire() -> No
 
 def test_every_output_is_one_that_a_request_can_ask_for() -> None:
     asked = {field.name.removeprefix("return_") for field in GROUPS["Answer"] if field.name.startswith("return_")}
-    assert asked == {option.name for option in dataclasses.fields(OutputOptions)} - {"has_logprobs"}
+    follow_from_others = {"has_logprobs", "kv_transfer_params"}
+    assert asked == {option.name for option in dataclasses.fields(OutputOptions)} - follow_from_others
     tensorrt_llm = {"cum_log_probs", "output_log_probs", *perf_metrics([], block_size=16)}
     others = asked - {"log_probs", "perf_metrics"}
-    assert {output.name for output in OUTPUTS} == others | tensorrt_llm | {"text_output"}
+    assert {output.name for output in OUTPUTS} == others | tensorrt_llm | {"text_output", "kv_transfer_params"}
 
 
 def test_every_input_is_optional_and_one_can_be_left_out() -> None:

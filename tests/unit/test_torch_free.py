@@ -19,6 +19,7 @@ TORCH_FREE = [
     "inflight.kv_cache.block_tables",
     "inflight.kv_events.factory",
     "inflight.kv_events.kv_events_config",
+    "inflight.kv_transfer.connector",
     "inflight.metric_families",
     "inflight.metrics",
     "inflight.outputs",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.kv_events.kv_events_config import KVEventsConfig
+from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count, require_number
 from inflight.speculation.speculative_config import SpeculativeConfig
@@ -125,6 +126,10 @@ class EngineConfig(SchedulerConfig):
     """Publish over ZMQ which prefixes are in the cache, for routers. As JSON with vLLM's names, such as
     `{"enable_kv_cache_events": true}`; see `KVEventsConfig`. Token ids are sent in clear. Empty: off."""
 
+    kv_transfer_config: Mapping[str, Any] = field(default_factory=dict)
+    """Let prompts be computed by one server and continued by another. As JSON with vLLM's names, such as
+    `{"kv_role": "kv_producer"}`; see `KVTransferConfig`. Empty: off."""
+
     trace_file: str | None = None
     """File for a trace of every request and step, to be opened in ui.perfetto.dev. Default: no trace."""
 
@@ -170,6 +175,7 @@ class EngineConfig(SchedulerConfig):
             )
         if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
             raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
+        KVTransferConfig.of(self.kv_transfer_config)
         self._check_level_bounds(self.queue_policies)
         if self.tensor_parallel_size > 1:
             self._check_ranks()
@@ -181,6 +187,8 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
         if self.kv_offloading_path is not None:
             raise ValueError(f"kv_offloading_path is given, and {several}; it must be 1")
+        if KVTransferConfig.of(self.kv_transfer_config).kv_role is not None:
+            raise ValueError(f"kv_transfer_config has a kv_role, and {several}; it must be 1")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
 

@@ -56,11 +56,13 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         trace: Trace | None = None,
         publish: Callable[[], None] | None = None,
+        export: Callable[[StepPlan, Sequence[StepResult]], None] | None = None,
     ) -> None:
         """
         Args:
             clock: returns seconds. The arrival times and deadlines of requests are on the same clock.
             publish: called at the end of each step; it publishes what entered and left the prefix cache.
+            export: called after each step that ran, while its requests have their blocks; it exports prompts.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -69,6 +71,7 @@ class EngineCore:
         self._clock = clock
         self._trace = trace
         self._publish = publish
+        self._export = export
         self.metrics = EngineMetrics(clock)
         self.step_started: float | None = None
         """When `run` began the step that it computes or passes on; None between steps."""
@@ -318,6 +321,8 @@ class EngineCore:
             return self._fail(plan, fault)
         ended = self._clock()
         self._scheduler.observe(plan, ended - computing)
+        if self._export is not None:
+            self._export(plan, results)
         budget = self._scheduler.token_budget
         committed = self._scheduler.commit(plan, results, ended)
         self.metrics.step(plan, results, committed, budget, started, ended)

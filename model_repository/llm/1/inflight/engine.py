@@ -5,6 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from numbers import Number
 from pathlib import Path
@@ -26,6 +27,9 @@ from inflight.kv_cache.disk_store import DiskStore
 from inflight.kv_cache.disk_tier import DiskTier
 from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
+from inflight.kv_transfer.connector import Fetched, KVConnector
+from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.factory import make_processors
 from inflight.model.cache.layout import fingerprint
 from inflight.model.draft_model import load_draft_model, make_drafter
@@ -107,6 +111,7 @@ class Engine:
         )
         self.disk = None if folder is None else self._make_disk(folder)
         """The prefixes on disk, if `kv_offloading_path` is given."""
+        self._connector = self._make_connector()
         self.core = EngineCore(
             self._scheduler,
             self._runner,
@@ -114,6 +119,7 @@ class Engine:
             max_queue_tokens=self._max_queue_tokens(),
             trace=self.trace,
             publish=None if self._publisher is None and self.disk is None else self._step_ended,
+            export=None if self._connector is None else self._connector.export,
         )
         self._workers = loaded.workers if isinstance(loaded, DividedModel) and model is None else None
         if isinstance(loaded, DividedModel):
@@ -126,14 +132,19 @@ class Engine:
         """Outputs of other requests that changed while `generate` stepped, in order. The next `step` returns them."""
         if self._publisher is not None:
             self._publisher.start()
+        if self._connector is not None:
+            self._connector.start()
 
     def close(self) -> None:
-        """Stop publishing KV events, write to disk what waits for it, and end the processes of a divided model.
+        """Stop publishing KV events and exporting prompts, write to disk what waits for it, and end the processes of a
+        divided model.
 
         Call this after the last step.
         """
         if self._publisher is not None:
             self._publisher.close()
+        if self._connector is not None:
+            self._connector.close()
         if self.disk is not None:
             self.disk.close()
         if self._workers is not None:
@@ -159,6 +170,19 @@ class Engine:
             self._publisher.publish()
         if self.disk is not None:
             self.disk.save()
+
+    def _make_connector(self) -> KVConnector | None:
+        transfer = KVTransferConfig.of(self.config.kv_transfer_config)
+        if transfer.kv_role is None:
+            return None
+        assert isinstance(self._runner, ModelRunner), "the settings allow no other"
+        return KVConnector(
+            transfer,
+            fingerprint=fingerprint(self.model, self.config),
+            block_size=self.config.block_size,
+            bytes_per_block=self._runner.bytes_per_block,
+            read_blocks=self._runner.read_blocks,
+        )
 
     def _max_queue_tokens(self) -> int:
         """Raises ValueError if a prompt that fits the cache and the context would not fit the empty queue."""
@@ -204,6 +228,7 @@ class Engine:
         params: Mapping[str, SamplingParams],
         options: RequestOptions | None = None,
         grammar: Grammar | None = None,
+        fetched: Fetched | None = None,
         *,
         reads_disk: bool = True,
     ) -> None:
@@ -216,14 +241,38 @@ class Engine:
             params: how to sample, by request id.
             options: as in `submit`, for all samples.
             grammar: what `grammars` has made of their `structured_outputs`. If it is not given, this waits for it.
+            fetched: what `fetch` has brought for them. If it is not given, this waits for it.
             reads_disk: read what is on disk of the prompt, where the engine has a `disk`. It may take some time.
 
         Raises:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         prompt_ids = self._encode(prompt)
+        if fetched is None and (future := self.fetch(prompt_ids, options)) is not None:
+            fetched = future.result()
         requests = [self._request(prompt_ids, given, name, grammar) for name, given in params.items()]
+        if fetched is not None:
+            fetched.give(requests)
         self._submit(requests, options, reads_disk=reads_disk)
+
+    def fetch(self, prompt: Prompt, options: RequestOptions | None) -> "Future[Fetched] | None":
+        """Begin to fetch the keys and values that `kv_transfer_params` name, if any. Any thread may call this.
+
+        The future always has a result within `fetch_timeout` and the request's deadline.
+
+        Raises:
+            InvalidRequest: the prompt cannot be served, or this engine has not the role that the request wants of it.
+        """
+        params = None if options is None else options.kv_transfer_params
+        if options is None or params is None or not params.do_remote_prefill:
+            return None
+        return self._check_transfer(params).fetch(self._encode(prompt), options, params)
+
+    def release(self, options: RequestOptions) -> None:
+        """Tell the other engine that nobody will fetch what `kv_transfer_params` name, if they name any."""
+        params = options.kv_transfer_params
+        if params is not None and params.do_remote_prefill and self._connector is not None:
+            self._connector.release(params)
 
     def submit_embedding(
         self,
@@ -248,6 +297,8 @@ class Engine:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
         request_id = request_id or f"request-{next(self._ids)}"
+        if options is not None and options.kv_transfer_params is not None:
+            raise InvalidRequest("kv_transfer_params is given with a prompt to embed; it needs one to generate from")
         request = self._embedding_request(self._encode(prompt), pooling or PoolingParams(), request_id)
         self._submit([request], options, reads_disk=reads_disk)
         return request_id
@@ -257,6 +308,10 @@ class Engine:
             self._check_draft(options.draft_input_ids)
         if options is not None and options.request_class:
             self._check_class(options.request_class)
+        if options is not None and options.kv_transfer_params is not None:
+            self._check_transfer(options.kv_transfer_params)
+            if options.kv_transfer_params.do_remote_decode and len(requests) > 1:
+                raise InvalidRequest(f"n is {len(requests)}; it must be 1 with do_remote_decode in kv_transfer_params")
         for request in requests:
             if options is not None:
                 request.options = options
@@ -384,6 +439,7 @@ class Engine:
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
             disk=None if self.disk is None else self.disk.counts(),
+            kv_transfer=None if self._connector is None else self._connector.stats(),
         )
 
     def generate(
@@ -649,6 +705,12 @@ class Engine:
             raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
         for token in token_ids:
             self._check_token("draft_input_ids", token)
+
+    def _check_transfer(self, params: KVTransferParams) -> KVConnector:
+        if self._connector is None:
+            raise InvalidRequest("kv_transfer_params is given, but kv_transfer_config is not set")
+        self._connector.check(params)
+        return self._connector
 
     def _check_class(self, name: str) -> None:
         known = self.config.request_classes

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from inflight import metrics
 from inflight.kv_cache.disk_tier import DiskCounts
+from inflight.kv_transfer.kv_transfer_stats import KVTransferStats
 from inflight.stats import EngineStats
 from inflight.tenant_costs import TenantUse
 
@@ -70,6 +71,17 @@ def _of_disk(
 ) -> Family:
     """A metric that exists only where prefixes are on disk."""
     return Family(name, kind, help, label, read=lambda stats: {} if stats.disk is None else read(stats.disk))
+
+
+def _of_transfers(
+    name: str,
+    help: str,
+    read: Callable[[KVTransferStats], Mapping[str, float]],
+    label: str | None = None,
+    kind: str = COUNTER,
+) -> Family:
+    """A metric that exists only where prompts are transferred."""
+    return Family(name, kind, help, label, read=lambda s: {} if s.kv_transfer is None else read(s.kv_transfer))
 
 
 def _of_tenants(name: str, help: str, read: Callable[[TenantUse, float], float]) -> Family:
@@ -327,6 +339,45 @@ FAMILIES = (
         "exists only with `kv_events_config`. Batches that a single slow follower misses are not counted.",
         label="outcome",
         read=lambda s: s.kv_event_batches,
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_exports_total",
+        "Prompts that were computed for other servers, by what became of them: `fetched`, `released` (not wanted any "
+        "more), `expired` (nobody came for them), `full` (they had no room, so the other server computes them) and "
+        "`failed`. Like the next ones, it exists only with `kv_transfer_config`.",
+        lambda t: t.exports,
+        label="outcome",
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_imports_total",
+        "Prompts that were fetched from other servers.",
+        lambda t: {"": t.imports},
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_fallbacks_total",
+        "Prompts that were to be fetched and were computed here instead, by reason; the reasons are under Prefill and "
+        "decode apart.",
+        lambda t: t.fallbacks,
+        label="reason",
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_bytes_total",
+        "Bytes of keys and values that were `sent` to other servers and `received` from them.",
+        lambda t: t.bytes,
+        label="direction",
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_fetch_seconds_total",
+        "Time of all fetches together. Several run at once.",
+        lambda t: {"": t.fetch_seconds},
+    ),
+    _of_transfers(
+        "inflight:kv_transfer_held_bytes",
+        "Bytes that are `exported` and wait to be fetched, and bytes that are `imported` and wait for the first step "
+        "of their request.",
+        lambda t: {"exported": t.exported_bytes, "imported": t.imported_bytes},
+        label="direction",
+        kind=GAUGE,
     ),
     Family(
         "inflight:length_rank_correlation",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.draws import Draws
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.processor import LogitsProcessor
 from inflight.pooling_params import LAST, PoolingParams
 from inflight.request_options import RequestOptions
@@ -145,6 +146,8 @@ class Request:
     num_swapped: int = 0
     imported: "ImportedBlocks | None" = None
     """Keys and values from elsewhere, until the request joins."""
+    kv_transfer_params: KVTransferParams | None = None
+    """Where another engine finds those of the prompt, once they are exported."""
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inflight.errors import InvalidRequest
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.speculation.speculative_config import MAX_DRAFT
 
 MAX_NAME_CHARACTERS = 256
@@ -60,6 +61,9 @@ class RequestOptions:
     draft_input_ids: tuple[int, ...] = ()
     """Token ids of what the output may be, or of a text that it may copy from. Where it is right, several tokens come
     in a step. Only where `speculative_config` is set."""
+
+    kv_transfer_params: KVTransferParams | None = None
+    """What the request wants of another engine, or offers to it. Only where `kv_transfer_config` has a role."""
 
     trace_context: Mapping[str, str] | None = None
     """The client's OpenTelemetry context: the W3C headers `traceparent` and `tracestate`. The request's spans belong to

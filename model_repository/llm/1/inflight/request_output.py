@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.outputs import Beam, Delta
 from inflight.request import Request
 from inflight.step_result import TokenLogprobs
@@ -36,6 +37,8 @@ class RequestOutput:
     """Tokens that were drafted and computed."""
     num_accepted: int = 0
     """Those of them that were right."""
+    kv_transfer_params: KVTransferParams | None = None
+    """Where another engine finds the keys and values of the prompt, if it was computed for one."""
     pieces: list[str] = field(default_factory=list)
 
     @classmethod
@@ -66,4 +69,5 @@ class RequestOutput:
             self.pieces.append(delta.text)
         self.num_cached_tokens = delta.request.num_cached
         self.num_drafted, self.num_accepted = delta.request.num_drafted, delta.request.num_accepted
+        self.kv_transfer_params = delta.request.kv_transfer_params
         self.finish_reason, self.error = delta.finish_reason, delta.error

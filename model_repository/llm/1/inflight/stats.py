@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inflight.kv_cache.disk_tier import DiskCounts
+from inflight.kv_transfer.kv_transfer_stats import KVTransferStats
 from inflight.tenant_costs import TenantUse
 
 
@@ -86,6 +87,8 @@ class EngineStats:
     """Time spent on finding the tokens that grammars allow. The model runs in the meantime."""
     kv_event_batches: Mapping[str, int] = field(default_factory=dict)
     """Batches of KV events, by what became of them. Empty where none are published."""
+    kv_transfer: KVTransferStats | None = None
+    """None where nothing is transferred."""
 
     disk: DiskCounts | None = None
     """What is on disk. None without `kv_offloading_path`."""

@@ -217,6 +217,15 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("draft_input_ids", INTEGERS),
         Field("num_speculative_tokens", INTEGER),
     ),
+    "Prefill and decode apart": (
+        Field(
+            "kv_transfer_params",
+            JSON_OBJECT,
+            "What the request wants of another server, as in vLLM. `do_remote_decode`: this prompt goes on elsewhere; "
+            "the output `kv_transfer_params` says how. `do_remote_prefill`: this prompt was computed elsewhere; the "
+            "other keys are those of that output. Only where `kv_transfer_config` has a role.",
+        ),
+    ),
     "Beam search": (
         Field("beam_width", INTEGER),
         Field(
@@ -284,6 +293,14 @@ OUTPUTS = (
         (1,),
         "The prompt as the model read it, chat template included, in the same response: a JSON object with its `text`, "
         "its `token_ids`, and the text of each of its `tokens`.",
+    ),
+    Output(
+        "kv_transfer_params",
+        "TYPE_STRING",
+        (1,),
+        "What the request that continues this prompt on another server is to bring, if this one asks for "
+        "`do_remote_decode`: a JSON object, or `null` if that server has to compute the prompt itself. It is in the "
+        "same response as `prompt`.",
     ),
     Output("embedding", "TYPE_FP32", (-1,), "The embedding of the prompt."),
     Output("cum_log_probs", "TYPE_FP32", (-1,), "TensorRT-LLM's name of `cumulative_logprob`."),

@@ -23,5 +23,6 @@ class OutputOptions:
     usage: bool = False
     perf_metrics: bool = False
     """TensorRT-LLM's outputs about the work on a request; see `perf_metrics`."""
+    kv_transfer_params: bool = False
     has_logprobs: bool = False
     """Whether the request has the field `logprobs`. If not, the output `logprobs` is "null", as in vllm_backend."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight import InvalidRequest, PoolingParams, RequestOptions, SamplingParams
+from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.request_options import MAX_NAME_CHARACTERS
 from inflight.sampling_params import MAX_STOP_TOKENS
 from inflight.text.chat import Chat
@@ -30,7 +31,11 @@ _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 _PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
-_OPTIONS = [field.name for field in dataclasses.fields(RequestOptions) if field.name != "trace_context"]
+_OPTIONS = [
+    field.name
+    for field in dataclasses.fields(RequestOptions)
+    if field.name not in ("trace_context", "kv_transfer_params")
+]
 _HEADERS = {"traceparent": MAX_NAME_CHARACTERS, "tracestate": 512}
 """Those of W3C Trace Context, and how many characters they may have."""
 _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
@@ -192,7 +197,11 @@ def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None
 
 def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     wanted = {option: fields[f"return_{option}"] for option in _OUTPUTS if f"return_{option}" in fields}
-    return OutputOptions(**wanted, has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()))
+    return OutputOptions(
+        **wanted,
+        has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()),
+        kv_transfer_params=bool(fields.get("kv_transfer_params", {}).get("do_remote_decode")),
+    )
 
 
 def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptions, vocab_size: int) -> SamplingParams:
@@ -216,6 +225,8 @@ def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:
     # Over gRPC `timeout` is a field of Triton's protocol, 0 if not given. Over HTTP it comes like any other field.
     given["timeout"] = request.timeout() or given.get("timeout", 0)
     given.setdefault("client_request_id", request.request_id()[:MAX_NAME_CHARACTERS])
+    if "kv_transfer_params" in fields:
+        given["kv_transfer_params"] = KVTransferParams.of(fields["kv_transfer_params"])
     return RequestOptions(**given, trace_context=_trace_context(fields, request))
 
 

@@ -146,6 +146,9 @@ class ResponseFormat:
             ids = sample.prompt_ids
             prompt = {"text": self._decode(ids), "token_ids": ids, "tokens": list(map(self._token_text, ids))}
             tensors.append(self._texts("prompt", [json.dumps(prompt)]))
+        if outputs.kv_transfer_params:
+            offer = None if sample.request is None else sample.request.kv_transfer_params
+            tensors.append(self._texts("kv_transfer_params", [json.dumps(offer and offer.as_dict())]))
         if outputs.embedding and sample.embedding is not None:
             tensors.append(self._numbers("embedding", sample.embedding, np.float32))
         return tensors

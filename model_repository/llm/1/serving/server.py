@@ -20,6 +20,7 @@ from typing import Any
 
 from inflight import InvalidRequest, QueueFull
 from inflight.guided_decoding.grammar import Grammar
+from inflight.kv_transfer.connector import Fetched
 from inflight.outputs import Delta, TokenEvent
 from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, INVALID, SHED
 from serving import shared_memory
@@ -176,6 +177,7 @@ class Server:
         try:
             self._long_prompts.add(parsed.options.tenant, submit)
         except QueueFull as error:
+            self._engine.release(parsed.options)
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
 
@@ -199,25 +201,43 @@ class Server:
     ) -> bool:
         """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
         try:
-            if stream not in self._streams:  # It has got an error since.
-                return True
-            if stream.is_cancelled():
-                self._give_up(stream, "the request was cancelled", "CANCELLED")
+            if self._has_ended(stream):
+                self._engine.release(parsed.options)
                 return True
             grammar = None if compiled is None else compiled.result()
             prompt = self._prompt(parsed)
-            if parsed.pooling is None:
-                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
-            else:
+            if parsed.pooling is not None:
                 (request_id,) = stream.samples
                 self._engine.submit_embedding(
                     prompt, parsed.pooling, parsed.options, request_id=request_id, reads_disk=reads_disk
                 )
+            elif (fetch := self._engine.fetch(prompt, parsed.options)) is not None:
+                fetch.add_done_callback(functools.partial(self._submit_fetched, stream, parsed, grammar))
+            else:
+                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
         except Exception as error:  # noqa: BLE001 - as in `accept`
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
             return not isinstance(error, InvalidRequest)
         return True
+
+    def _submit_fetched(
+        self, stream: ResponseStream, parsed: ParsedRequest, grammar: Grammar | None, fetch: "Future[Fetched]"
+    ) -> None:
+        """Submit a request for which another engine was asked. Raises nothing."""
+        try:
+            if not self._has_ended(stream):
+                fetched = fetch.result()
+                self._engine.submit_samples(fetched.prompt_ids, stream.params, parsed.options, grammar, fetched)
+        except Exception as error:  # noqa: BLE001 - as in `accept`
+            self._streams.drop(stream)
+            self._failures.refuse(stream.sender, error)
+
+    def _has_ended(self, stream: ResponseStream) -> bool:
+        """Return whether a request that waits to be submitted has got its last response by now."""
+        if stream in self._streams and stream.is_cancelled():
+            self._give_up(stream, "the request was cancelled", "CANCELLED")
+        return stream not in self._streams
 
     def _answer_question(self, request: Any, sender: Sender, question: str) -> bool:
         """Answer a question about the model, a text or tokens. Return whether it was right. Raises nothing."""

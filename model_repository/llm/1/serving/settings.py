@@ -11,6 +11,10 @@ from inflight.scheduler.queue_policy import read_policies
 from serving.server_config import ServerConfig
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_JSON = (
+    *("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config"),
+    *("kv_events_config", "kv_transfer_config"),
+)
 # Parameters that Triton's Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 
@@ -85,7 +89,7 @@ def _required(settings: type[EngineConfig]) -> list[str]:
 
 
 def _value(name: str, text: str, hint: object) -> typing.Any:
-    if name in ("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config", "kv_events_config"):
+    if name in _JSON:
         decoded = _json_object(name, text)
         return read_policies(decoded) if name == "priority_queue_policy" else decoded
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

@@ -5,12 +5,15 @@ an engine with the same `model.cache.layout.fingerprint` can read them.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from inflight.model.cache.kv_tensors import LayerCache
+
+_Data = TypeVar("_Data", torch.Tensor, NDArray[np.uint8])
 
 
 def bytes_per_block(caches: Sequence[LayerCache]) -> int:
@@ -45,6 +48,12 @@ def write_blocks(caches: Sequence[LayerCache], blocks: Sequence[int], data: NDAr
     if data.shape != (len(blocks), bytes_per_block(caches)):
         raise ValueError(f"data has the shape {data.shape}; it must be {(len(blocks), bytes_per_block(caches))}")
     device = caches[0].keys.device
+    if device.type == "cpu":
+        # This takes half as long as torch's `index_copy_`.
+        for tensor, columns in zip(_tensors(caches), _parts(caches, data), strict=True):
+            target = tensor.view(torch.uint8).numpy()
+            target[list(blocks)] = columns.reshape(len(blocks), *target.shape[1:])
+        return
     index = torch.tensor(blocks, dtype=torch.int64, device=device)
     # The bytes may be a read-only view of a file, which torch does not take.
     source = torch.from_numpy(data if data.flags.writeable else data.copy()).to(device)
@@ -58,7 +67,7 @@ def _tensors(caches: Sequence[LayerCache]) -> Iterator[torch.Tensor]:
         yield cache.values
 
 
-def _parts(caches: Sequence[LayerCache], data: torch.Tensor) -> Iterator[torch.Tensor]:
+def _parts(caches: Sequence[LayerCache], data: _Data) -> Iterator[_Data]:
     """Yield the columns of `data` [blocks, bytes per block] that belong to each tensor."""
     first = 0
     for tensor in _tensors(caches):
