@@ -16,6 +16,7 @@ from inflight_client.errors import (
 )
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
+from inflight_client.prefill.prefill import Prefill
 from inflight_client.questions import DrainState, ModelDescription, Tokenization, UnfinishedRequest
 from inflight_client.request import Message, Prompt, Queueing, Sampling
 from inflight_client.response import (
@@ -54,6 +55,7 @@ __all__ = [
     "ModelInfo",
     "ModelNotReady",
     "PerfMetrics",
+    "Prefill",
     "Prompt",
     "PromptTokens",
     "Queueing",

@@ -13,7 +13,7 @@ from inflight_client.async_stream import AsyncTextStream
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.fleet.addresses import split_url
 from inflight_client.fleet.async_connection import AsyncFleetConnection
-from inflight_client.fleet.factory import servers_of
+from inflight_client.fleet.factory import Servers, servers_of
 from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_response
 from inflight_client.options import (
     TLS,
@@ -23,6 +23,8 @@ from inflight_client.options import (
     metrics_url_of,
     within,
 )
+from inflight_client.prefill.async_connection import AsyncPrefillConnection
+from inflight_client.prefill.prefill import Prefill
 from inflight_client.progress import progress_bar
 from inflight_client.questions import Question
 from inflight_client.request import (
@@ -70,6 +72,7 @@ class AsyncClient(AsyncAsking):
         tls: TLS | None = None,
         metrics_url: str | None = None,
         balance: str = "prefix",
+        prefill: Prefill | None = None,
     ) -> None:
         """Takes the same arguments as `Client`. An event loop must be running."""
         self._model = model
@@ -78,11 +81,11 @@ class AsyncClient(AsyncAsking):
         servers = servers_of(url, tls, headers, self._timeouts, balance, _TRANSPORTS)
         defaults = (metrics_url_of(server.address) for server in servers.named)
         self._metrics_urls = list(defaults) if metrics_url is None else split_url(metrics_url)
-        self._connection: AsyncConnection = (
-            servers.connect(servers.named[0])
-            if servers.are_one
-            else AsyncFleetConnection(servers.named, servers.connect, servers.balance, model)
-        )
+        self._fleet = _connect(servers, model)
+        self._connection: AsyncConnection = self._fleet
+        if prefill is not None:
+            prompts = servers_of(prefill.url, tls, headers, self._timeouts, balance, _TRANSPORTS)
+            self._connection = AsyncPrefillConnection(prefill, _connect(prompts, model), self._fleet)
 
     async def generate(
         self,
@@ -243,6 +246,12 @@ class AsyncClient(AsyncAsking):
                 found[url] = TransportError(f"no metrics at {url}: {error}")
         return merge_metrics(found)
 
+    @property
+    def prefills(self) -> Mapping[str, int] | None:
+        """Prompts that went to the servers of `prefill`, by what came of it: `offered`, `not_offered` or `failed`.
+        None without such servers."""
+        return self._connection.outcomes if isinstance(self._connection, AsyncPrefillConnection) else None
+
     async def close(self) -> None:
         """Close the connection and cancel the requests that are still running.
 
@@ -261,9 +270,9 @@ class AsyncClient(AsyncAsking):
         return await ask_async(self._connection, question, seconds)
 
     async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
-        if not isinstance(self._connection, AsyncFleetConnection):
+        if not isinstance(self._fleet, AsyncFleetConnection):
             return [await self._ask(question, seconds)]
-        connections = await self._connection.connections()
+        connections = await self._fleet.connections()
         return await asyncio.gather(*(ask_async(connection, question, seconds) for connection in connections))
 
     async def __aenter__(self) -> Self:
@@ -302,3 +311,9 @@ class AsyncClient(AsyncAsking):
 
     def _send(self, request: Request, timeout: float | None) -> AsyncTextStream:
         return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
+
+
+def _connect(servers: Servers[AsyncConnection], model: str) -> AsyncConnection:
+    if servers.are_one:
+        return servers.connect(servers.named[0])
+    return AsyncFleetConnection(servers.named, servers.connect, servers.balance, model)

@@ -13,7 +13,7 @@ from inflight_client.asking import Asking, ask
 from inflight_client.errors import InflightError, TransportError
 from inflight_client.fleet.addresses import split_url
 from inflight_client.fleet.connection import FleetConnection
-from inflight_client.fleet.factory import servers_of
+from inflight_client.fleet.factory import Servers, servers_of
 from inflight_client.metrics import MetricsSnapshot, merge_metrics, read_response
 from inflight_client.options import (
     TLS,
@@ -23,6 +23,8 @@ from inflight_client.options import (
     metrics_url_of,
     within,
 )
+from inflight_client.prefill.connection import PrefillConnection
+from inflight_client.prefill.prefill import Prefill
 from inflight_client.progress import progress_bar
 from inflight_client.questions import Question
 from inflight_client.request import (
@@ -72,6 +74,7 @@ class Client(Asking):
         tls: TLS | None = None,
         metrics_url: str | None = None,
         balance: str = "prefix",
+        prefill: Prefill | None = None,
     ) -> None:
         """Create a client. This does not connect to the server yet.
 
@@ -89,6 +92,7 @@ class Client(Asking):
             balance: which of several servers gets a request. `prefix`: one that has the beginning of the prompt in its
                 prefix cache, unless it has too much to do; `least_loaded`; `round_robin`. A request that fails before
                 its first token because a server is away, not ready or busy goes to the next one at once.
+            prefill: servers that compute long prompts, which the servers of `url` continue. Default: none.
 
         Raises:
             ValueError: the URL or `balance` is invalid, or `tls` is given and the URL is not encrypted.
@@ -100,11 +104,11 @@ class Client(Asking):
         servers = servers_of(url, tls, headers, self._timeouts, balance, _TRANSPORTS)
         defaults = (metrics_url_of(server.address) for server in servers.named)
         self._metrics_urls = list(defaults) if metrics_url is None else split_url(metrics_url)
-        self._connection: Connection = (
-            servers.connect(servers.named[0])
-            if servers.are_one
-            else FleetConnection(servers.named, servers.connect, servers.balance, model)
-        )
+        self._fleet = _connect(servers, model)
+        self._connection: Connection = self._fleet
+        if prefill is not None:
+            prompts = servers_of(prefill.url, tls, headers, self._timeouts, balance, _TRANSPORTS)
+            self._connection = PrefillConnection(prefill, _connect(prompts, model), self._fleet)
 
     def generate(
         self,
@@ -303,6 +307,12 @@ class Client(Asking):
                 found[url] = TransportError(f"no metrics at {url}: {error}")
         return merge_metrics(found)
 
+    @property
+    def prefills(self) -> Mapping[str, int] | None:
+        """Prompts that went to the servers of `prefill`, by what came of it: `offered`, `not_offered` or `failed`.
+        None without such servers."""
+        return self._connection.outcomes if isinstance(self._connection, PrefillConnection) else None
+
     def close(self) -> None:
         """Close the connection and cancel the requests that are still running.
 
@@ -321,9 +331,9 @@ class Client(Asking):
         return ask(self._connection, question, seconds)
 
     def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
-        if not isinstance(self._connection, FleetConnection):
+        if not isinstance(self._fleet, FleetConnection):
             return [self._ask(question, seconds)]
-        return [ask(connection, question, seconds) for connection in self._connection.connections()]
+        return [ask(connection, question, seconds) for connection in self._fleet.connections()]
 
     def __enter__(self) -> Self:
         return self
@@ -361,3 +371,9 @@ class Client(Asking):
 
     def _send(self, request: Request, timeout: float | None) -> TextStream:
         return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)
+
+
+def _connect(servers: Servers[Connection], model: str) -> Connection:
+    if servers.are_one:
+        return servers.connect(servers.named[0])
+    return FleetConnection(servers.named, servers.connect, servers.balance, model)

@@ -194,6 +194,8 @@ class Reply:
     """JSON; in one response of a request that asked for it, and so are the next two."""
     prompt_logprobs: str = ""
     embedding: Sequence[float] = ()
+    kv_transfer_params: str = ""
+    """JSON; in one response of a request that asked another server to go on with its prompt."""
     perf: Sequence[PerfMetrics] = ()
     """Only in the last response of a request that asked for it."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvicorn
 
+from inflight_client import Prefill
 from inflight_client.fleet.addresses import split_url
 from inflight_client.fleet.balance import BALANCES
 from inflight_client.options import metrics_url_of, parse_url
@@ -77,6 +78,20 @@ def _parser() -> argparse.ArgumentParser:
         default="prefix",
         help="which of several servers gets a request: one that knows the beginning of the prompt, unless it is too "
         "busy; the one with the fewest requests; or each in turn",
+    )
+    parser.add_argument(
+        "--prefill-server",
+        action="append",
+        metavar="HOST:PORT",
+        help="the gRPC endpoint of a server that computes long prompts, which the other servers continue; several can "
+        "be given",
+    )
+    parser.add_argument(
+        "--prefill-min-tokens",
+        type=_number(int, 0, 2**31),
+        default=256,
+        metavar="N",
+        help="shorter prompts do not go to a prefill server; 4 characters of a text or a chat count as a token",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; a non-loopback address needs --api-keys"
@@ -177,6 +192,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         metrics_urls=options.metrics_url or [metrics_url_of(address) for address in addresses],
         model=options.model,
         served_model_name=options.served_model_name or options.model,
+        prefill=_prefill(options),
         keys=None if options.api_keys is None else KeyRing.read(options.api_keys),
         max_concurrent_requests=options.max_concurrent_requests,
         max_concurrent_samples=options.max_concurrent_samples,
@@ -187,6 +203,16 @@ def _settings(options: argparse.Namespace) -> Settings:
         tool_format=options.tool_format,
         reasoning_format=options.reasoning_format,
     )
+
+
+def _prefill(options: argparse.Namespace) -> Prefill | None:
+    """Raises ValueError if an option is invalid."""
+    if not options.prefill_server:
+        return None
+    servers = split_url(",".join(options.prefill_server))
+    for server in servers:
+        parse_url(server, None)
+    return Prefill(url=",".join(servers), min_tokens=options.prefill_min_tokens)
 
 
 def _is_loopback(host: str) -> bool:

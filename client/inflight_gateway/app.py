@@ -60,11 +60,13 @@ def create_app(settings: Settings) -> FastAPI:
                 model=settings.model,
                 timeouts=Timeouts(first_token=seconds, total=seconds),
                 balance=settings.balance,
+                prefill=settings.prefill,
                 # No retries here: the gateway's clients decide whether and when to try again.
                 retry=RetryPolicy(attempts=1),
             ) as client,
             ModelMetrics(settings.metrics_urls) as model_metrics,
         ):
+            metrics.count_prefills(client)
             model = ServedModel(client, settings.tool_format, settings.reasoning_format)
             app.state.service = Service(
                 client=client,

@@ -1,11 +1,14 @@
 """The gateway's own metrics. Those of the model come from Triton, see `model_metrics`."""
 
 import time
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inflight_client import Usage
+from inflight_client import AsyncClient, Usage
 
 OUTCOME = "inflight_outcome"
 """The entry of a request's scope that holds its final status, if it differs from the one that was sent."""
@@ -70,6 +73,11 @@ class Metrics:
             "inflight_gateway_tokens", "Tokens of finished answers.", ["kind"], registry=self.registry
         )
 
+    def count_prefills(self, client: AsyncClient) -> None:
+        """Show what came of the prompts that went to servers for prompts, if there are any."""
+        if client.prefills is not None:
+            self.registry.register(_Prefills(client))
+
     def count_tokens(self, usage: Usage) -> None:
         """Add the tokens of a finished answer."""
         self.tokens.labels("prompt").inc(usage.prompt_tokens)
@@ -78,6 +86,25 @@ class Metrics:
     def count_prompt_tokens(self, count: int) -> None:
         """Add the tokens of prompts that were embedded."""
         self.tokens.labels("prompt").inc(count)
+
+
+class _Prefills(Collector):
+    """The counters of a client."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """See prometheus_client."""
+        family = CounterMetricFamily(
+            "inflight_gateway_prefills",
+            "Prompts that went to a prefill server, by what came of it: offered, not_offered (it had no room to keep "
+            "them) or failed. All but the first are computed by the server that answers.",
+            labels=["outcome"],
+        )
+        for outcome, count in (self._client.prefills or {}).items():
+            family.add_metric([outcome], count)
+        yield family
 
 
 def endpoint_of(path: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inflight_client import Prefill
 from inflight_gateway.formats import AUTO
 from inflight_gateway.keys import KeyRing
 
@@ -31,6 +32,8 @@ class Settings:
     """For the bodies of all requests that run."""
     request_timeout: float
     """Time limit for a whole answer, in seconds."""
+    prefill: Prefill | None = None
+    """Servers that compute long prompts for the others. None: there are none."""
     otlp_traces_endpoint: str | None = None
     """Where the OpenTelemetry spans of requests go. None: there are none."""
     tool_format: str = AUTO

@@ -23,6 +23,7 @@ from inflight_client.request import Request
 from inflight_client.response import PERF_OUTPUTS, PerfMetrics, Reply, Usage
 from inflight_client.server_info import ModelInfo, ServerInfo, TensorInfo
 
+_KV_TRANSFER = "kv_transfer_params"
 _INT32_MAX = 2**31 - 1
 # Of arrays, for the types of numbers in `PERF_OUTPUTS`.
 _TYPE_CODES = {"FP32": "f", "INT32": "i", "INT64": "q"}
@@ -129,6 +130,7 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
             prompt="".join(_strings(outputs["prompt"][1])) if "prompt" in outputs else "",
             prompt_logprobs="".join(_strings(outputs["prompt_logprobs"][1])) if "prompt_logprobs" in outputs else "",
             embedding=array.array("f", outputs["embedding"][1]) if "embedding" in outputs else (),
+            kv_transfer_params="".join(_strings(outputs[_KV_TRANSFER][1])) if _KV_TRANSFER in outputs else "",
             perf=_perf(response, outputs) if PERF_OUTPUTS[0] in outputs else (),
         )
     except KeyError as missing:

@@ -107,6 +107,7 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
             prompt=outputs.get("prompt", ""),
             prompt_logprobs=outputs.get("prompt_logprobs", ""),
             embedding=_as_list(outputs.get("embedding", [])),
+            kv_transfer_params=outputs.get("kv_transfer_params", ""),
             perf=_perf(outputs) if PERF_OUTPUTS[0] in outputs else (),
         )
     except KeyError as missing:

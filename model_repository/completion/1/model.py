@@ -22,6 +22,7 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 # Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from context_call import KV_TRANSFER, context_inputs, kept_parameters, offer_in, with_offer  # noqa: E402
 from ended_calls import EndedCalls  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.guardian import Guardian, Pulse  # noqa: E402
@@ -58,7 +59,10 @@ class TritonPythonModel:
         self._batched = config["max_batch_size"] > 0
         self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
         self._ended = EndedCalls()
-        self._calls = Calls(self._ended, llm_batched=self._llm_batched)
+        self._generation_model = parameters.get("generation_model_name") or "llm"
+        self._context_model = parameters.get("context_model_name") or ""
+        models = [name for name in (self._generation_model, self._context_model) if name]
+        self._calls = Calls(self._ended, models, llm_batched=self._llm_batched)
         on_model_death = parameters.get("on_model_death", EXIT)
         check_on_model_death(on_model_death)
         # Last, because from now on an end of this process without `finalize` ends the server.
@@ -123,7 +127,9 @@ class TritonPythonModel:
     def _complete(self, request: Any, row: list[Any], cancel_key: str) -> Any:
         """The outputs of one row by name, without the batch dimension, or the error of the row."""
         outputs = None
-        for response in self._ended.call(_llm_request(request, row, cancel_key)):
+        if self._context_model:
+            row = self._with_context(request, row, cancel_key)
+        for response in self._ended.call(_llm_request(self._generation_model, request, row, cancel_key)):
             if response.has_error():
                 return _passed_on(response.error())
             # An empty response that only marks the end can follow the answer.
@@ -133,6 +139,23 @@ class TritonPythonModel:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
         return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
 
+    def _with_context(self, request: Any, row: list[Any], cancel_key: str) -> list[Any]:
+        """Let the other model compute the prompt of a row. Return the inputs of the call that continues it."""
+        try:
+            inputs = context_inputs(row, batched=self._llm_batched)
+        except ValueError:
+            return row
+        if inputs is None:
+            return row
+        asked = _llm_request(self._context_model, request, inputs, cancel_key, outputs=[KV_TRANSFER])
+        offer = None
+        for response in self._ended.call(asked):
+            if response.has_error():
+                pb_utils.Logger.log_warn(f"{self._context_model} computed no prompt: {response.error().message()}")
+                return row
+            offer = offer_in(response) or offer
+        return row if offer is None else with_offer(row, offer, batched=self._llm_batched)
+
 
 class Calls:
     """The running calls of `llm`. Cancels the calls of clients that have disconnected.
@@ -141,8 +164,10 @@ class Calls:
     call of `llm`, with this key as its parameter `cancel`, cancels the first one.
     """
 
-    def __init__(self, ended: EndedCalls, *, llm_batched: bool) -> None:
+    def __init__(self, ended: EndedCalls, models: list[str], *, llm_batched: bool) -> None:
+        """`models`: those that a call may be in."""
         self._ended = ended
+        self._models = models
         self._llm_batched = llm_batched
         self._answers: dict[str, Answer] = {}
         self._closed = threading.Event()
@@ -176,12 +201,13 @@ class Calls:
     def _cancel(self, key: str) -> None:
         # `llm` ignores this input. Triton's batcher cannot handle a request without inputs.
         nothing = pb_utils.Tensor("stream", np.zeros((1, 1) if self._llm_batched else (1,), dtype=np.bool_))
-        cancellation = pb_utils.InferenceRequest(
-            model_name="llm", inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
-        )
-        for response in self._ended.call(cancellation):
-            if response.has_error():
-                pb_utils.Logger.log_warn(f"llm did not take a cancellation: {response.error().message()}")
+        for model in self._models:
+            cancellation = pb_utils.InferenceRequest(
+                model_name=model, inputs=[nothing], requested_output_names=["text_output"], parameters={"cancel": key}
+            )
+            for response in self._ended.call(cancellation):
+                if response.has_error():
+                    pb_utils.Logger.log_warn(f"{model} did not take a cancellation: {response.error().message()}")
 
 
 class Slots:
@@ -262,17 +288,20 @@ def _stacked(arrays: list[Any]) -> Any:
     return padded
 
 
-def _llm_request(request: Any, row: list[Any], cancel_key: str) -> Any:
+def _llm_request(model: str, request: Any, row: list[Any], cancel_key: str, outputs: list[str] | None = None) -> Any:
+    """`outputs`: those of a call that computes a prompt; the request says which ones the other call has."""
     parameters = json.loads(request.parameters() or "{}")
+    if outputs is not None:
+        parameters = kept_parameters(parameters)
     for name in NOT_PASSED_ON:
         parameters.pop(name, None)
     # Triton accepts no floating-point numbers as request parameters between models.
     passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
-        model_name="llm",
+        model_name=model,
         request_id=request.request_id(),
         inputs=row,
-        requested_output_names=list(request.requested_output_names()),
+        requested_output_names=outputs or list(request.requested_output_names()),
         parameters={**passed_on, "code_in_error": True, "cancel_key": cancel_key},
         timeout=request.timeout(),
     )

@@ -1,0 +1,1 @@
+"""Requests whose prompt one server computes and another one continues."""

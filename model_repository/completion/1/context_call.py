@@ -1,0 +1,66 @@
+"""Lets another model compute a prompt before `llm` continues it, as TensorRT-LLM's `disaggregated_serving_bls` does."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+KV_TRANSFER = "kv_transfer_params"
+_ASKED = {"do_remote_decode": True, "do_remote_prefill": False}
+# What decides about the prompt and its place in the queue, by all names. All else concerns the answer.
+_KEPT = frozenset(
+    (
+        *("text_input", "messages", "input_ids", "tools", "chat_template_kwargs", "priority", "tenant", "cache_salt"),
+        *("request_class", "x-request-class", "client_request_id", "x-request-id", "timeout", "deadline_ms"),
+        *("target_ttft_ms", "traceparent", "tracestate"),
+    )
+)
+_JSON = "sampling_parameters"
+_PROMPTS = frozenset(("text_input", "messages", "input_ids"))
+
+
+def context_inputs(row: Iterable[Any], *, batched: bool) -> list[Any] | None:
+    """Return the inputs of the call that computes the prompt of `row`. None: it is left to `llm`.
+
+    Raises:
+        ValueError: the JSON of a field is none; `llm` will say so.
+    """
+    inputs = {tensor.name(): tensor for tensor in row}
+    given = _decoded(inputs[_JSON]) if _JSON in inputs else {}
+    if not _PROMPTS & (inputs.keys() | given.keys()) or KV_TRANSFER in inputs.keys() | given.keys():
+        return None
+    kept = [tensor for name, tensor in inputs.items() if name in _KEPT]
+    asked = {**kept_parameters(given), "max_tokens": 1, "temperature": 0, KV_TRANSFER: _ASKED}
+    return [*kept, _text(_JSON, json.dumps(asked), batched=batched)]
+
+
+def kept_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request parameters, or fields in JSON, that the call that computes the prompt has too."""
+    return {name: value for name, value in parameters.items() if name in _KEPT}
+
+
+def with_offer(row: list[Any], offer: str, *, batched: bool) -> list[Any]:
+    """Return the inputs of the call that continues the prompt. `offer` is the output of the other call, in JSON."""
+    return row if offer == "null" else [*row, _text(KV_TRANSFER, offer, batched=batched)]
+
+
+def offer_in(response: Any) -> str | None:
+    """Return what a response offers; None if it says nothing of it."""
+    for tensor in response.output_tensors():
+        if tensor.name() == KV_TRANSFER:
+            return str(tensor.as_numpy().reshape(-1)[0].decode())
+    return None
+
+
+def _decoded(tensor: Any) -> dict[str, Any]:
+    decoded = json.loads(tensor.as_numpy().reshape(-1)[0])
+    if not isinstance(decoded, dict):
+        raise ValueError(f"{_JSON} is no object")
+    return decoded
+
+
+def _text(name: str, text: str, *, batched: bool) -> Any:
+    array = np.array([text.encode()], dtype=np.object_)
+    return pb_utils.Tensor(name, array[np.newaxis] if batched else array)
