@@ -1,8 +1,6 @@
 """The engine as a Python object: a model, a scheduler and a KV cache behind `generate`, or `submit` and `step`."""
 
 import itertools
-import os
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from inflight.beam_search.beam_group import BeamGroup
-from inflight.beam_search.search import BeamSearch
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
@@ -30,7 +26,6 @@ from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_transfer.connector import Fetched, KVConnector
 from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
-from inflight.logits_processors.factory import make_processors
 from inflight.model.cache.layout import fingerprint
 from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.factory import load, make_runner
@@ -40,21 +35,19 @@ from inflight.model.runner import ModelRunner
 from inflight.outputs import Delta, OutputProcessor, TokenEvent
 from inflight.pooling_params import LAST, PoolingParams
 from inflight.request import ERROR, INVALID, STOP, Request
+from inflight.request_maker import RequestMaker
 from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput
-from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
+from inflight.sampling_params import SamplingParams
 from inflight.scheduler.factory import make_tables
 from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.stats import EngineStats
-from inflight.text.bad_words import token_sequences
 from inflight.text.chat import Chat
 from inflight.text.prompt_encoder import Prompt, PromptEncoder
 from inflight.trace import Trace
 from inflight.tracing import make_spans
 
-# Limit for all spellings of all bad words of a request together: each token costs time at every step.
-_MAX_BAD_WORD_TOKENS = 4096
 # By default, the waiting requests together may fill the KV cache so many times.
 _QUEUED_CACHES = 16
 
@@ -109,6 +102,7 @@ class Engine:
             if draft_model is None
             else make_drafter(config, self.model, draft_model, self._runner.num_blocks),
         )
+        self._maker = RequestMaker(config, self.model, self._encoder, self.grammars, self._scheduler)
         self.disk = None if folder is None else self._make_disk(folder)
         """The prefixes on disk, if `kv_offloading_path` is given."""
         self._connector = self._make_connector()
@@ -247,10 +241,10 @@ class Engine:
         Raises:
             InvalidRequest, QueueFull, EngineDead: as in `submit`.
         """
-        prompt_ids = self._encode(prompt)
+        prompt_ids = self._maker.encode(prompt)
         if fetched is None and (future := self.fetch(prompt_ids, options)) is not None:
             fetched = future.result()
-        requests = [self._request(prompt_ids, given, name, grammar) for name, given in params.items()]
+        requests = [self._maker.request(prompt_ids, given, name, grammar) for name, given in params.items()]
         if fetched is not None:
             fetched.give(requests)
         self._submit(requests, options, reads_disk=reads_disk)
@@ -266,7 +260,13 @@ class Engine:
         params = None if options is None else options.kv_transfer_params
         if options is None or params is None or not params.do_remote_prefill:
             return None
-        return self._check_transfer(params).fetch(self._encode(prompt), options, params)
+        return self._check_transfer(params).fetch(self._maker.encode(prompt), options, params)
+
+    def _check_transfer(self, params: KVTransferParams) -> KVConnector:
+        if self._connector is None:
+            raise InvalidRequest("kv_transfer_params is given, but kv_transfer_config is not set")
+        self._connector.check(params)
+        return self._connector
 
     def release(self, options: RequestOptions) -> None:
         """Tell the other engine that nobody will fetch what `kv_transfer_params` name, if they name any."""
@@ -299,15 +299,13 @@ class Engine:
         request_id = request_id or f"request-{next(self._ids)}"
         if options is not None and options.kv_transfer_params is not None:
             raise InvalidRequest("kv_transfer_params is given with a prompt to embed; it needs one to generate from")
-        request = self._embedding_request(self._encode(prompt), pooling or PoolingParams(), request_id)
+        request = self._maker.embedding_request(self._maker.encode(prompt), pooling or PoolingParams(), request_id)
         self._submit([request], options, reads_disk=reads_disk)
         return request_id
 
     def _submit(self, requests: Sequence[Request], options: RequestOptions | None, *, reads_disk: bool) -> None:
-        if options is not None and options.draft_input_ids:
-            self._check_draft(options.draft_input_ids)
-        if options is not None and options.request_class:
-            self._check_class(options.request_class)
+        if options is not None:
+            self._maker.check_options(options)
         if options is not None and options.kv_transfer_params is not None:
             self._check_transfer(options.kv_transfer_params)
             if options.kv_transfer_params.do_remote_decode and len(requests) > 1:
@@ -358,13 +356,18 @@ class Engine:
         """
         self._encoder.tokenizer("input_ids")
         for token in token_ids:
-            self._check_token("input_ids", token)
+            self._maker.check_token("input_ids", token)
         return self.text_of(token_ids)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones included. Empty if the model has no tokenizer."""
         tokenizer = self.model.backend_tokenizer
         return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=False))
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether requests may bring drafts of their outputs."""
+        return self._maker.takes_drafts
 
     def cancel(self, request_id: str) -> None:
         """End a waiting or running request before the next step. Any thread may call this."""
@@ -469,7 +472,10 @@ class Engine:
             raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
         run = f"generate-{next(self._ids)}"
         return self._serve(
-            [self._request(self._encode(p), s, f"{run}-{i}") for i, (p, s) in enumerate(zip(every, each, strict=True))],
+            [
+                self._maker.request(self._maker.encode(p), s, f"{run}-{i}")
+                for i, (p, s) in enumerate(zip(every, each, strict=True))
+            ],
             progress=progress,
         )
 
@@ -498,7 +504,10 @@ class Engine:
         params = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
         run = f"embed-{next(self._ids)}"
         outputs = self._serve(
-            [self._embedding_request(self._encode(p), params, f"{run}-{i}") for i, p in enumerate(_as_list(prompts))],
+            [
+                self._maker.embedding_request(self._maker.encode(p), params, f"{run}-{i}")
+                for i, p in enumerate(_as_list(prompts))
+            ],
             progress=progress,
         )
         rows = [output.embedding for output in outputs if output.embedding is not None]
@@ -541,196 +550,6 @@ class Engine:
         dropped = self._outputs_of(self.process(self.core.drop_cancelled()))
         self._kept |= {output: None for output in dropped if output.request_id not in ours}
         self.flush_traces()
-
-    # -- checks ------------------------------------------------------------------------------------------------------
-
-    def _request(
-        self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
-    ) -> Request:
-        if grammar is None and params.structured_outputs is not None:
-            grammar = self.grammars.compile(params.structured_outputs).result()
-        params = self._filled(params)
-        if params.stop and self.model.tokenizer is None:
-            raise InvalidRequest("stop is given, but the model folder has no tokenizer")
-        for token in params.stop_token_ids:
-            self._check_token("stop_token_ids", token)
-        for token in params.logit_bias:
-            self._check_token("logit_bias", token)
-        stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            stop_token_ids |= self.model.eos_token_ids
-        for token in params.logprob_token_ids:
-            self._check_token("logprob_token_ids", token)
-        if params.prompt_logprobs is not None:
-            self._check_hidden_states("prompt_logprobs")
-        request = Request(
-            request_id=request_id,
-            prompt_ids=prompt_ids,
-            params=params,
-            max_tokens=self._max_tokens(len(prompt_ids), params),
-            seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
-            stop_token_ids=stop_token_ids,
-            processors=make_processors(
-                params,
-                prompt_ids=prompt_ids,
-                stop_token_ids=stop_token_ids,
-                bad_words=self._bad_words(params),
-                vocab_size=self.model.vocab_size,
-            ),
-            grammar=None if grammar is None else grammar.begin(),
-            arrival=time.monotonic(),
-            priority=self._scheduler.policies.level(0),
-        )
-        if params.min_tokens > request.max_tokens:
-            raise InvalidRequest(
-                f"min_tokens is {params.min_tokens}; it must not be over max_tokens, {request.max_tokens}"
-            )
-        if params.beam_width > 1:
-            self._search_beams(request)
-        self._check_fit(request)
-        return request
-
-    def _filled(self, params: SamplingParams) -> SamplingParams:
-        """Return the parameters with the model's defaults. A beam search chooses its tokens without them."""
-        defaults = self.model.defaults
-        if params.beam_width == 1:
-            return defaults.fill(params)
-        if params.repetition_penalty is None and defaults.repetition_penalty != 1:
-            raise InvalidRequest(
-                f"repetition_penalty is {defaults.repetition_penalty} in the model's generation_config; with a "
-                "beam_width it must be given as 1"
-            )
-        return replace(params, temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1)
-
-    def _search_beams(self, request: Request) -> None:
-        """Raises InvalidRequest if so many beams cannot run together."""
-        width, most = request.params.beam_width, min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
-        if width > most:
-            raise InvalidRequest(
-                f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
-            )
-        search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
-        if search.num_candidates > self.model.vocab_size:
-            raise InvalidRequest(
-                f"beam_width is {width} and {len(request.stop_token_ids)} tokens may end the output: too many for a "
-                f"vocabulary of {self.model.vocab_size}"
-            )
-        request.beams = BeamGroup(request, search)
-
-    def _embedding_request(self, prompt_ids: list[int], pooling: PoolingParams, request_id: str) -> Request:
-        width = self._check_hidden_states("an embedding")
-        if pooling.dimensions is not None and pooling.dimensions > width:
-            raise InvalidRequest(f"dimensions is {pooling.dimensions}; it must be at most {width}, the model's width")
-        self._check_length(len(prompt_ids), self.max_model_len)
-        request = Request(
-            request_id=request_id,
-            prompt_ids=prompt_ids,
-            params=SamplingParams(),
-            max_tokens=0,
-            seed=0,
-            pooling=pooling,
-            arrival=time.monotonic(),
-            priority=self._scheduler.policies.level(0),
-        )
-        self._check_fit(request)
-        return request
-
-    def _check_hidden_states(self, what: str) -> int:
-        """Return the width of the model's hidden states."""
-        width = self.model.hidden_width
-        if width is None:
-            kind = type(self.model.module).__name__
-            raise InvalidRequest(f"{what} is asked for, but the head of {kind} computes more than hidden states say")
-        return width
-
-    def _check_fit(self, request: Request) -> None:
-        if self._scheduler.fits(request):
-            return
-        capacity = self._runner.num_blocks * self.config.block_size
-        if not request.max_tokens:
-            raise InvalidRequest(
-                f"prompt has {len(request.prompt_ids)} tokens; it must have at most {capacity}, as the KV cache holds "
-                f"{capacity}"
-            )
-        if request.beams is not None:
-            raise InvalidRequest(
-                f"{request.beams.width} beams after a prompt of {len(request.prompt_ids)} tokens may need "
-                f"{self._scheduler.tables.most_blocks(request) * self.config.block_size} tokens of the KV cache; it "
-                f"holds {capacity}"
-            )
-        raise InvalidRequest(
-            f"prompt and max_tokens are {len(request.prompt_ids)} and {request.max_tokens} tokens; "
-            f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
-        )
-
-    def _check_length(self, prompt_tokens: int, most: int) -> None:
-        if prompt_tokens > most:
-            raise InvalidRequest(
-                f"prompt has {prompt_tokens} tokens; it must have at most {most}, as the context is "
-                f"{self.max_model_len}"
-            )
-
-    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
-        self._check_length(prompt_tokens, self.max_model_len - (params.max_tokens != 0))
-        room = self.max_model_len - prompt_tokens
-        if params.max_tokens in (None, ROOM_FOR_ALL):
-            cached = self._runner.num_blocks * self.config.block_size + 1 - prompt_tokens
-            wanted = self.model.defaults.max_tokens if params.max_tokens is None else room
-            return max(1, min(wanted, room, cached))
-        if params.max_tokens > room:
-            raise InvalidRequest(
-                f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "
-                f"at most {room}, as the context is {self.max_model_len}"
-            )
-        return params.max_tokens
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        prompt_ids = self._encoder.encode(prompt)
-        if not prompt_ids:
-            raise InvalidRequest("prompt is empty; it must have at least 1 token")
-        # Texts are checked too: a tokenizer may have tokens for which the model has no embedding.
-        for token in (min(prompt_ids), max(prompt_ids)):
-            self._check_token("prompt", token)
-        return prompt_ids
-
-    @property
-    def takes_drafts(self) -> bool:
-        """Whether requests may bring drafts of their outputs."""
-        return bool(self.config.speculative_config) and not SpeculativeConfig.of(self.config.speculative_config).model
-
-    def _check_draft(self, token_ids: Sequence[int]) -> None:
-        if not self.config.speculative_config:
-            raise InvalidRequest("draft_input_ids is given, but speculative_config is not set, so nothing is drafted")
-        if not self.takes_drafts:
-            raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
-        for token in token_ids:
-            self._check_token("draft_input_ids", token)
-
-    def _check_transfer(self, params: KVTransferParams) -> KVConnector:
-        if self._connector is None:
-            raise InvalidRequest("kv_transfer_params is given, but kv_transfer_config is not set")
-        self._connector.check(params)
-        return self._connector
-
-    def _check_class(self, name: str) -> None:
-        known = self.config.request_classes
-        if not known:
-            raise InvalidRequest("request_class is given, but request_classes is not set")
-        if name not in known:
-            raise InvalidRequest(f"request_class is {name!r}; it must be one of {', '.join(known)}")
-
-    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        if not params.bad_words:
-            return ()
-        sequences = token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
-        length = sum(map(len, sequences))
-        if length > _MAX_BAD_WORD_TOKENS:
-            raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
-        return sequences
-
-    def _check_token(self, name: str, token: int) -> None:
-        if not 0 <= token < self.model.vocab_size:
-            raise InvalidRequest(f"{name} holds token {token}; it must be at least 0 and below {self.model.vocab_size}")
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -1,0 +1,245 @@
+"""Makes requests of what callers ask for, or refuses it by name."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inflight.beam_search.beam_group import BeamGroup
+from inflight.beam_search.search import BeamSearch
+from inflight.config import EngineConfig
+from inflight.errors import InvalidRequest
+from inflight.guided_decoding.grammar import Grammar
+from inflight.guided_decoding.grammars import Grammars
+from inflight.logits_processors.factory import make_processors
+from inflight.model.loading.loader import LoadedModel
+from inflight.pooling_params import PoolingParams
+from inflight.request import Request
+from inflight.request_options import RequestOptions
+from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
+from inflight.scheduler.scheduler import Scheduler
+from inflight.speculation.speculative_config import SpeculativeConfig
+from inflight.text.bad_words import token_sequences
+from inflight.text.prompt_encoder import Prompt, PromptEncoder
+
+# Limit for all spellings of all bad words of a request together: each token costs time at every step.
+_MAX_BAD_WORD_TOKENS = 4096
+
+
+class RequestMaker:
+    """Knows what the model, the KV cache and the settings allow. All methods raise InvalidRequest for anything else.
+
+    Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: LoadedModel,
+        encoder: PromptEncoder,
+        grammars: Grammars,
+        scheduler: Scheduler,
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._encoder = encoder
+        self._grammars = grammars
+        self._scheduler = scheduler
+        self._capacity = scheduler.tables.pool.num_blocks * config.block_size
+        """Tokens that the KV cache holds."""
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt, at least one."""
+        prompt_ids = self._encoder.encode(prompt)
+        if not prompt_ids:
+            raise InvalidRequest("prompt is empty; it must have at least 1 token")
+        # Texts are checked too: a tokenizer may have tokens for which the model has no embedding.
+        for token in (min(prompt_ids), max(prompt_ids)):
+            self.check_token("prompt", token)
+        return prompt_ids
+
+    def request(
+        self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
+    ) -> Request:
+        """Make a request that wants tokens or scores. Without the `grammar` that it needs, this waits for it."""
+        if grammar is None and params.structured_outputs is not None:
+            grammar = self._grammars.compile(params.structured_outputs).result()
+        params = self._filled(params)
+        if params.stop and self._model.tokenizer is None:
+            raise InvalidRequest("stop is given, but the model folder has no tokenizer")
+        for token in params.stop_token_ids:
+            self.check_token("stop_token_ids", token)
+        for token in params.logit_bias:
+            self.check_token("logit_bias", token)
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self._model.eos_token_ids
+        for token in params.logprob_token_ids:
+            self.check_token("logprob_token_ids", token)
+        if params.prompt_logprobs is not None:
+            self._check_hidden_states("prompt_logprobs")
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            params=params,
+            max_tokens=self._max_tokens(len(prompt_ids), params),
+            seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
+            stop_token_ids=stop_token_ids,
+            processors=make_processors(
+                params,
+                prompt_ids=prompt_ids,
+                stop_token_ids=stop_token_ids,
+                bad_words=self._bad_words(params),
+                vocab_size=self._model.vocab_size,
+            ),
+            grammar=None if grammar is None else grammar.begin(),
+            arrival=time.monotonic(),
+            priority=self._scheduler.policies.level(0),
+        )
+        if params.min_tokens > request.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {params.min_tokens}; it must not be over max_tokens, {request.max_tokens}"
+            )
+        if params.beam_width > 1:
+            self._search_beams(request)
+        self._check_fit(request)
+        return request
+
+    def embedding_request(self, prompt_ids: list[int], pooling: PoolingParams, request_id: str) -> Request:
+        """Make a request that wants an embedding."""
+        width = self._check_hidden_states("an embedding")
+        if pooling.dimensions is not None and pooling.dimensions > width:
+            raise InvalidRequest(f"dimensions is {pooling.dimensions}; it must be at most {width}, the model's width")
+        self._check_length(len(prompt_ids), self._model.max_model_len)
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            params=SamplingParams(),
+            max_tokens=0,
+            seed=0,
+            pooling=pooling,
+            arrival=time.monotonic(),
+            priority=self._scheduler.policies.level(0),
+        )
+        self._check_fit(request)
+        return request
+
+    def check_options(self, options: RequestOptions) -> None:
+        """Check what the settings must allow."""
+        if options.draft_input_ids:
+            self._check_draft(options.draft_input_ids)
+        if options.request_class:
+            self._check_class(options.request_class)
+
+    def check_token(self, name: str, token: int) -> None:
+        """Check that a token of the field `name` is one of the vocabulary."""
+        if not 0 <= token < self._model.vocab_size:
+            raise InvalidRequest(
+                f"{name} holds token {token}; it must be at least 0 and below {self._model.vocab_size}"
+            )
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether requests may bring drafts of their outputs."""
+        settings = self._config.speculative_config
+        return bool(settings) and not SpeculativeConfig.of(settings).model
+
+    def _filled(self, params: SamplingParams) -> SamplingParams:
+        """Return the parameters with the model's defaults. A beam search chooses its tokens without them."""
+        defaults = self._model.defaults
+        if params.beam_width == 1:
+            return defaults.fill(params)
+        if params.repetition_penalty is None and defaults.repetition_penalty != 1:
+            raise InvalidRequest(
+                f"repetition_penalty is {defaults.repetition_penalty} in the model's generation_config; with a "
+                "beam_width it must be given as 1"
+            )
+        return replace(params, temperature=0, top_k=0, top_p=1, min_p=0, repetition_penalty=1)
+
+    def _search_beams(self, request: Request) -> None:
+        """Raises InvalidRequest if so many beams cannot run together."""
+        width, most = request.params.beam_width, min(self._config.max_num_seqs, self._config.max_num_batched_tokens)
+        if width > most:
+            raise InvalidRequest(
+                f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
+            )
+        search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
+        if search.num_candidates > self._model.vocab_size:
+            raise InvalidRequest(
+                f"beam_width is {width} and {len(request.stop_token_ids)} tokens may end the output: too many for a "
+                f"vocabulary of {self._model.vocab_size}"
+            )
+        request.beams = BeamGroup(request, search)
+
+    def _check_hidden_states(self, what: str) -> int:
+        """Return the width of the model's hidden states."""
+        width = self._model.hidden_width
+        if width is None:
+            kind = type(self._model.module).__name__
+            raise InvalidRequest(f"{what} is asked for, but the head of {kind} computes more than hidden states say")
+        return width
+
+    def _check_fit(self, request: Request) -> None:
+        if self._scheduler.fits(request):
+            return
+        capacity = self._capacity
+        if not request.max_tokens:
+            raise InvalidRequest(
+                f"prompt has {len(request.prompt_ids)} tokens; it must have at most {capacity}, as the KV cache holds "
+                f"{capacity}"
+            )
+        if request.beams is not None:
+            raise InvalidRequest(
+                f"{request.beams.width} beams after a prompt of {len(request.prompt_ids)} tokens may need "
+                f"{self._scheduler.tables.most_blocks(request) * self._config.block_size} tokens of the KV cache; it "
+                f"holds {capacity}"
+            )
+        raise InvalidRequest(
+            f"prompt and max_tokens are {len(request.prompt_ids)} and {request.max_tokens} tokens; "
+            f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
+        )
+
+    def _check_length(self, prompt_tokens: int, most: int) -> None:
+        if prompt_tokens > most:
+            raise InvalidRequest(
+                f"prompt has {prompt_tokens} tokens; it must have at most {most}, as the context is "
+                f"{self._model.max_model_len}"
+            )
+
+    def _max_tokens(self, prompt_tokens: int, params: SamplingParams) -> int:
+        self._check_length(prompt_tokens, self._model.max_model_len - (params.max_tokens != 0))
+        room = self._model.max_model_len - prompt_tokens
+        if params.max_tokens in (None, ROOM_FOR_ALL):
+            cached = self._capacity + 1 - prompt_tokens
+            wanted = self._model.defaults.max_tokens if params.max_tokens is None else room
+            return max(1, min(wanted, room, cached))
+        if params.max_tokens > room:
+            raise InvalidRequest(
+                f"max_tokens is {params.max_tokens}; after a prompt of {prompt_tokens} tokens it must be "
+                f"at most {room}, as the context is {self._model.max_model_len}"
+            )
+        return params.max_tokens
+
+    def _check_draft(self, token_ids: Sequence[int]) -> None:
+        if not self._config.speculative_config:
+            raise InvalidRequest("draft_input_ids is given, but speculative_config is not set, so nothing is drafted")
+        if not self.takes_drafts:
+            raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
+        for token in token_ids:
+            self.check_token("draft_input_ids", token)
+
+    def _check_class(self, name: str) -> None:
+        known = self._config.request_classes
+        if not known:
+            raise InvalidRequest("request_class is given, but request_classes is not set")
+        if name not in known:
+            raise InvalidRequest(f"request_class is {name!r}; it must be one of {', '.join(known)}")
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        if not params.bad_words:
+            return ()
+        sequences = token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
+        length = sum(map(len, sequences))
+        if length > _MAX_BAD_WORD_TOKENS:
+            raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
+        return sequences
