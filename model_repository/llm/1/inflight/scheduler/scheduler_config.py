@@ -157,8 +157,8 @@ class SchedulerConfig:
         self._check_request_classes()
         if self.preemption_mode != "recompute" and not self.has_host_memory:
             raise ValueError(
-                f"preemption_mode is {self.preemption_mode!r}; then kv_offloading_size or swap_space_tokens "
-                "must be over 0"
+                f"preemption_mode is {self.preemption_mode!r}; kv_offloading_size or swap_space_tokens must be over 0, "
+                "so that there is host memory to swap to"
             )
 
     @property
