@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("names", nargs="+", choices=[*EXPERIMENTS, "all"], metavar="NAME", help=", ".join(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds in the simulator (%(default)s)")
     parser.add_argument("--engine", action="store_true", help="run on the real engine with one seed")
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="folder with the CSV files of the Azure traces")
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds is {options.seeds}; it must be at least 1")
@@ -85,7 +86,7 @@ def main() -> int:
         return 0
     # Started anew, because a process with threads, such as those of the progress bar, should not be forked.
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
-        _run_all(names, "simulator", simulator(), range(1, options.seeds + 1), pool)
+        _run_all(names, "simulator", simulator(options.traces), range(1, options.seeds + 1), pool)
     return 0
 
 

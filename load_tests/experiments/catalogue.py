@@ -1,6 +1,7 @@
 """All experiments, by name."""
 
 from load_tests.experiments.admission import AdmissionModes
+from load_tests.experiments.arrival_forecast import ArrivalForecast
 from load_tests.experiments.auto_tune import AutoTune
 from load_tests.experiments.batch_size import BatchSize
 from load_tests.experiments.batch_wait import BatchWait
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Concurrency(),
         PaddingEfficiency(),
         BatchWait(),
+        ArrivalForecast(),
         PaddedBatches(),
         Hybrid(),
         AutoTune(),

@@ -42,6 +42,8 @@ class Stage:
     cache_tokens: int
     length_scale: float = 1.0
     max_requests: int | None = None
+    traces: Path | None = None
+    """Folder with the recorded traces. None: experiments leave them out."""
 
     def requests(self, wanted: int) -> int:
         """Number of requests on this stage for a wanted number in the simulator."""
@@ -82,12 +84,12 @@ class Stage:
         return Slo(ttft=self.cost.per_step + self.cost.per_token * self.tokens(8192), itl=self.itl)
 
 
-def simulator() -> Stage:
-    """A stage that simulates Llama 3 8B on an A100."""
+def simulator(traces: Path | None = None) -> Stage:
+    """A stage that simulates Llama 3 8B on an A100. `traces` is the folder with the recorded traces."""
     run = partial(_simulate, A100_LLAMA_8B, {})
     padded = partial(_simulate, A100_LLAMA_8B, STATIC)
     packed = partial(_simulate, Packed(**vars(A100_LLAMA_8B)), STATIC)
-    return Stage(A100_LLAMA_8B, run, padded, packed, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS)
+    return Stage(A100_LLAMA_8B, run, padded, packed, max_num_seqs=64, cache_tokens=A100_CACHE_TOKENS, traces=traces)
 
 
 def _simulate(
