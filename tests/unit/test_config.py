@@ -139,7 +139,9 @@ def test_counts_that_may_be_zero_are_not_less(field: str, value: object) -> None
 
 
 @pytest.mark.parametrize("value", [-0.5, math.nan, math.inf])
-@pytest.mark.parametrize("field", ["batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor"])
+@pytest.mark.parametrize(
+    "field", ["batch_wait_ms", "sjf_ageing", "priority_ageing_seconds", "scheduler_delay_factor", "arrival_forecast_ms"]
+)
 def test_numbers_that_may_be_zero_are_finite(field: str, value: float) -> None:
     assert getattr(EngineConfig(model="m", **{field: 0}), field) == 0
     refused(f"{field} is {value}; it must be finite and at least 0", **{field: value})

@@ -83,6 +83,7 @@ SETTINGS = st.fixed_dictionaries(
         "shed_lost_requests": st.booleans(),
         "batch_scheduler_policy": st.sampled_from([ADMISSION_POLICIES[0], *ADMISSION_POLICIES]),
         "next_tokens": st.sampled_from([0, 3, MaxUtilization.next_tokens]),
+        "arrival_forecast_ms": st.sampled_from([0.0, 2.0, 100.0]),
         "preemption_mode": st.sampled_from(["swap", *PREEMPTION_MODES]),
         "swap_space_tokens": st.sampled_from([8, 40, 80]),
         "swap_seconds_per_block": st.sampled_from([0.0, 0.001]),
@@ -105,6 +106,9 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
     """The nearest settings that a scheduler takes."""
     policies = {"priority": LEVELS, "fair": ONE_LEVEL}
     sizes = sizes | {"policies": policies.get(sizes["scheduling_policy"], sizes["policies"])}
+    foresees = sizes["batch_scheduler_policy"] == "max_utilization" and sizes["scheduling_policy"] != "classes"
+    if sizes["policies"] is ONE_LEVEL or not foresees:
+        sizes |= {"arrival_forecast_ms": 0.0}
     if sizes["scheduling_policy"] != "classes":
         sizes |= {"request_classes": {}}
     elif any(each.get("leftover") for each in sizes["request_classes"].values()):

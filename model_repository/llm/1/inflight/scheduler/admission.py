@@ -1,10 +1,12 @@
 """Admission policies (`batch_scheduler_policy`): whether the KV cache has room for another request."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
+from inflight.scheduler.arrival_forecast import ArrivalForecast
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 
 
@@ -21,6 +23,12 @@ class Admission(ABC):
     def __init__(self, tables: BlockTables) -> None:
         self.tables = tables
 
+    def begin_step(self, now: float) -> None:
+        """Called before a step is planned."""
+
+    def arrived(self, request: Request) -> None:
+        """Called when a request arrives."""
+
     @abstractmethod
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
         """Return whether a waiting request, which would share the blocks `hit`, may join."""
@@ -30,12 +38,29 @@ class MaxUtilization(Admission):
     """Admits a request as soon as there are blocks for its known tokens. When blocks run out, a request is preempted.
 
     TensorRT-LLM calls this MAX_UTILIZATION. vLLM does the same. The blocks that running requests need for their next
-    tokens are left to them. Without such a watermark, the new request would soon be preempted again.
+    tokens are left to them. Without such a watermark, the new request would soon be preempted again. With a forecast,
+    so are the blocks for the prompts that will soon arrive and go before the new request.
     """
 
+    def __init__(self, tables: BlockTables, forecast: ArrivalForecast | None = None) -> None:
+        super().__init__(tables)
+        self._forecast = forecast
+        self._now = 0.0
+
+    def begin_step(self, now: float) -> None:
+        """Set the time that the forecast begins at."""
+        self._now = now
+
+    def arrived(self, request: Request) -> None:
+        """Let the forecast learn."""
+        if self._forecast is not None:
+            self._forecast.arrived(request)
+
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
-        """Check the blocks for the known tokens, and for the next tokens of running requests."""
+        """Check the blocks for the known tokens, and for the next tokens of running and of expected requests."""
         spare = self.tables.pool.num_free - self.tables.fresh_blocks(request, hit)
+        if self._forecast is not None and running:
+            spare -= self.tables.blocks_for(math.ceil(self._forecast.tokens_before(request, self._now)))
         return spare >= 0 and (spare >= self.tables.num_promised or spare >= self._needed_soon(running))
 
     def _needed_soon(self, running: Mapping[str, Request]) -> int:

@@ -1,5 +1,6 @@
 """Creates the exchangeable parts of a scheduler from its settings."""
 
+import math
 from collections.abc import Callable, Mapping
 
 from inflight.config import EngineConfig
@@ -9,6 +10,7 @@ from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.host_pool import HostPool
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
+from inflight.scheduler.arrival_forecast import ArrivalForecast
 from inflight.scheduler.auto_tune.auto_tuner import AutoTuner
 from inflight.scheduler.batching import Batching, Bucketed, Continuous, Dynamic, Static
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
@@ -119,7 +121,13 @@ def make_admission(config: SchedulerConfig, tables: BlockTables, lengths: Length
         return FuturePeak(tables, lengths)
     if config.batch_scheduler_policy == "guaranteed_no_evict":
         return GuaranteedNoEvict(tables)
-    return MaxUtilization(tables)
+    return MaxUtilization(tables, make_forecast(config) if config.arrival_forecast_ms else None)
+
+
+def make_forecast(config: SchedulerConfig) -> ArrivalForecast:
+    """Create what foresees arrivals."""
+    ageing = config.priority_ageing_seconds if config.scheduling_policy == "priority" else math.inf
+    return ArrivalForecast(config.arrival_forecast_ms / 1e3, ageing)
 
 
 def make_batching(config: SchedulerConfig, waiting: WaitingQueue, running: Mapping[str, Request]) -> Batching:
@@ -160,9 +168,14 @@ def make_speculator(
     return Speculator(settings, drafter or LookupDrafter(settings), tables, times)
 
 
-def check_levels(policy: str, levels: int) -> None:
-    """Raise ValueError if a scheduling policy does not work with the number of priority levels."""
+def check_levels(config: SchedulerConfig, levels: int) -> None:
+    """Raise ValueError if a setting does not work with the number of priority levels."""
+    policy = config.scheduling_policy
     if policy == "priority" and levels < 2:
         raise ValueError(f"scheduling_policy is 'priority'; priority_levels is {levels}, it must be at least 2")
     if policy == "fair" and levels:
         raise ValueError(f"scheduling_policy is 'fair', which knows tenants; priority_levels is {levels}, not 0")
+    if config.arrival_forecast_ms and levels < 2:
+        raise ValueError(
+            f"arrival_forecast_ms is {config.arrival_forecast_ms}; priority_levels is {levels}, it must be at least 2"
+        )

@@ -62,12 +62,12 @@ class Scheduler:
             drafter: makes the drafts in place of the drafter that `speculative_config` names.
 
         Raises:
-            ValueError: the scheduling policy does not work with the priority levels.
+            ValueError: a setting does not work with the priority levels.
         """
         self.config = config
         self.tables = tables
         self.policies = policies or QueuePolicies()
-        factory.check_levels(config.scheduling_policy, self.policies.priority_levels)
+        factory.check_levels(config, self.policies.priority_levels)
         self.times = StepTimeModel(row_times)
         self.lengths = factory.make_lengths(config)
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
@@ -139,6 +139,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request that `fits`."""
         self.lengths.arrived(request)
+        self._admission.arrived(request)
         self.waiting.add(request)
         if request.deadline is not None:
             self._deadlines.set(request, request.deadline)
@@ -195,6 +196,7 @@ class Scheduler:
             return StepPlan((), changes=changes)
         self.tables.host.settle()
         self._batching.begin_step(now)
+        self._admission.begin_step(now)
         self._move_beams()
         self._make_room()
         self._preempt_for_next(now)
