@@ -18,6 +18,7 @@ from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import AZURE_CHAT
 from load_tests.simulate.oracle import (
     KeepsBlocks,
+    KeepsMore,
     Oracle,
     Stretches,
     StretchesInQuiet,
@@ -25,7 +26,7 @@ from load_tests.simulate.oracle import (
     YieldsToArrivals,
     simulate_with,
 )
-from load_tests.simulate.report import E2E_MEAN, E2E_P99, ITL_P99, THROUGHPUT, TTFT_MEAN, TTFT_P99, Column
+from load_tests.simulate.report import E2E_MEAN, E2E_P99, ITL_P99, TTFT_MEAN, TTFT_P99, Column
 from load_tests.simulate.result import Result
 from load_tests.simulate.step_cost import StepCost
 from load_tests.traffic import Arrival, Stream
@@ -40,33 +41,65 @@ BURSTS, CV = "bursts", 3.0
 MAX_TOKENS = 2000
 SMALL_CACHE = 20_000
 """Tokens: so few that requests wait for blocks."""
+SMALL_CACHE_REQUESTS = 240
+"""There the queue is shorter, and less happens."""
 URGENT = 1 / 3
 """Share of the requests that are urgent where the cache is small: those with the shortest prompts."""
 REQUEST_TOKENS = 1366
 """Tokens of a chat of mean length at its end."""
-MEASURES = (TTFT_MEAN, TTFT_P99, E2E_MEAN, E2E_P99, ITL_P99, THROUGHPUT)
+SECONDS_PER_TOKEN = Column("s per 1k tokens", Result.seconds_per_thousand, ".3f")
+MEASURES = (TTFT_MEAN, TTFT_P99, E2E_MEAN, E2E_P99, ITL_P99, SECONDS_PER_TOKEN)
+"""All of them are better if they are lower."""
 GAIN, LOSS = 0.95, 1.02
-"""A use of the knowledge pays if one measure improves to this factor, and none gets worse than by the other one."""
+"""A way pays if one measure improves to this factor, and none gets worse than by the other one."""
 
 
 class Way(NamedTuple):
-    """A use of the knowledge."""
+    """How the engine serves."""
 
-    oracle: type[Oracle]
-    against: str
-    """The label of what it is compared with, which knows nothing."""
+    oracle: type[Oracle] = Oracle
     has_small_cache: bool = False
+    forecast_ms: float = 0.0
+
+    @property
+    def base(self) -> str:
+        """The label of the way that it is compared with in the table."""
+        return BLIND_SMALL if self.has_small_cache else BLIND
 
 
-BLIND, BLIND_SMALL, STRETCHED = "no forecast", "no forecast, small cache", "long steps, no forecast"
-WITHOUT = {BLIND: Way(Oracle, ""), BLIND_SMALL: Way(Oracle, "", True), STRETCHED: Way(Stretches, BLIND)}
-ORACLES = {
-    "oracle waits": Way(WaitsForArrivals, BLIND),
-    "oracle yields": Way(YieldsToArrivals, BLIND),
-    "oracle stretches in quiet": Way(StretchesInQuiet, BLIND),
-    "oracle keeps blocks": Way(KeepsBlocks, BLIND_SMALL, True),
+BLIND, LONG, WAITS, YIELDS, STRETCHES = (
+    "no forecast",
+    "no forecast, long steps",
+    "oracle waits",
+    "oracle yields",
+    "oracle stretches in quiet",
+)
+BLIND_SMALL, MORE, FORECAST, KEEPS = (
+    "no forecast, small cache",
+    "no forecast, keeps more blocks",
+    "forecast keeps blocks",
+    "oracle keeps blocks",
+)
+WAYS = {
+    BLIND: Way(),
+    LONG: Way(Stretches),
+    WAITS: Way(WaitsForArrivals),
+    YIELDS: Way(YieldsToArrivals),
+    STRETCHES: Way(StretchesInQuiet),
+    BLIND_SMALL: Way(has_small_cache=True),
+    MORE: Way(KeepsMore, True),
+    FORECAST: Way(Oracle, True, 1000.0),
+    KEEPS: Way(KeepsBlocks, True),
 }
-WAYS = WITHOUT | ORACLES
+RIVALS = (
+    (WAITS, BLIND),
+    (YIELDS, BLIND),
+    (STRETCHES, LONG),
+    (KEEPS, BLIND_SMALL),
+    (FORECAST, BLIND_SMALL),
+    (FORECAST, MORE),
+)
+"""Ways that know or expect something, each with one that does not."""
 
 
 def _serve(cost: StepCost, oracle: type[Oracle], arrivals: Sequence[Arrival], settings: Mapping[str, Any]) -> Result:
@@ -77,13 +110,13 @@ class ArrivalForecast(Experiment):
     """Requests that come in bursts, and with `--traces` those of two services as recorded."""
 
     name = "arrival_forecast"
-    title = "Gain of knowing when requests will come, by use of the knowledge: the best and the worst measure"
+    title = "What a forecast of arrivals gains, by use: the measure that changes to the best, and to the worst"
     claim = (
         "Knowing when requests will come, an engine answers sooner: it waits with a step for those that come during "
         "it, ends a step as they come, lengthens steps while none comes, and keeps cache blocks for urgent ones"
     )
     source = "batches that follow a forecast of arrivals: BATCH (SC'20); here with an oracle in place of the forecast"
-    requests = 300
+    requests = 150
     simulated_only = True
 
     def arms(self, stage: Stage, seed: int) -> list[Arm]:
@@ -91,9 +124,13 @@ class ArrivalForecast(Experiment):
         for load, service in itertools.product(LOADS, self._services(stage)):
             for has_small_cache in (False, True):
                 arrivals = self._arrivals(stage, service, load, seed, has_small_cache)
-                settings = _settings(stage, len(arrivals), has_small_cache)
                 arms += [
-                    Arm(_label(service, load, name), arrivals, settings, partial(_serve, stage.cost, way.oracle))
+                    Arm(
+                        _label(service, load, name),
+                        arrivals,
+                        _settings(stage, len(arrivals), way),
+                        partial(_serve, stage.cost, way.oracle),
+                    )
                     for name, way in WAYS.items()
                     if way.has_small_cache == has_small_cache
                 ]
@@ -104,7 +141,8 @@ class ArrivalForecast(Experiment):
 
     def _arrivals(self, stage: Stage, service: str, load: float, seed: int, has_small_cache: bool) -> list[Arrival]:
         seqs = SMALL_CACHE / REQUEST_TOKENS if has_small_cache else stage.max_num_seqs
-        count, limit = stage.requests(self.requests), stage.tokens(MAX_TOKENS)
+        count = stage.requests(SMALL_CACHE_REQUESTS if has_small_cache else self.requests)
+        limit = stage.tokens(MAX_TOKENS)
         if service == BURSTS:
             times = Gamma(stage.rate(load, AZURE_CHAT, seqs), CV)
             arrivals = Stream(times, *stage.both(AZURE_CHAT), max_tokens=limit).make(count, seed)
@@ -117,54 +155,60 @@ class ArrivalForecast(Experiment):
 
     def rows(self, results: Results, stage: Stage) -> dict[str, list[str]]:
         found = {}
-        for load, service in itertools.product(LOADS, self._services(stage)):
-            for name, way in WAYS.items():
-                runs = results[_label(service, load, name)]
-                if way.against:
-                    other = results[_label(service, load, way.against)]
-                    cells = [f"x {ratio(column, runs, other):.3f}" for column in MEASURES]
-                else:
-                    cells = [format(estimate(column.value, runs), column.form) for column in MEASURES]
-                found[_label(service, load, name)] = cells
+        for (load, service), (name, way) in itertools.product(self._places(stage), WAYS.items()):
+            runs = results[_label(service, load, name)]
+            if name == way.base:
+                cells = [format(estimate(column.value, runs), column.form) for column in MEASURES]
+            else:
+                factors = self._factors(results, service, load, (name, way.base))
+                cells = [f"x {factor:.3f}" for factor in factors.values()]
+            found[_label(service, load, name)] = cells
         return found
+
+    def _places(self, stage: Stage) -> list[tuple[float, str]]:
+        return list(itertools.product(LOADS, self._services(stage)))
+
+    def _factors(self, results: Results, service: str, load: float, pair: tuple[str, str]) -> dict[str, Ratio]:
+        """By what factor each measure differs between two ways."""
+        runs, other = (results[_label(service, load, name)] for name in pair)
+        return {column.name: ratio(column, runs, other) for column in MEASURES}
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
-        found = []
-        for name in ORACLES:
-            best: tuple[Ratio, str] | None = None
-            for load, service in itertools.product(LOADS, self._services(stage)):
-                factors = self._factors(results, service, load, name)
-                if any(factor.mean > LOSS for factor in factors.values()):
-                    continue
-                measure = min(factors, key=lambda each: factors[each].mean)
-                if best is None or factors[measure].mean < best[0].mean:
-                    best = factors[measure], f"{measure} at {service}, {load}"
-            if best is None:
-                found.append(Verdict.always(f"{name}: nowhere without another measure getting worse", [False]))
-            else:
-                text = f"{name}: at best {best[0]:.3f} times, {best[1]} (at most {GAIN} would pay)"
-                found.append(Verdict.below(text, best[0], GAIN))
-        return found
+        return [self._verdict(results, stage, pair) for pair in RIVALS]
 
-    def _factors(self, results: Results, service: str, load: float, name: str) -> dict[str, Ratio]:
-        """By what factor each measure changes; below 1 is better, for throughput as well."""
-        runs, other = (results[_label(service, load, label)] for label in (name, WAYS[name].against))
-        factors = {column.name: ratio(column, runs, other) for column in MEASURES[:-1]}
-        return factors | {THROUGHPUT.name: ratio(THROUGHPUT, other, runs)}
+    def _verdict(self, results: Results, stage: Stage, pair: tuple[str, str]) -> Verdict:
+        """Whether a way pays anywhere: by the measure and the load with the lowest upper end of an interval."""
+        found = [
+            (factor, f"{measure.split(',')[0]} of {service}, {load}")
+            for load, service in self._places(stage)
+            if max((factors := self._factors(results, service, load, pair)).values(), key=_mean).mean <= LOSS
+            for measure, factor in factors.items()
+        ]
+        name, rival = pair
+        if not found:
+            return Verdict.always(f"{name}: at each load it makes a measure worse than '{rival}'", [False])
+        best, where = min(found, key=lambda each: each[0].high)
+        text = f"{name}: at best {best:.3f} times the value of '{rival}', {where} (pays up to {GAIN})"
+        return Verdict.below(text, best, GAIN)
 
     def plot(self, axes: "Axes", results: Results, stage: Stage) -> None:
-        names = [name for name, way in WAYS.items() if way.against]
+        names = [name for name, way in WAYS.items() if name != way.base]
+        ticks = []
         for place, (service, load) in enumerate(itertools.product(self._services(stage), LOADS)):
+            ticks.append(f"{service}\n{load}")
             for number, name in enumerate(names):
-                factors = [each.mean for each in self._factors(results, service, load, name).values()]
-                x, label = place + (number - 1.5) / 6, name if not place else None
-                axes.plot([x, x], [min(factors), max(factors)], color=f"C{number}", marker="_", lw=3, label=label)
-        ticks = [f"{service}\n{load}" for service, load in itertools.product(self._services(stage), LOADS)]
+                factors = self._factors(results, service, load, (name, WAYS[name].base)).values()
+                ends = [pick(factors, key=_mean).mean for pick in (min, max)]
+                x, label = place + (number - 3) / 9, None if place else name
+                axes.plot([x, x], ends, color=f"C{number}", marker="_", lw=3, label=label)
         axes.set_xticks(range(len(ticks)), ticks, fontsize="x-small")
         axes.axhline(1, color="gray", lw=0.5)
-        axes.axhline(GAIN, color="gray", ls="--", lw=0.5)
-        axes.set(ylabel="times what it is without a forecast (below 1 is better)")
+        axes.set(ylabel="times the value without a forecast (below 1 is better)")
         axes.legend(fontsize="x-small")
+
+
+def _mean(factor: Ratio) -> float:
+    return factor.mean
 
 
 def _label(service: str, load: float, name: str) -> str:
@@ -177,14 +221,14 @@ def _with_levels(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return [replace(arrival, priority=1 if arrival.prompt_tokens <= longest else 2) for arrival in arrivals]
 
 
-def _settings(stage: Stage, requests: int, has_small_cache: bool) -> dict[str, Any]:
+def _settings(stage: Stage, requests: int, way: Way) -> dict[str, Any]:
     common = {
         "auto_tune": "throughput",
         "max_num_seqs": stage.max_num_seqs,
         "max_queue_size": requests,
         "enable_prefix_caching": False,
     }
-    if not has_small_cache:
+    if not way.has_small_cache:
         return {**common, "kv_cache_tokens": stage.cache_tokens}
     levels = {"priority_levels": 2, "default_priority_level": 2, "priority_ageing_seconds": 1e6}
     return {
@@ -192,4 +236,5 @@ def _settings(stage: Stage, requests: int, has_small_cache: bool) -> dict[str, A
         **levels,
         "kv_cache_tokens": stage.tokens(SMALL_CACHE),
         "scheduling_policy": "priority",
+        "arrival_forecast_ms": way.forecast_ms,
     }

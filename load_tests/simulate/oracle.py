@@ -113,6 +113,17 @@ class KeepsBlocks(Oracle):
             self.watermark += math.ceil(kept / len(load.running))
 
 
+class KeepsMore(Oracle):
+    """Admits no request into the blocks for `tokens` more tokens of each running one: no oracle, but what `KeepsBlocks`
+    must be compared with. `tokens` is the best number for the experiment `arrival_forecast`."""
+
+    tokens = 32
+
+    def look_ahead(self, now: float, load: Load) -> None:
+        """Set the watermark."""
+        self.watermark = self.tokens
+
+
 class YieldsToArrivals(Oracle):
     """Ends a step with prompts when a request arrives, if it gains more by that than one more step costs the others."""
 

@@ -10,6 +10,7 @@ from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
 from load_tests.simulate.oracle import (
     KeepsBlocks,
+    KeepsMore,
     Oracle,
     Stretches,
     StretchesInQuiet,
@@ -22,7 +23,7 @@ from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import A100_LLAMA_8B
 from load_tests.traffic import Arrival, Stream
 
-ORACLES = [Oracle, WaitsForArrivals, KeepsBlocks, YieldsToArrivals, StretchesInQuiet, Stretches]
+ORACLES = [Oracle, WaitsForArrivals, KeepsBlocks, KeepsMore, YieldsToArrivals, StretchesInQuiet, Stretches]
 WARM_UP = [Arrival(float(second), 64, 20, 20) for second in range(3)]
 """The step-time model knows the machine after these."""
 
@@ -92,9 +93,9 @@ def test_blocks_kept_for_urgent_requests_spare_a_preemption() -> None:
     running, large = Arrival(5.0, 100, 100, 1800, priority=2), Arrival(5.5, 1500, 50, 300, priority=2)
     arrivals = [*WARM_UP, running, large, Arrival(5.8, 400, 10, 10, priority=1)]
     levels = {"scheduling_policy": "priority", "priority_levels": 2, "default_priority_level": 2}
-    blind, keeping = (_serve(each, arrivals, **levels, kv_cache_tokens=2000) for each in (Oracle, KeepsBlocks))
-    assert blind.preemptions.sum() == 1
-    assert keeping.preemptions.sum() == 0
+    oracles = (Oracle, KeepsBlocks, KeepsMore)
+    found = [_serve(each, arrivals, **levels, kv_cache_tokens=2000).preemptions.sum() for each in oracles]
+    assert found == [1, 0, 1]
 
 
 def test_it_needs_an_objective_without_targets() -> None:
