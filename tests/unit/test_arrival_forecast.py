@@ -70,6 +70,19 @@ def test_blocks_are_kept_for_those_who_will_go_first() -> None:
         assert ("large" in step(scheduler)) == joins
 
 
+def test_nobody_is_preempted_for_blocks_that_are_kept() -> None:
+    settings = {"scheduling_policy": "priority", "arrival_forecast_ms": 1000.0}
+    scheduler = make_scheduler(num_blocks=24, block_size=1, policies=LEVELS, **settings)
+    scheduler.add(make_request("urgent", 20, max_tokens=1, priority=1))
+    assert "urgent" in step(scheduler)
+    scheduler.add(make_request("low", 4, max_tokens=8, priority=3))
+    assert "low" in step(scheduler)
+    # There is room beside `low`, but not for the 4 urgent tokens that are expected as well.
+    scheduler.add(make_request("middle", 11, max_tokens=2, priority=2))
+    assert "middle" in step(scheduler)
+    assert scheduler.num_preemptions == 0
+
+
 def test_one_alone_is_let_in_whatever_is_expected() -> None:
     scheduler = make_scheduler(num_blocks=20, block_size=1, policies=LEVELS, arrival_forecast_ms=1000.0)
     for number in range(10):

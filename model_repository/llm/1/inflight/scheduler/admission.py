@@ -59,9 +59,14 @@ class MaxUtilization(Admission):
     def allows(self, request: Request, hit: Sequence[int], running: Mapping[str, Request]) -> bool:
         """Check the blocks for the known tokens, and for the next tokens of running and of expected requests."""
         spare = self.tables.pool.num_free - self.tables.fresh_blocks(request, hit)
-        if self._forecast is not None and running:
-            spare -= self.tables.blocks_for(math.ceil(self._forecast.tokens_before(request, self._now)))
+        spare -= self._needed_before(request, running)
         return spare >= 0 and (spare >= self.tables.num_promised or spare >= self._needed_soon(running))
+
+    def _needed_before(self, request: Request, running: Mapping[str, Request]) -> int:
+        """Return the blocks for expected requests that would preempt this one. They preempt lower levels first."""
+        if self._forecast is None or not running or any(r.priority > request.priority for r in running.values()):
+            return 0
+        return self.tables.blocks_for(math.ceil(self._forecast.tokens_before(request, self._now)))
 
     def _needed_soon(self, running: Mapping[str, Request]) -> int:
         ends = (min(len(r.token_ids) + self.next_tokens, r.max_cached_tokens) for r in running.values())
