@@ -42,7 +42,7 @@ class Experiment(ABC):
     requests = 600
     """Number of requests in the simulator, with each seed."""
     simulated_only = False
-    """Whether it needs machines that `--engine` does not have."""
+    """Whether it needs what `--engine` does not have: several machines, or knowledge of the future."""
 
     @abstractmethod
     def arms(self, stage: Stage, seed: int) -> list[Arm]:

@@ -1,4 +1,4 @@
-"""Oracles: an engine's settings, chosen with knowledge of all requests to come. They bound what a forecast can gain."""
+"""Oracles: an engine's settings, chosen with knowledge of all requests to come, to see what knowing them is worth."""
 
 import math
 from bisect import bisect_left, bisect_right
