@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="a"):
         store.write(NAMES[0], content(NAMES[0]))
     assert (store.num_blocks, store.num_bytes) == (0, 0)
+
+
+def test_a_store_opens_while_another_one_writes(tmp_path: Path) -> None:
+    busy = DiskStore(tmp_path, "a", 8, 1 << 20)
+    data = np.zeros(8, dtype=np.uint8)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [busy.write(number.to_bytes(16, "big"), data) for number in range(600)])
+        while not writing.done():
+            DiskStore(tmp_path, "a", 8, 1 << 20)
+        writing.result()
+    assert DiskStore(tmp_path, "a", 8, 1 << 20).num_blocks == 600
 
 
 def test_a_store_without_room_is_refused(tmp_path: Path) -> None:

@@ -161,7 +161,10 @@ def _found(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield the path and size of each block file in a folder, by the time of its last use. Remove abandoned drafts."""
     files = []
     for path in folder.glob("*/*/*"):
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # Another engine has just renamed or removed it.
         if _BLOCK_FILE.match(path.name):
             files.append((status.st_mtime_ns, str(path.relative_to(folder)), status.st_size))
         elif _DRAFT_FILE.match(path.name) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
