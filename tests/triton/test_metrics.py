@@ -18,6 +18,7 @@ NEED_SETTINGS = (
     "inflight:length_rank_correlation",
     *("inflight:spec_decode", "inflight:num_requests_waiting_by_priority", "inflight:auto_tune"),
     *("inflight:tenant_", "inflight:cost_per_thousand_tokens"),
+    *("inflight:disk_cache", "inflight:kv_transfer"),
 )
 """Metrics that exist only with settings that this server does not have."""
 PROMPTS = ["The sky is", "One two three four five six seven", "Tell me a story about a river and a house"]
