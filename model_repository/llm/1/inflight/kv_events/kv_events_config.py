@@ -1,8 +1,10 @@
 """The setting `kv_events_config`, with vLLM's names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from inflight.json_setting import read_json_setting
 
 NULL = "null"
 ZMQ = "zmq"
@@ -84,8 +86,4 @@ class KVEventsConfig:
         Raises:
             ValueError: as above, or a name is unknown.
         """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ValueError(f"kv_events_config has {name!r}; it may have {', '.join(known)}")
-        return cls(**values)
+        return read_json_setting(cls, "kv_events_config", values)

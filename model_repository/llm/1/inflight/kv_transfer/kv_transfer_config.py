@@ -2,8 +2,10 @@
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
+
+from inflight.json_setting import read_json_setting
 
 SHARED_MEMORY = "shared_memory"
 TCP = "tcp"
@@ -111,11 +113,7 @@ class KVTransferConfig:
         Raises:
             ValueError: as above, or a name is unknown.
         """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ValueError(f"kv_transfer_config has {name!r}; it may have {', '.join(known)}")
-        return cls(**values)
+        return read_json_setting(cls, "kv_transfer_config", values)
 
 
 _EXTRA = {"export_timeout": 60.0, "fetch_timeout": 2.0, "peers": LOOPBACK}
