@@ -49,6 +49,12 @@ class Answers:
         if given != self._right[question]:
             raise Wrong(f"{question} has the answer {given}; it must be {self._right[question]}")
 
+    def check_text(self, question: Question, text: str) -> None:
+        """Raises Wrong unless the right answer is `text`."""
+        (right,) = self._right[question]
+        if right.text != text:
+            raise Wrong(f"{question} has the answer {text!r}; it must be {right.text!r}")
+
     def check_beginning(self, question: Question, text: str) -> None:
         """Raises Wrong unless the right answer begins with `text`."""
         (right,) = self._right[question]

@@ -26,6 +26,7 @@ _MOST_PIECES = 6
 _LONGEST_PATIENCE = 0.1
 _NEW_TENANT = 0.2
 """The fraction of requests with a tenant that was never seen before."""
+_OPTIONAL_OUTPUTS = ("finish_reason", "token_ids", "num_output_tokens", "cumulative_logprob", "usage")
 
 
 class End(Enum):
@@ -102,6 +103,28 @@ async def _cancelled(scene: Scene, chance: random.Random) -> End:
     return End.LEFT
 
 
+async def _named_outputs(scene: Scene, chance: random.Random) -> End:
+    """Ask for some of the outputs only. Triton removes the other ones from each response."""
+    question = chance.choice(ASKED["greedy"])
+    named = ["text_output", *chance.sample(_OPTIONAL_OUTPUTS, chance.randint(0, len(_OPTIONAL_OUTPUTS)))]
+    flags = {"exclude_input_in_output": True, **{f"return_{name}": True for name in _OPTIONAL_OUTPUTS}}
+    fields = {"text_input": question.prompt, "sampling_parameters": json.dumps(dict(question.sampling)), **flags}
+
+    async def one() -> Any:
+        outputs = [aio.InferRequestedOutput(name) for name in named]
+        yield {"model_name": "llm", "inputs": tensors({**fields, "stream": True}), "outputs": outputs}
+
+    text = ""
+    async for result, error in scene.grpc.stream_infer(one()):
+        if error is not None:
+            raise NotAnswered("error", error.message())
+        if unasked := {output.name for output in result.get_response().outputs} - set(named):
+            raise Wrong(f"the outputs {unasked} have come; only {named} must")
+        text += result.as_numpy("text_output").item().decode()
+    scene.answers.check_text(question, text)
+    return End.RIGHT
+
+
 async def _abandoned(scene: Scene, chance: random.Random) -> End:
     await leave(chance.choice(LONG), scene.ports, chance)
     return End.LEFT
@@ -176,6 +199,7 @@ KINDS = (
         )
     ),
     Kind("deadline passes", 7, _deadline),
+    Kind("some of the outputs", 5, _named_outputs),
     Kind("cancelled in the middle", 10, _cancelled),
     Kind("connection closed in the middle", 8, _abandoned),
     Kind("slow reader", 2, _slow),

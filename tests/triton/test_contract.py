@@ -54,6 +54,31 @@ def test_seven_inputs_of_vllm_backend_and_its_outputs(server: TritonServer, gree
     assert events[-1]["cumulative_logprob"] == pytest.approx(total, rel=1e-4)
 
 
+def test_clients_get_only_the_outputs_that_they_name(server: TritonServer) -> None:
+    """Many at once: Triton removes the other outputs in the model's process, while others are being made."""
+    fields = {"text_input": PROMPT, "max_tokens": 8, "return_token_ids": True, "return_usage": True, "stream": True}
+
+    async def one() -> Any:
+        inputs, outputs = tensors(fields), [aio.InferRequestedOutput("token_ids")]
+        yield {"model_name": "llm", "inputs": inputs, "outputs": outputs}
+
+    async def ask_one(client: aio.InferenceServerClient) -> list[int]:
+        ids: list[int] = []
+        async for result, error in client.stream_infer(one()):
+            assert error is None
+            assert [output.name for output in result.get_response().outputs] == ["token_ids"]
+            ids += result.as_numpy("token_ids").flatten().tolist()
+        return ids
+
+    async def ask_many() -> list[list[int]]:
+        async with aio.InferenceServerClient(server.grpc_url) as client:
+            return await asyncio.gather(*(ask_one(client) for _ in range(64)))
+
+    answers = asyncio.run(ask_many())
+    assert len(answers[0]) == 8
+    assert answers == answers[:1] * 64
+
+
 def test_token_ids_are_those_of_the_text(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
     events = stream(server, text_input=PROMPT, max_tokens=6, return_token_ids=True)
     ids = [token for event in events for token in as_list(event["token_ids"]) if token >= 0]

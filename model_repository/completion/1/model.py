@@ -26,6 +26,7 @@ from context_call import KV_TRANSFER, context_inputs, kept_parameters, offer_in,
 from ended_calls import EndedCalls  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.guardian import Guardian, Pulse  # noqa: E402
+from serving.sending import send  # noqa: E402
 from serving.server_config import EXIT, check_on_model_death  # noqa: E402
 
 SHARED_MEMORY = "/dev/shm"
@@ -323,7 +324,7 @@ def _send(sender: Any, response: Any) -> None:
         message = f"the answer has {size} bytes, and {SHARED_MEMORY} has room for {free}; give it more (--shm-size)"
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(message, pb_utils.TritonError.INTERNAL))
     try:
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        send(sender, response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
     except pb_utils.TritonModelException as fault:
         pb_utils.Logger.log_error(f"an answer could not be sent: {fault}")
 

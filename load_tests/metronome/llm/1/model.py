@@ -92,10 +92,12 @@ class Answer:
         self.left -= self.tokens
         self.next_time += self.gap * self.tokens
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if self.left == 0 else 0
-        self.sender.send(self.response(), flags=final)
+        tensors = self.tensors()
+        # Until all is sent, `tensors` keeps what Triton removes: see `serving/sending.py` of the real `llm`.
+        self.sender.send(pb_utils.InferenceResponse(tensors), flags=final)
         return bool(self.left > 0)
 
-    def response(self) -> Any:
+    def tensors(self) -> list[Any]:
         tensors = [
             pb_utils.Tensor("text_output", np.array([b"tick " * self.tokens], dtype=np.object_)),
             pb_utils.Tensor("token_ids", np.ones((1, self.tokens), dtype=np.int32)),
@@ -105,4 +107,4 @@ class Answer:
             tensors.append(pb_utils.Tensor("finish_reason", np.array([b"length"], dtype=np.object_)))
         if sent == self.tokens or not self.left:
             tensors.append(pb_utils.Tensor("usage", np.array([self.prompt_tokens, sent], dtype=np.uint32)))
-        return pb_utils.InferenceResponse(tensors)
+        return tensors

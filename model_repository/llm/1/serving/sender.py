@@ -6,6 +6,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from serving.sending import send
 from serving.shared_memory import free_bytes
 
 # What Triton adds to a response's tensors, and what it needs for other requests at the same time.
@@ -50,7 +51,7 @@ class Sender:
             if final and _has_room(response):
                 self._end(response)
             else:
-                self._sender.send(response)
+                send(self._sender, response)
                 if final:
                     self._end()
 
@@ -60,7 +61,7 @@ class Sender:
         if response is None:
             self._sender.send(flags=flags)
         else:
-            self._sender.send(response, flags=flags)
+            send(self._sender, response, flags)
 
     def fail(self, message: str, code: str) -> None:
         """Send an error as the last response. Raises as `send` does.

@@ -42,7 +42,7 @@ class TritonPythonModel:
             parameters = json.loads(request.parameters() or "{}")
             if (reply := answer_to_question(request, parameters)) is not None:
                 text = json.dumps(reply)
-                sender.send(response([text], 1, "None", {}), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                send(sender, response([text], 1, "None", {}), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
             if "cancel" in parameters:
                 # A cancellation from `completion`, whose client has disconnected. This model ignores it.
@@ -63,7 +63,7 @@ class TritonPythonModel:
                 if len(pieces) == max_tokens:
                     break
                 if request.get("stream"):
-                    sender.send(response([piece], len(pieces), "None", request))
+                    send(sender, response([piece], len(pieces), "None", request))
         except RequestFailed as failure:
             with_code = "code_in_error" in request["parameters"]
             sender.send(failure.response(with_code), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -73,7 +73,7 @@ class TritonPythonModel:
             # The other pieces have already been sent.
             pieces = pieces[-1:] if finish_reason == "length" else []
         last = response(pieces, count, finish_reason, request)
-        sender.send(last, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        send(sender, last, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def pieces(self, request: dict[str, Any]) -> Iterator[str]:
         words = iter(prompt(request).split())
@@ -102,6 +102,13 @@ class TritonPythonModel:
                     yield json.dumps(request)
                 case _:
                     yield word + " "
+
+
+def send(sender: Any, response: Any, flags: int = 0) -> None:
+    """See `serving/sending.py` of the real `llm`."""
+    tensors = response.output_tensors()
+    sender.send(response, flags=flags)
+    del tensors
 
 
 class RequestFailed(Exception):
