@@ -5,7 +5,7 @@ from prometheus_client import generate_latest
 from starlette.responses import Response
 
 from inflight_client import TransportError
-from inflight_gateway.errors import ApiError
+from inflight_gateway.errors import ApiError, api_error
 from inflight_gateway.responses import Health
 from inflight_gateway.service import TheService
 
@@ -18,8 +18,8 @@ _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 @router.get("/health")
 async def check_health(service: TheService) -> Health:
     """Whether the model serves requests: its process answers, and its engine runs."""
-    if not await service.health.is_serving():
-        raise ApiError(503, "server_not_ready", "the model does not serve requests, or the server is unreachable")
+    if (error := await service.health.error()) is not None:
+        raise ApiError(503, "server_not_ready", api_error(error).detail)
     return {"status": "ready"}
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from inflight_client import AsyncClient
+from inflight_client import AsyncClient, InflightError
 
 _FRESH_SECONDS = 1.0
 
@@ -14,13 +14,20 @@ class HealthCheck:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._lock = asyncio.Lock()
-        self._serving = False
+        self._error: InflightError | None = None
         self._asked = -_FRESH_SECONDS
 
-    async def is_serving(self) -> bool:
-        """Return the last answer if it is fresh, and ask again otherwise."""
+    async def error(self) -> InflightError | None:
+        """Return why the model does not serve, or None if it does. The last answer is returned while it is fresh."""
         async with self._lock:
             if time.monotonic() - self._asked >= _FRESH_SECONDS:
-                self._serving = await self._client.is_serving()
+                self._error = await self._find_error()
                 self._asked = time.monotonic()
-            return self._serving
+            return self._error
+
+    async def _find_error(self) -> InflightError | None:
+        try:
+            await self._client.check_serving()
+        except InflightError as error:
+            return error
+        return None

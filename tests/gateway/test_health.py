@@ -23,6 +23,7 @@ def test_a_gateway_is_not_healthy_without_the_models_process(tmp_path: Path) -> 
         (model,) = children(server.pid)
         model.send(signal.SIGKILL)
         assert eventually(lambda: httpx.get(f"{gateway.url}/health").status_code == 503)
+        assert "not healthy" in httpx.get(f"{gateway.url}/health").json()["error"]["message"]
         assert httpx.get(f"http://{server.http_url}/v2/models/llm/ready").status_code == 200
 
 
