@@ -54,7 +54,7 @@ def test_leaving_before_the_first_token_cancels(client: OpenAI) -> None:
     with pytest.raises(openai.APITimeoutError):
         # The model checks for cancellation only before the next word.
         client.chat.completions.create(
-            model="llm", messages=[{"role": "user", "content": "!gap 600 one"}], stream=True, timeout=0.2
+            model="llm", messages=[{"role": "user", "content": "!gap 2500 one"}], stream=True, timeout=1
         )
     assert eventually(lambda: cancelled(client) == before + 1)
 
