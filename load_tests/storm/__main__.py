@@ -15,8 +15,9 @@ from pathlib import Path
 from load_tests.chaos.doors import NotAnswered
 from load_tests.chaos.service import Service
 from load_tests.chaos.workplace import workplace
+from load_tests.storm.answers import Answers
 from load_tests.storm.report import broken_promises, tables
-from load_tests.storm.storm import PARTS, Weather, storm
+from load_tests.storm.storm import PARTS, Weather, learn_answers, storm
 from scripts.launch.errors import LauncherError
 
 # Small, so that requests wait for room and preempt each other. The malformed requests name this number.
@@ -29,13 +30,32 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=10_000, help="number of requests (%(default)s)")
     add("--users", type=int, default=128, help="number of users (%(default)s)")
     add("--seed", type=int, default=0, help="another number gives other requests (%(default)s)")
+    add(
+        "--speculation",
+        metavar="JSON",
+        help="the setting speculative_config of the server; the right answers are then those of one without it",
+    )
     add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")
     return parser
 
 
-async def _run(service: Service, options: argparse.Namespace) -> Weather:
+async def _run(folder: Path, options: argparse.Namespace) -> Weather:
+    settings = {"kv_cache_tokens": str(_CACHE_TOKENS)}
+    if options.speculation is None:
+        service = Service(folder, settings)
+        async with service.running():
+            return await _storm(service, await learn_answers(service), options)
+    (folder / "plain").mkdir()
+    plain = Service(folder / "plain", settings)
+    async with plain.running():
+        answers = await learn_answers(plain)
+    service = Service(folder, {**settings, "speculative_config": options.speculation})
     async with service.running():
-        return await storm(service, options.requests, options.users, options.seed)
+        return await _storm(service, answers, options)
+
+
+async def _storm(service: Service, answers: Answers, options: argparse.Namespace) -> Weather:
+    return await storm(service, answers, options.requests, options.users, options.seed)
 
 
 def main() -> int:
@@ -47,8 +67,7 @@ def main() -> int:
     weather = None
     try:
         with workplace(options.logs) as folder:
-            service = Service(folder, {"kv_cache_tokens": str(_CACHE_TOKENS)})
-            weather = asyncio.run(_run(service, options))
+            weather = asyncio.run(_run(folder, options))
     except* (LauncherError, NotAnswered) as errors:
         print(f"error: {errors.exceptions[0]}", file=sys.stderr)
     if weather is None:

@@ -52,10 +52,17 @@ class Weather:
     """How many more files are in /dev/shm than before."""
 
 
-async def storm(service: Service, requests: int, users: int, seed: int) -> Weather:
-    """Send requests to a service that runs, with a progress bar. Raises NotAnswered if it does not answer before."""
+async def learn_answers(service: Service) -> Answers:
+    """Ask a service that runs all questions, each alone. Raises NotAnswered if it does not answer one."""
+    ports = service.ports
+    async with open_doors(ports.grpc, ports.http, ports.gateway, 2 * LIMIT_SECONDS) as (doors, _):
+        return await Answers.learn(doors[0], asked_questions())
+
+
+async def storm(service: Service, answers: Answers, requests: int, users: int, seed: int) -> Weather:
+    """Send requests to a service that runs, with a progress bar, and compare what comes with the right answers."""
     weather = Weather()
-    async with _scene(service) as scene:
+    async with _scene(service, answers) as scene:
         processes, regions = service.processes(), len(service.shared_memory())
         begun, watching = time.monotonic(), asyncio.create_task(_watch_stalls(weather))
         with tqdm(total=requests, unit="request") as bar:
@@ -77,7 +84,7 @@ async def storm(service: Service, requests: int, users: int, seed: int) -> Weath
 
 
 @contextlib.asynccontextmanager
-async def _scene(service: Service) -> AsyncIterator[Scene]:
+async def _scene(service: Service, answers: Answers) -> AsyncIterator[Scene]:
     ports = service.ports
     async with (
         open_doors(ports.grpc, ports.http, ports.gateway, 2 * LIMIT_SECONDS) as (first, second),
@@ -97,7 +104,7 @@ async def _scene(service: Service) -> AsyncIterator[Scene]:
             grpc=grpc,
             http=http,
             ports=ports,
-            answers=await Answers.learn(first[0], asked_questions()),
+            answers=answers,
         )
 
 
