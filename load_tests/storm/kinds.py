@@ -194,6 +194,7 @@ KINDS = (
             ("log-probabilities", 5),
             ("stop strings", 5),
             ("changed logits", 5),
+            ("structured outputs", 5),
             ("chats", 5),
             ("long prompts", 3),
         )

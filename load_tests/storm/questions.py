@@ -27,6 +27,12 @@ _EDITS = (
     {"logit_bias": {"260": 4.0, "28": -100}},
     {"min_tokens": 5, "stop": ["."]},
 )
+_COLOUR = {"type": "object", "properties": {"name": {"enum": ["red", "blue"]}, "warm": {"type": "boolean"}}}
+_FORMS = (
+    {"json": {**_COLOUR, "required": ["name", "warm"], "additionalProperties": False}},
+    {"regex": "[0-9]{2}\\.[0-9]{1,3} (kg|m)"},
+    {"choice": ["yes", "no", "perhaps, but hardly ever"]},
+)
 
 
 def _greedy(prompt: str, max_tokens: int, **sampling: object) -> Question:
@@ -45,6 +51,9 @@ ASKED: Mapping[str, Sequence[Question]] = {
     "log-probabilities": [_drawn(index, 6, logprobs=index % 6) for index in range(6)],
     "stop strings": [_greedy(prompt, 16, stop=[" the", ".", ", two"]) for prompt in PROMPTS],
     "changed logits": [_greedy(prompt, 8, **edit) for prompt in PROMPTS[:3] for edit in _EDITS],
+    "structured outputs": [
+        _drawn(index, 32, structured_outputs=_FORMS[index % len(_FORMS)], logprobs=index % 2) for index in range(12)
+    ],
     "chats": [
         Question("", ({"role": "user", "content": text},), {"max_tokens": 8, "temperature": 0}) for text in _CHATS
     ],
