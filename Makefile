@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
-	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients check clean
+	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients lint check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -62,7 +62,8 @@ help:
 	@echo "make test     run the whole test suite, on a real server"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
-	@echo "make check    run the linter, the type checker and the unit tests; takes seconds"
+	@echo "make lint     run the linter and the type checker"
+	@echo "make check    lint, and run the unit tests; takes seconds"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 
@@ -180,11 +181,13 @@ test-engine: $(gpu_tests)
 test-clients: $(installed)
 	INFLIGHT_TEST_CLIENTS=1 $(bin)/python -m pytest tests/gateway/test_other_clients.py
 
-check: $(installed)
+lint: $(installed)
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/mypy
-	$(bin)/python -m pytest -q tests/unit
+
+check: lint
+	$(bin)/python -m pytest -q --numprocesses 2 --dist worksteal tests/unit
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
