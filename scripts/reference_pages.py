@@ -18,10 +18,10 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
 _NOTE = "\n<!-- Written by `python -m scripts.reference_pages`. Change the code that it names, not this page. -->\n"
 _REQUESTS = """# Request fields
 {note}
-A client can give a field in three ways: as an input tensor, inside the JSON object `sampling_parameters`, or as a
-request parameter. If a field is given in several ways, the first of these counts. In JSON and in parameters, numbers
-may be written as text. Every field is optional unless its text says otherwise. "The model's" value is the one in the
-model's `generation_config.json`.
+All fields of a request; [Requests](../requests.md) explains them. A client can give a field as an input tensor, inside
+the JSON object `sampling_parameters`, or as a request parameter. If a field is given in several ways, the first of these
+counts. In JSON and in parameters, numbers may be written as text. Every field is optional unless its text says
+otherwise. "The model's" value is the one in the model's `generation_config.json`.
 """
 _STRUCTURED_OUTPUTS = """
 ## Keys of `structured_outputs`
@@ -40,6 +40,12 @@ one element (or row) per sample, except `num_input_tokens` and `usage`.
 | output | type | meaning |
 |---|---|---|
 """
+_PAGES_OF_CLASSES = {
+    "KVEventsConfig": ("KV events", "configuration.md#kv-events"),
+    "KVTransferConfig": ("Disaggregated prefill", "prefill-decode.md"),
+    "RequestClass": ("Classes of requests", "scheduling.md#classes-of-requests"),
+    "SpeculativeConfig": ("Speculative decoding", "speculative-decoding.md"),
+}
 _CONFIGURATION = """# Parameters of config.pbtxt
 {note}
 Each parameter is one entry of `parameters` in `config.pbtxt`:
@@ -53,10 +59,10 @@ the `config.pbtxt` that comes with the project sets some of them otherwise.
 """
 _METRICS = """# Metrics
 {note}
-The model adds these to Triton's own `/metrics`. It updates those that routers read ten times a second:
-{live}. It updates the others twice a second. Each has the labels {labels}. A metric
-that vLLM has too carries vLLM's name. Counters start at 0 when the model is loaded. When a model is unloaded, its
-metrics disappear.
+The model adds these metrics to Triton's own `/metrics`; [Operations](../operations.md#metrics) says which ones to look
+at. It updates them twice a second, and those that routers read ten times a second: {live}.
+Each has the labels {labels}. Metrics that vLLM has too have vLLM's names after the prefix.
+Counters start at 0 when the model is loaded. When a model is unloaded, its metrics disappear.
 
 | metric | kind | label | meaning |
 |---|---|---|---|
@@ -129,9 +135,16 @@ def _configuration() -> str:
 
 
 def _settings(owner: type) -> str:
-    docs = attribute_docs(owner)
+    docs = {name: _linked(about) for name, about in attribute_docs(owner).items()}
     rows = "".join(f"| `{name}` | {default} | {docs[name]} |\n" for name, default in _defaults(owner) if name in docs)
     return "| parameter | default | meaning |\n|---|---|---|\n" + rows
+
+
+def _linked(about: str) -> str:
+    """With links to pages in place of the classes that the docstrings name."""
+    for name, (title, page) in _PAGES_OF_CLASSES.items():
+        about = about.replace(f"see `{name}`", f"see [{title}](../{page})")
+    return about
 
 
 def _defaults(owner: type) -> Iterator[tuple[str, str]]:
@@ -142,7 +155,7 @@ def _defaults(owner: type) -> Iterator[tuple[str, str]]:
             yield field.name, "none"
         else:
             text = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
-            yield field.name, f"`{text}`"
+            yield field.name, f"`{text}`" if text else "none"
 
 
 def _metrics() -> str:

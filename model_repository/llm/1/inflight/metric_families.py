@@ -355,8 +355,7 @@ FAMILIES = (
     ),
     _of_transfers(
         "inflight:kv_transfer_fallbacks_total",
-        "Prompts that were to be fetched and were computed here instead, by reason; the reasons are under Prefill and "
-        "decode apart.",
+        "Prompts that were to be fetched and were computed here instead, by reason.",
         lambda t: t.fallbacks,
         label="reason",
     ),

@@ -217,7 +217,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("draft_input_ids", INTEGERS),
         Field("num_speculative_tokens", INTEGER),
     ),
-    "Prefill and decode apart": (
+    "Disaggregated prefill": (
         Field(
             "kv_transfer_params",
             JSON_OBJECT,
