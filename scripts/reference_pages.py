@@ -19,8 +19,8 @@ _NOTE = "\n<!-- Written by `python -m scripts.reference_pages`. Change the code 
 _REQUESTS = """# Request fields
 {note}
 All fields of a request; [Requests](../requests.md) explains them. A client can give a field as an input tensor, inside
-the JSON object `sampling_parameters`, or as a request parameter. If a field is given in several ways, the first of these
-counts. In JSON and in parameters, numbers may be written as text. Every field is optional unless its text says
+the JSON object `sampling_parameters`, or as a request parameter. If a field is given in several ways, the first of
+these counts. In JSON and in parameters, numbers may be written as text. Every field is optional unless its text says
 otherwise. "The model's" value is the one in the model's `generation_config.json`.
 """
 _STRUCTURED_OUTPUTS = """
