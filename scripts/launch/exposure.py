@@ -1,4 +1,4 @@
-"""Who can reach which interface of Triton. SECURITY.md has the reasons."""
+"""Who can reach which interface of Triton. docs/security.md has the reasons."""
 
 import ipaddress
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docker/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docker/README.md"])
 def test_links_lead_to_files(page: str) -> None:
     path = ROOT / page
     links = _LINK.findall(path.read_text())
