@@ -262,6 +262,14 @@ def test_completion_answers_plain_infer(server: TritonServer, greedy: Greedy) ->
     assert np.array_equal(result.as_numpy("finish_reason"), np.array([b"length"], dtype=np.object_))
 
 
+def test_completion_has_nothing_of_an_output_that_was_not_asked_for(server: TritonServer) -> None:
+    """As `llm`, it then answers without it. The client names it, but the request has no field that asks for it."""
+    inputs = tensors({"text_input": PROMPT, "max_tokens": 2})
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        result = client.infer("completion", inputs, outputs=[grpcclient.InferRequestedOutput("token_ids")])
+    assert list(result.get_response().outputs) == []
+
+
 def test_unfinished_requests_are_listed_under_their_clients_names(server: TritonServer) -> None:
     async def listed() -> list[dict[str, Any]]:
         async with aio.InferenceServerClient(server.grpc_url) as client, httpx.AsyncClient(timeout=60) as http:

@@ -97,6 +97,30 @@ def test_completion_answers_a_batch_of_prompts(trtllm: TritonServer) -> None:
     assert texts[:, 0].tolist() == alone
 
 
+def test_rows_of_a_batch_may_differ(trtllm: TritonServer, tokenizer: Any) -> None:
+    """In their numbers of tokens and samples, and in what they ask for. What a row lacks is padded."""
+    asked = [
+        {"max_tokens": 3, "return_token_ids": True},
+        {"max_tokens": 6, "return_token_ids": True, "n": 2, "temperature": 0},
+        {"max_tokens": 2, "return_finish_reason": True},
+    ]
+    rows = [
+        batch("text_input", [["One, two,"]] * 3, np.object_),
+        batch(
+            "sampling_parameters", [[json.dumps({**row, "exclude_input_in_output": True})] for row in asked], np.object_
+        ),
+    ]
+    with httpclient.InferenceServerClient(trtllm.http_url, network_timeout=60) as client:
+        result = client.infer("completion", rows)
+    texts, ids = result.as_numpy("text_output"), result.as_numpy("token_ids")
+    assert result.as_numpy("finish_reason").tolist() == [[b""], [b""], [b"length"]]
+    assert [[text != b"" for text in row] for row in texts] == [[True, False], [True, True], [True, False]]
+    assert (ids >= 0).sum(axis=-1).tolist() == [[3, 0], [6, 6], [0, 0]]
+    for row, sample in ((0, 0), (1, 0), (1, 1)):
+        tokens = [token for token in ids[row, sample].tolist() if token >= 0]
+        assert tokenizer.decode(tokens) == texts[row, sample].decode()
+
+
 def test_a_client_that_leaves_completion_frees_the_engine(trtllm: TritonServer) -> None:
     inputs = tensors({name: value for name, value in LONG.items() if name != "stream"}, batched=True)
     leave_completion(trtllm, inputs, 3)

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from context_call import KV_TRANSFER, context_inputs, kept_parameters, offer_in, with_offer  # noqa: E402
 from ended_calls import EndedCalls  # noqa: E402
+from joined_rows import joined  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.guardian import Guardian, Pulse  # noqa: E402
 from serving.sending import send  # noqa: E402
@@ -271,22 +272,8 @@ class Answer:
         error = next((row for row in rows if not isinstance(row, dict)), None)
         if error is not None:
             return pb_utils.InferenceResponse(error=error)
-        outputs = {name: [row[name] for row in rows] for name in rows[0]}
-        tensors = [
-            pb_utils.Tensor(name, _stacked(arrays) if self._batched else arrays[0]) for name, arrays in outputs.items()
-        ]
-        return pb_utils.InferenceResponse(tensors)
-
-
-def _stacked(arrays: list[Any]) -> Any:
-    """Stack arrays as the rows of one array, padded with zeros to the largest shape."""
-    shape = np.max([array.shape for array in arrays], axis=0)
-    if arrays[0].dtype == np.object_:
-        return np.stack(arrays)
-    padded = np.zeros((len(arrays), *shape), dtype=arrays[0].dtype)
-    for row, array in zip(padded, arrays, strict=True):
-        row[tuple(slice(size) for size in array.shape)] = array
-    return padded
+        outputs = joined(rows) if self._batched else rows[0]
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in outputs.items()])
 
 
 def _llm_request(model: str, request: Any, row: list[Any], cancel_key: str, outputs: list[str] | None = None) -> Any:
@@ -302,7 +289,9 @@ def _llm_request(model: str, request: Any, row: list[Any], cancel_key: str, outp
         model_name=model,
         request_id=request.request_id(),
         inputs=row,
-        requested_output_names=outputs or list(request.requested_output_names()),
+        # The text is in every answer of `llm`. Without it, an answer that has none of the client's outputs would look
+        # like the response that only marks the end.
+        requested_output_names=outputs or [*{*request.requested_output_names(), "text_output"}],
         parameters={**passed_on, "code_in_error": True, "cancel_key": cancel_key},
         timeout=request.timeout(),
     )
