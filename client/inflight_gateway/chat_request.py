@@ -47,6 +47,7 @@ class ToolCall(Strict):
     id: _Text
     type: Literal["function"]
     function: CalledFunction
+    index: int | None = Field(None, description="Of a streamed call that is sent back. Ignored.")
 
 
 class ChatMessage(Strict):
@@ -63,11 +64,8 @@ class ChatMessage(Strict):
     content: Content | None = Field(None, description="Needed unless there are tool_calls.", validate_default=True)
     reasoning_content: str | None = Field(None, description="What the assistant thought.")
 
-    # Fields of OpenAI's answers, which clients send back. They must be null.
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
+    # Fields of answers, which clients send back.
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     provider_specific_fields: dict[str, Any] | None = Field(
         None, description="litellm adds it to messages that it sends back. Ignored."
     )
@@ -188,8 +186,6 @@ class ChatRequest(Generation):
     prediction: Prediction | None = Field(
         None, description="It makes the answer faster where it is right. Ignored where the server takes no drafts."
     )
-    functions: None = None
-    function_call: None = None
     # With these values they ask for what there is.
     modalities: list[Literal["text"]] | None = None
     verbosity: Literal["medium"] | None = None

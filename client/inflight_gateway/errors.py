@@ -147,7 +147,7 @@ def _explain(error: dict[str, Any], field: str) -> tuple[str, str]:
             return f"the body is not JSON: {error['ctx']['error']}", "invalid_json"
         case "missing":
             return f"{field or 'the body'} is missing", "missing_field"
-        case "extra_forbidden" | "none_required":
+        case "extra_forbidden":
             return f"{field} is not supported", "unsupported_field"
         case "model_attributes_type" if not field:
             return "the body must be a JSON object, sent with Content-Type: application/json", "invalid_body"

@@ -19,5 +19,5 @@ def _sent(message: ChatMessage) -> Message:
         if (value := getattr(message, name)) is not None:
             sent[name] = value
     if message.tool_calls:
-        sent["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+        sent["tool_calls"] = [call.model_dump(exclude={"index"}) for call in message.tool_calls]
     return sent

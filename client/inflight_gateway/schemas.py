@@ -76,6 +76,7 @@ class StreamOptions(Strict):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = Field(None, description="As in vLLM: every chunk holds the usage so far.")
+    include_obfuscation: Never | None = None
 
 
 class Authored(Strict):
@@ -179,7 +180,6 @@ class CompletionRequest(Generation):
         None, description=f"0 only with echo. Default: {DEFAULT_COMPLETION_TOKENS}."
     )
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    suffix: None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = Field(
         None, description="The number of beams with use_beam_search. Otherwise it must be equal to n."
     )

@@ -1,14 +1,22 @@
 """The base of all requests, and a type of their fields."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, model_validator
 
 
 class Strict(BaseModel):
     """Takes only fields that it knows, and only values of their own types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, given: Any) -> Any:
+        """Null means absent. Programs that write every field that their library knows send many of them."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name in cls.model_fields}
 
 
 def _refuse_true(value: bool) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -81,6 +82,35 @@ def test_answer_can_be_sent_back(client: OpenAI) -> None:
     # All fields including nulls, as some programs store them.
     stored = messages[1].model_dump()
     assert arrived(client, [stored, {"role": "user", "content": "!request"}])[0][0]["content"] == "one "
+
+
+def test_null_means_absent_also_for_fields_that_are_not_supported(gateway: GatewayProcess) -> None:
+    """Programs that write all fields of their library send such nulls, also in messages."""
+    unsupported = {"reasoning_effort": None, "web_search_options": None, "functions": None, "moderation": None}
+    message = {"role": "user", "content": "one", "refusal": None, "thinking_blocks": None}
+    reply = httpx.post(
+        f"{gateway.url}/v1/chat/completions", json={"model": "llm", "messages": [message], **unsupported}, timeout=60
+    )
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["choices"][0]["message"]["content"] == "one "
+
+
+def test_streamed_calls_can_be_sent_back_with_their_indexes(client: OpenAI) -> None:
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    called = {"role": "assistant", "content": None, "annotations": [], "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    echoed, _ = arrived(client, [called, result, {"role": "user", "content": "!request"}])
+    assert "index" not in echoed[0]["tool_calls"][0]
+
+
+def test_a_stream_without_obfuscation_is_what_there_is(client: OpenAI) -> None:
+    chunks = client.chat.completions.create(
+        model="llm",
+        messages=[{"role": "user", "content": "one two"}],
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+    )
+    assert [chunk.usage for chunk in chunks][-1] is not None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,6 @@ class MessageItem(Strict):
     content: _Content
     id: str | None = None
     status: _Status | None = None
-    phase: None = None
 
     @property
     def text(self) -> str:
@@ -63,8 +62,6 @@ class CallItem(Strict):
     arguments: str
     id: str | None = None
     status: _Status | None = None
-    caller: None = None
-    namespace: None = None
 
 
 class ResultItem(Strict):
@@ -96,7 +93,6 @@ class ReasoningItem(Strict):
     id: str | None = None
     summary: Annotated[list[Any], Field(max_length=0)] | None = None
     content: Annotated[list[ReasoningText], Field(max_length=4096)] | None = None
-    encrypted_content: None = None
     status: _Status | None = None
 
     @property

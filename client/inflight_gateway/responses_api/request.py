@@ -38,10 +38,6 @@ class TextOptions(Strict):
 class Reasoning(Strict):
     """Nothing about thoughts can be chosen here; see chat_template_kwargs."""
 
-    effort: None = None
-    summary: None = None
-    generate_summary: None = None
-
 
 class FunctionToolItem(Strict):
     """A function that the model may call."""
@@ -119,7 +115,3 @@ class ResponsesRequest(Authored):
     reasoning: Reasoning | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
-    previous_response_id: None = None
-    conversation: None = None
-    prompt: None = None
-    max_tool_calls: None = None
