@@ -91,7 +91,7 @@ def test_a_chat_from_the_gateway_to_the_phases(client: OpenAI, receiver: Receive
     (outer,), (whole,) = named(spans, "POST /v1/chat/completions"), named(spans, "llm_request")
     assert (outer.service, outer.kind, outer.parent_id) == ("inflight-gateway", "SERVER", caller.span_id)
     assert (whole.service, whole.kind) == ("inflight", "SERVER")
-    assert ancestors(spans, whole) == ["llm", "InferRequest", "POST /v1/chat/completions"]
+    assert ancestors(spans, whole) == ["llm", "InferRequest", "POST /v1/chat/completions"], spans
     assert outer.start <= whole.start < whole.end <= outer.end
     check_phases(spans, whole, PHASES)
     assert whole.events == {"first token": next(span.end for span in spans if span.name == "prefill")}
