@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from inflight.kv_cache.disk_folder import hash_key, open_folder
 from inflight.kv_cache.disk_store import DiskStore
+from tests.unit.disks import full_disk
 
 BYTES = 20
 FILE_BYTES = BYTES + 4
@@ -122,6 +123,16 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert (store.num_blocks, store.num_bytes) == (0, 0)
 
 
+def test_a_file_that_cannot_be_removed_is_a_block_that_is_not_there(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, "a", BYTES, 3 * FILE_BYTES)
+    store.write(NAMES[0], content(NAMES[0]))
+    path = tmp_path / store._path(NAMES[0])
+    path.unlink()
+    (path / "in the way").mkdir(parents=True)
+    assert found(store, NAMES[0]) == 0
+    assert (store.num_blocks, store.num_bytes) == (0, 0)
+
+
 def test_a_store_opens_while_another_one_writes(tmp_path: Path) -> None:
     busy = DiskStore(tmp_path, "a", 8, 1 << 20)
     data = np.zeros(8, dtype=np.uint8)
@@ -154,6 +165,14 @@ def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
     folder.mkdir(mode=0o755)
     with pytest.raises(ValueError, match="other users can read it"):
         open_folder(str(folder))
+
+
+def test_a_full_disk_leaves_no_half_a_key(tmp_path: Path) -> None:
+    folder = open_folder(str(tmp_path / "kv"))
+    with full_disk(), pytest.raises(ValueError, match="no key can be written"):
+        hash_key(folder)
+    assert list(folder.iterdir()) == []
+    assert len(hash_key(folder)) == 32
 
 
 def test_a_damaged_key_is_refused(tmp_path: Path) -> None:

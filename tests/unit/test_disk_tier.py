@@ -1,6 +1,7 @@
 """Prefixes that are written to disk once they are computed, and that later requests bring along."""
 
 import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.disk_store import DiskStore
 from inflight.kv_cache.disk_tier import DiskTier
+from inflight.kv_cache.disk_writer import DiskWriter
 from inflight.request import Request
+from tests.eventually import eventually
 from tests.unit.builders import admit, make_request
+from tests.unit.disks import full_disk
 
 BYTES = 32
 PROMPT = list(range(14))
@@ -162,3 +166,34 @@ def test_a_disk_that_refuses_costs_no_request(tmp_path: Path) -> None:
     cache.tier.close()
     assert cache.tier.counts().outcomes["dropped"] == 3
     assert cache.serve("b") == 2
+
+
+def test_a_full_disk_keeps_no_engine_from_starting(folder: Path) -> None:
+    with full_disk():
+        cache = Cache(folder)
+        assert cache.serve("b") == 2
+        assert cache.serve("c", range(20, 34)) == 14
+        cache.tier.close()
+    assert cache.tier.counts().outcomes == {"written": 0, "read": 3, "dropped": 3, "corrupt": 0}
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_blocks_for_whose_copy_memory_is_short_are_not_written(tmp_path: Path, error: type[Exception]) -> None:
+    cache = Cache(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error("out of memory")
+
+    cache.tier._read_blocks = fail
+    assert cache.serve("a") == 14
+    cache.tier.close()
+    assert cache.tier.counts().outcomes == {"written": 0, "read": 0, "dropped": 3, "corrupt": 0}
+
+
+def test_what_is_written_is_not_kept_in_memory(tmp_path: Path) -> None:
+    writer, data = DiskWriter(DiskStore(tmp_path, "a", BYTES, 1 << 20)), np.zeros((1, BYTES), dtype=np.uint8)
+    kept = weakref.ref(data)
+    writer.add([bytes(16)], data)
+    del data
+    assert eventually(lambda: kept() is None)
+    writer.close()

@@ -31,17 +31,22 @@ def hash_key(folder: Path) -> bytes:
     """Return the secret key of the folder, see `BlockHasher`. It is random, and made by the first engine that asks.
 
     Raises:
-        ValueError: the file with the key is damaged, or not private.
+        ValueError: the file with the key is damaged or not private, or cannot be written.
     """
     path = folder / _KEY
     if not path.exists():
         draft = folder / f"{_KEY}.{secrets.token_hex(8)}"
         draft.touch(mode=0o600)
-        draft.write_bytes(secrets.token_bytes(_KEY_BYTES))
         try:
+            with open(draft, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+                file.flush()
+                os.fsync(file.fileno())  # A key that a power failure has cut would keep every engine from starting.
             os.link(draft, path)  # Unlike a rename, this fails if another engine was faster.
         except FileExistsError:
             pass
+        except OSError as error:
+            raise ValueError(f"kv_offloading_path: no key can be written to {folder}: {error}") from error
         finally:
             draft.unlink()
     try:

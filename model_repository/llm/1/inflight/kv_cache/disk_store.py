@@ -1,5 +1,6 @@
 """Blocks in files, which are found by their hashes, also after a restart."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -113,7 +114,7 @@ class DiskStore:
                     return
                 path, size = self._index.popitem(last=False)
                 self._num_bytes -= size
-            (self._folder / path).unlink(missing_ok=True)
+            self._unlink(path)
 
     def read(self, names: Sequence[bytes], data: NDArray[np.uint8]) -> int:
         """Read the blocks of a chain into `data` [blocks, bytes per block]. Return how many of the first are right."""
@@ -131,21 +132,28 @@ class DiskStore:
                 size = os.fstat(file.fileno()).st_size
                 checksum = file.read(_CHECKSUM_BYTES)
                 file.readinto(row.data)
-            if size == self.block_bytes + _CHECKSUM_BYTES and checksum == _checksum(name, row):
-                os.utime(self._folder / path)
-                return True
-            self.num_corrupt += 1
         except OSError:  # Another engine has removed it, or the disk fails.
-            pass
-        self.remove(name)
-        return False
+            self.remove(name)
+            return False
+        if size != self.block_bytes + _CHECKSUM_BYTES or checksum != _checksum(name, row):
+            self.num_corrupt += 1
+            self.remove(name)
+            return False
+        with contextlib.suppress(OSError):  # The file system may have become read-only.
+            os.utime(self._folder / path)
+        return True
 
     def remove(self, name: bytes) -> None:
-        """Remove a block, if it is there."""
+        """Forget a block, and remove its file if that is possible."""
         path = self._path(name)
         with self._lock:
             self._num_bytes -= self._index.pop(path, 0)
-        (self._folder / path).unlink(missing_ok=True)
+        self._unlink(path)
+
+    def _unlink(self, path: str) -> None:
+        # A disk that fails must not end the request that reads it. What stays there is found at the next start.
+        with contextlib.suppress(OSError):
+            (self._folder / path).unlink()
 
 
 def _checksum(name: bytes, data: NDArray[np.uint8]) -> bytes:

@@ -1,5 +1,6 @@
 """Prefixes on disk: full blocks are written once they are computed, and read for requests that lack them."""
 
+import logging
 import threading
 import time
 import weakref
@@ -15,6 +16,8 @@ from inflight.kv_cache.disk_store import DiskStore
 from inflight.kv_cache.disk_writer import DiskWriter
 from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.request import Request
+
+logger = logging.getLogger(__name__)
 
 _MAX_READ_BYTES = 1 << 30
 # Fewer are computed in less time than a request waits for a thread.
@@ -77,9 +80,15 @@ class DiskTier:
         """Write what the last step computed. The stepping thread calls this before it plans the next step."""
         new, self._new = self._new, []
         new = new[: self._writer.admit(len(new))]
-        if new:
+        if not new:
+            return
+        try:
             data = np.empty((len(new), self._store.block_bytes), dtype=np.uint8)
             self._read_blocks([block for _, block in new], data)
+        except (RuntimeError, MemoryError) as error:  # The host or the device has too little memory for the copy.
+            logger.warning("%d blocks of the KV cache are not written to disk: %s", len(new), error)
+            self._writer.drop(len(new))
+        else:
             self._writer.add([name for name, _ in new], data)
 
     def bring(self, request: Request) -> None:
@@ -125,9 +134,14 @@ class DiskTier:
 
 
 def _seconds_per_block(store: DiskStore) -> float:
-    """Measure how long it takes to read a block that was just written."""
+    """Measure how long it takes to read a block that was just written. 0, if none can be written."""
     data, name = np.zeros((1, store.block_bytes), dtype=np.uint8), bytes(16)
-    store.write(name, data[0])
+    try:
+        store.write(name, data[0])
+    except OSError as error:
+        # The disk may be full, and what is on it can be read.
+        logger.warning("blocks of the KV cache cannot be written to disk now: %s", error)
+        return 0.0
     begun = time.perf_counter()
     for _ in range(_TIMED_READS):
         store.read([name], data)

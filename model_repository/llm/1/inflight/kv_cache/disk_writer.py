@@ -22,7 +22,7 @@ class DiskWriter:
     def __init__(self, store: DiskStore) -> None:
         self.num_written = 0
         self.num_dropped = 0
-        """Blocks that were not written because too much waited, or the disk refused them."""
+        """Blocks that were not written because too much waited, memory was short, or the disk refused them."""
         self._store = store
         self._waiting: queue.SimpleQueue[tuple[Sequence[bytes], NDArray[np.uint8]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -36,9 +36,13 @@ class DiskWriter:
         most = max(0, _MAX_WAITING_BYTES - self._waiting_bytes) // self._store.block_bytes
         if not self._waiting_bytes:
             most = max(1, most)  # However large a block is.
-        with self._lock:
-            self.num_dropped += max(0, count - most)
+        self.drop(max(0, count - most))
         return min(count, most)
+
+    def drop(self, count: int) -> None:
+        """Count blocks as dropped."""
+        with self._lock:
+            self.num_dropped += count
 
     def add(self, names: Sequence[bytes], data: NDArray[np.uint8]) -> None:
         """Write blocks [blocks, bytes per block] soon. Nobody may change them any more."""
@@ -59,11 +63,14 @@ class DiskWriter:
 
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
-            names, data = item
-            for name, block in zip(names, data, strict=True):
-                self._write(name, block)
-            with self._lock:
-                self._waiting_bytes -= data.nbytes
+            self._write_all(*item)
+            del item  # Else its bytes stay in memory until the next blocks come.
+
+    def _write_all(self, names: Sequence[bytes], data: NDArray[np.uint8]) -> None:
+        for name, block in zip(names, data, strict=True):
+            self._write(name, block)
+        with self._lock:
+            self._waiting_bytes -= data.nbytes
 
     def _write(self, name: bytes, block: NDArray[np.uint8]) -> None:
         try:
@@ -72,8 +79,7 @@ class DiskWriter:
             if not self._fails:
                 logger.warning("blocks of the KV cache cannot be written to disk: %s", error)
             self._fails = True
-            with self._lock:
-                self.num_dropped += 1
+            self.drop(1)
         else:
             self._fails = False
             self.num_written += 1
