@@ -1,5 +1,6 @@
 """Transfers between two engines over real sockets, without models: what arrives, what is refused, and what is freed."""
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from inflight import InvalidRequest, RequestOptions
 from inflight.kv_transfer.connector import KVConnector
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.kv_transfer.prompt_digest import prompt_digest
+from inflight.kv_transfer.transport import TcpTransport
 from inflight.kv_transfer.wire import receive_message, send_message
 from tests.eventually import eventually
 from tests.unit.kv_peers import BYTES_PER_BLOCK, FINGERPRINT, connector, export, fake_producer, fallbacks, fetch
@@ -264,17 +266,28 @@ def test_a_consumer_that_sends_nonsense_harms_nobody(sent: bytes) -> None:
         assert fetch(engine, PROMPT, offer).imported is not None
 
 
+def answer_to(producer: KVConnector, offer: KVTransferParams | None, **changes: object) -> dict[str, object]:
+    """What a producer answers to a consumer that asks for an export, and then ends."""
+    assert offer is not None
+    digest = prompt_digest(PROMPT, RequestOptions())
+    asked = {"op": "fetch", "handle": offer.remote_request_id, "digest": digest, "fingerprint": FINGERPRINT}
+    with connected(producer, offer) as connection:
+        deadline = time.monotonic() + 20
+        send_message(connection, {**asked, **changes}, deadline)
+        return receive_message(connection, deadline)
+
+
 def test_what_was_not_acknowledged_can_be_fetched_again() -> None:
     with connector(**TCP) as engine:
         offer = export(engine, PROMPT)
-        assert offer is not None
-        with connected(engine, offer) as connection:
-            deadline = time.monotonic() + 20
-            digest = prompt_digest(PROMPT, RequestOptions())
-            asked = {"op": "fetch", "handle": offer.remote_request_id, "digest": digest, "fingerprint": FINGERPRINT}
-            send_message(connection, asked, deadline)
-            assert receive_message(connection, deadline) == {"num_bytes": 2 * BYTES_PER_BLOCK}
+        assert answer_to(engine, offer) == {"num_bytes": 2 * BYTES_PER_BLOCK}
         assert fetch(engine, PROMPT, offer).imported is not None
+
+
+@pytest.mark.parametrize("digest", ["\ud800", "", None, 7, {}])
+def test_a_digest_that_is_none_is_refused(digest: object) -> None:
+    with connector(**TCP) as engine:
+        assert answer_to(engine, export(engine, PROMPT), digest=digest) == {"refused": "prompt"}
 
 
 def test_silent_consumers_lose_their_connections_and_never_all_of_them() -> None:
@@ -295,6 +308,46 @@ def test_a_port_that_is_in_use_is_taken_once_it_is_free() -> None:
             assert export(engine, PROMPT) is None
             first.close()
             assert eventually(lambda: export(engine, PROMPT) is not None)
+
+
+def test_a_port_is_tried_again_whatever_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [OSError(errno.EADDRINUSE, "in use"), OSError(errno.EMFILE, "too many open files")]
+    listen = TcpTransport.listen
+
+    def fail_twice(transport: TcpTransport, engine_id: str) -> socket.socket:
+        if faults:
+            raise faults.pop(0)
+        return listen(transport, engine_id)
+
+    monkeypatch.setattr(TcpTransport, "listen", fail_twice)
+    with connector(**TCP) as engine:
+        assert export(engine, PROMPT) is None
+        assert eventually(lambda: export(engine, PROMPT) is not None)
+
+
+def test_a_system_without_a_free_thread_turns_one_consumer_away(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, faults = threading.Thread.start, [RuntimeError("can't start new thread")]
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name == "kv-export" and faults:
+            raise faults.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    with connector(kv_connector=kind) as engine:
+        offer = export(engine, PROMPT)
+        assert fetch(engine, PROMPT, offer).imported is None
+        assert fetch(engine, PROMPT, offer).imported is not None
+
+
+def test_nothing_is_fetched_or_released_after_the_end(kind: str) -> None:
+    with connector(kv_connector=kind) as producer:
+        with connector(kv_connector=kind) as consumer:
+            offer = export(producer, PROMPT)
+        assert offer is not None
+        consumer.release(offer)
+        assert fetch(consumer, PROMPT, offer).imported is None
+        assert fallbacks(consumer) == {"busy": 1}
 
 
 def test_an_address_of_another_host_is_refused() -> None:

@@ -48,6 +48,7 @@ def test_extra_values_have_defaults() -> None:
         ({"kv_port": True}, "kv_port is True"),
         ({"kv_buffer_size": 0}, "kv_buffer_size is 0; it must be over 0"),
         ({"kv_buffer_size": "1"}, "kv_buffer_size is '1'"),
+        ({"kv_connector_extra_config": []}, "kv_connector_extra_config is []; it must be an object"),
         ({"kv_connector_extra_config": {"x": 1}}, "kv_connector_extra_config has 'x'; it may have export_timeout"),
         ({"kv_connector_extra_config": {"fetch_timeout": -1}}, "fetch_timeout is -1; it must be over 0"),
         ({"kv_connector_extra_config": {"export_timeout": 3601}}, "export_timeout is 3601"),

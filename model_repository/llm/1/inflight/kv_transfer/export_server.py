@@ -53,21 +53,18 @@ class ExportServer:
         Raises:
             ValueError: the address cannot be used.
         """
-        if not self._listen():
+        try:
+            self._listen()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ValueError(f"kv_transfer_config: cannot listen: {error}") from None
             logger.warning("kv_transfer_config: kv_port is in use; prompts are exported once it is free")
         self._thread.start()
 
-    def _listen(self) -> bool:
-        """Return whether the address could be had."""
-        try:
-            listener = self._transport.listen(self._engine_id)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise ValueError(f"kv_transfer_config: cannot listen: {error}") from None
+    def _listen(self) -> None:
+        listener = self._transport.listen(self._engine_id)
         listener.settimeout(_POLL_SECONDS)
         self._listener = listener
-        return True
 
     @property
     def address(self) -> tuple[str | None, int | None] | None:
@@ -92,7 +89,8 @@ class ExportServer:
         while not self._closing.is_set():
             if self._listener is None:
                 self._closing.wait(_LISTEN_AGAIN_SECONDS)
-                self._listen()
+                with contextlib.suppress(OSError):  # Still in use, or there are too many open files for now.
+                    self._listen()
                 continue
             self._store.expire()
             self._accept(self._listener)
@@ -111,7 +109,12 @@ class ExportServer:
             logger.warning("more than %d consumers at once: one is turned away", _MAX_CONNECTIONS)
             connection.close()
             return
-        threading.Thread(target=self._serve, args=(connection,), name="kv-export", daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="kv-export", daemon=True).start()
+        except RuntimeError as error:  # The system has no thread left for now.
+            logger.warning("a consumer is turned away: %s", error)
+            connection.close()
+            self._connections.release()
 
     def _serve(self, connection: socket.socket) -> None:
         deadline = time.monotonic() + self._seconds

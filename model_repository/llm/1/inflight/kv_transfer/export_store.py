@@ -95,7 +95,8 @@ class ExportStore:
             export = self._exports.get(handle)
         if export is None:
             raise Refused(UNKNOWN)
-        if not hmac.compare_digest(export.digest.encode(), digest.encode()):
+        # Whoever connects may send text that UTF-8 does not have.
+        if not hmac.compare_digest(export.digest.encode(), digest.encode(errors="replace")):
             raise Refused(PROMPT)
         return export
 

@@ -64,7 +64,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._closed = False
         self._waiting = 0
-        """Fetches that wait or run. The lock guards this and the other attributes below."""
+        """Fetches and releases that wait or run. The lock guards this and the other attributes below."""
         self._held_bytes = 0
         self.received_bytes = 0
         self.seconds = 0.0
@@ -94,9 +94,8 @@ class Fetcher:
             if has_room:
                 self._waiting += 1
                 self._held_bytes += wanted.num_bytes
-        if has_room:
-            self._pool.submit(self._run, wanted, done)
-        else:
+                self._pool.submit(self._run, wanted, done)
+        if not has_room:
             self._fell_back(BUSY, "too many bytes or fetches wait")
             done(None)
 
@@ -156,11 +155,18 @@ class Fetcher:
 
     def release(self, params: KVTransferParams, deadline: float) -> None:
         """Tell the other engine that nobody will fetch an export. If that fails, it drops it after a while."""
-        self._pool.submit(self._release, params, deadline)
+        with self._lock:
+            if self._waiting < _MAX_WAITING and not self._closed:
+                self._waiting += 1
+                self._pool.submit(self._release, params, deadline)
 
     def _release(self, params: KVTransferParams, deadline: float) -> None:
-        with contextlib.suppress(OSError), self._transport.connect(params, deadline) as connection:
-            send_message(connection, _release(params), deadline)
+        try:
+            with contextlib.suppress(OSError), self._transport.connect(params, deadline) as connection:
+                send_message(connection, _release(params), deadline)
+        finally:
+            with self._lock:
+                self._waiting -= 1
 
     def _fell_back(self, reason: str, detail: object) -> None:
         now = time.monotonic()

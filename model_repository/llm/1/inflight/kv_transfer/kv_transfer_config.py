@@ -62,6 +62,11 @@ class KVTransferConfig:
         if isinstance(self.kv_port, bool) or not isinstance(self.kv_port, int) or not 0 <= self.kv_port <= 65535:
             raise ValueError(f"kv_transfer_config: kv_port is {self.kv_port!r}; it must be a number from 0 to 65535")
         _positive("kv_buffer_size", self.kv_buffer_size, 1 << 50)
+        if not isinstance(self.kv_connector_extra_config, Mapping):
+            raise ValueError(
+                f"kv_transfer_config: kv_connector_extra_config is {self.kv_connector_extra_config!r}; "
+                "it must be an object"
+            )
         for name in self.kv_connector_extra_config:
             if name not in _EXTRA:
                 raise ValueError(
