@@ -248,9 +248,9 @@ class AsyncClient(AsyncAsking):
 
     @property
     def prefills(self) -> Mapping[str, int] | None:
-        """Prompts that went to the servers of `prefill`, by what came of it: `offered`, `not_offered` or `failed`.
-        None without such servers."""
-        return self._connection.outcomes if isinstance(self._connection, AsyncPrefillConnection) else None
+        """Prompts for the servers of `prefill`, by what came of it: `offered`, `not_offered`, `failed`, or `skipped`
+        while they do not answer. None without such servers."""
+        return self._connection.servers.outcomes if isinstance(self._connection, AsyncPrefillConnection) else None
 
     async def close(self) -> None:
         """Close the connection and cancel the requests that are still running.

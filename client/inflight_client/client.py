@@ -309,9 +309,9 @@ class Client(Asking):
 
     @property
     def prefills(self) -> Mapping[str, int] | None:
-        """Prompts that went to the servers of `prefill`, by what came of it: `offered`, `not_offered` or `failed`.
-        None without such servers."""
-        return self._connection.outcomes if isinstance(self._connection, PrefillConnection) else None
+        """Prompts for the servers of `prefill`, by what came of it: `offered`, `not_offered`, `failed`, or `skipped`
+        while they do not answer. None without such servers."""
+        return self._connection.servers.outcomes if isinstance(self._connection, PrefillConnection) else None
 
     def close(self) -> None:
         """Close the connection and cancel the requests that are still running.

@@ -98,8 +98,9 @@ class _Prefills(Collector):
         """See prometheus_client."""
         family = CounterMetricFamily(
             "inflight_gateway_prefills",
-            "Prompts that went to a prefill server, by what came of it: offered, not_offered (it had no room to keep "
-            "them) or failed. All but the first are computed by the server that answers.",
+            "Prompts for a prefill server, by what came of it: offered, not_offered (it had no room to keep "
+            "them), failed, or skipped (it has not answered before). All but the first are computed by the server that "
+            "answers.",
             labels=["outcome"],
         )
         for outcome, count in (self._client.prefills or {}).items():

@@ -127,7 +127,7 @@ def test_the_client_sends_long_prompts_to_the_server_for_prompts(pair: Pair) -> 
             assert list(answer.token_ids) == pair.expected(prompt)
         sampled = {"max_tokens": 12, "temperature": 1.0, "seed": 11, "n": 3, "ignore_eos": True}
         apart = client.generate(make_prompt(90), **sampled)
-        assert client.prefills == {"offered": 3, "not_offered": 0, "failed": 0}
+        assert client.prefills == {"offered": 3, "not_offered": 0, "failed": 0, "skipped": 0}
     with Client(pair.rest.grpc_url) as alone:
         assert alone.generate(make_prompt(90), **sampled).choices == apart.choices
     assert eventually(lambda: pair.imports() == before + 3)
@@ -194,7 +194,8 @@ def test_the_end_of_the_server_for_prompts_is_not_noticed_by_clients(pair: Pair)
         killed.set()
         for future, tokens in zip(futures, expected, strict=True):
             assert future.result(60) == {tuple(tokens)}
-        assert client.prefills["failed"] >= len(prompts)
+        assert client.prefills["failed"] > 0
+        assert client.prefills["failed"] + client.prefills["skipped"] >= len(prompts)
     held = "inflight:kv_transfer_held_bytes"
     assert eventually(lambda: pair.counts(pair.rest, held, "direction")["imported"] == 0)
     assert eventually(lambda: pair.counts(pair.rest, "inflight:num_requests_running") == 0)

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from inflight_client import InvalidRequest, Prefill, RequestCancelled, TransportError
+from inflight_client import (
+    DeadlineExceeded,
+    InflightError,
+    InvalidRequest,
+    Prefill,
+    RequestCancelled,
+    ServerOverloaded,
+    TransportError,
+)
 from inflight_client.options import TimeLimits
 from inflight_client.prefill.async_connection import AsyncPrefillConnection
 from inflight_client.prefill.connection import PrefillConnection
-from inflight_client.prefill.prefill import second_call
+from inflight_client.prefill.prefill import PrefillServers, second_call
 from inflight_client.request import Request, make_embedding_request, make_request
 from inflight_client.response import Reply
 
@@ -83,15 +91,14 @@ def test_the_first_call_has_the_place_of_the_request_and_none_of_its_answer() ->
     assert (first.prompt, first.stream, limits.total) == (LONG, False, 3)
 
 
-@pytest.mark.parametrize("offer", ["", "null"])
-def test_without_an_offer_the_second_call_is_the_request(offer: str) -> None:
-    request, limits = second_call(ask(n=3), LIMITS, offer, 2)
+def test_without_an_offer_the_second_call_is_the_request() -> None:
+    request, limits = second_call(ask(n=3), LIMITS, None, 2)
     assert request.parameters == {"n": 3}
     assert limits == TimeLimits(58, 60, 58)
 
 
 def test_the_second_call_has_what_is_left_of_the_time() -> None:
-    request, limits = second_call(ask(deadline_ms=500), LIMITS, json.dumps(OFFER), 0.2)
+    request, limits = second_call(ask(deadline_ms=500), LIMITS, OFFER, 0.2)
     assert request.parameters == {"deadline_ms": 300, "kv_transfer_params": OFFER}
     assert limits.total == pytest.approx(59.8)
 
@@ -101,13 +108,13 @@ def run(prompts: Fake, rest: Fake, is_async: bool) -> tuple[list[str], dict[str,
     if not is_async:
         connection = PrefillConnection(PREFILL, prompts, rest)  # type: ignore[arg-type]
         call = connection.start(ask(), LIMITS)
-        return [each.texts[0] for each in call.replies()], dict(connection.outcomes)
+        return [each.texts[0] for each in call.replies()], dict(connection.servers.outcomes)
     other = AsyncPrefillConnection(PREFILL, prompts, rest)  # type: ignore[arg-type]
 
     async def texts() -> list[str]:
         return [each.texts[0] async for each in other.start(ask(), LIMITS).replies()]
 
-    return asyncio.run(texts()), dict(other.outcomes)
+    return asyncio.run(texts()), dict(other.servers.outcomes)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -117,6 +124,8 @@ def run(prompts: Fake, rest: Fake, is_async: bool) -> tuple[list[str], dict[str,
         (reply("first", json.dumps(OFFER)), "offered"),
         (reply("first", "null"), "not_offered"),
         (reply("first"), "not_offered"),
+        (reply("first", "{"), "failed"),
+        (reply("first", "[1]"), "failed"),
         (TransportError("gone"), "failed"),
         (InvalidRequest("no"), "failed"),
     ],
@@ -138,6 +147,76 @@ def test_a_cancelled_request_has_no_second_call(is_async: bool) -> None:
     with pytest.raises(RequestCancelled):
         run(prompts, rest, is_async)
     assert rest.asked == []
+
+
+class Times:
+    """A clock, and what servers for prompts with a time limit of 3 seconds did."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.servers = PrefillServers(PREFILL, lambda: self.now)
+
+    def asks(self, seconds: float = 0.0, error: InflightError | None = None) -> bool:
+        """Whether a request asks them. If so, that ends after so many seconds."""
+        if (call := self.servers.begin()) is None:
+            return False
+        self.now += seconds
+        call.end(error)
+        return True
+
+
+SILENT = [(3.0, DeadlineExceeded("nothing came")), (0.0, TransportError("gone"))]
+
+
+@pytest.mark.parametrize(("seconds", "error"), SILENT)
+def test_servers_that_do_not_answer_are_asked_again_by_one_request_after_a_while(
+    seconds: float, error: InflightError
+) -> None:
+    times = Times()
+    assert times.asks(seconds, error)
+    assert not times.asks()
+    times.now += 9.9
+    assert not times.asks()
+    times.now += 0.2
+    trial = times.servers.begin()
+    assert trial is not None
+    assert not times.asks()
+    trial.end(None)
+    assert times.asks()
+    assert times.servers.outcomes == {"offered": 0, "not_offered": 2, "failed": 1, "skipped": 3}
+
+
+def test_servers_that_stay_silent_cost_one_request_its_time_each_while() -> None:
+    times, asking = Times(), 0
+    for _ in range(100):
+        times.now += 1
+        asking += times.asks(3.0, DeadlineExceeded("nothing came"))
+    assert asking <= 10
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("no"), ServerOverloaded("full"), DeadlineExceeded("the request had 1 s")]
+)
+def test_servers_that_refuse_a_request_are_asked_again(error: InflightError) -> None:
+    times = Times()
+    assert times.asks(1.0, error)
+    assert times.asks()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_for_which_nobody_is_asked_has_one_call(is_async: bool) -> None:
+    kind, connect = (AsyncFake, AsyncPrefillConnection) if is_async else (Fake, PrefillConnection)
+    prompts, rest = kind(TransportError("gone")), kind(reply("second"))
+    connection: Any = connect(PREFILL, prompts, rest)  # type: ignore[arg-type]
+
+    async def ask_twice() -> None:
+        for _ in range(2):
+            found = connection.start(ask(), LIMITS).replies()
+            texts = [each.texts[0] async for each in found] if is_async else [each.texts[0] for each in found]
+            assert texts == ["second"]
+
+    asyncio.run(ask_twice())
+    assert (len(prompts.asked), len(rest.asked)) == (1, 2)
 
 
 @pytest.mark.parametrize("options", [{"min_tokens": -1}, {"timeout": 0}])

@@ -2,12 +2,11 @@
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator
 
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import TimeLimits
-from inflight_client.prefill.prefill import OUTCOMES, FirstCall, Prefill, second_call
+from inflight_client.prefill.prefill import FirstCall, Prefill, PrefillServers, second_call
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -19,7 +18,7 @@ class AsyncPrefillConnection:
 
     def __init__(self, prefill: Prefill, prompts: AsyncConnection, rest: AsyncConnection) -> None:
         self.prefill, self.prompts, self.rest = prefill, prompts, rest
-        self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.servers = PrefillServers(prefill)
 
     def start(self, request: Request, limits: TimeLimits) -> AsyncCall:
         """See `AsyncConnection`."""
@@ -56,20 +55,25 @@ class AsyncPrefillCall:
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
         begun = time.monotonic()
-        first, error = FirstCall(self._connection.outcomes), None
+        offer = None
+        if (first := self._connection.servers.begin()) is not None:
+            offer = first.end(await self._ask(first))
+        request, limits = second_call(self._request, self._limits, offer, time.monotonic() - begun)
+        async with contextlib.aclosing(self._start(self._connection.rest, request, limits).replies()) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def _ask(self, first: FirstCall) -> InflightError | None:
+        """Let another server compute the prompt. Return why it has not."""
         try:
             asked = self._connection.prefill.first_call(self._request, self._limits)
             call = self._start(self._connection.prompts, *asked)
             async with contextlib.aclosing(call.replies()) as replies:
                 async for reply in replies:
                     first.take(reply)
-        except InflightError as caught:
-            error = caught
-        first.end(error)
-        request, limits = second_call(self._request, self._limits, first.offer, time.monotonic() - begun)
-        async with contextlib.aclosing(self._start(self._connection.rest, request, limits).replies()) as replies:
-            async for reply in replies:
-                yield reply
+        except InflightError as error:
+            return error
+        return None
 
     def _start(self, connection: AsyncConnection, request: Request, limits: TimeLimits) -> AsyncCall:
         if self._cancelled:

@@ -2,12 +2,11 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import TimeLimits
-from inflight_client.prefill.prefill import OUTCOMES, FirstCall, Prefill, second_call
+from inflight_client.prefill.prefill import FirstCall, Prefill, PrefillServers, second_call
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -19,7 +18,7 @@ class PrefillConnection:
 
     def __init__(self, prefill: Prefill, prompts: Connection, rest: Connection) -> None:
         self.prefill, self.prompts, self.rest = prefill, prompts, rest
-        self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.servers = PrefillServers(prefill)
 
     def start(self, request: Request, limits: TimeLimits) -> Call:
         """See `Connection`."""
@@ -56,17 +55,21 @@ class PrefillCall:
     def replies(self) -> Iterator[Reply]:
         """See `Call`."""
         begun = time.monotonic()
-        first, error = FirstCall(self._connection.outcomes), None
+        offer = None
+        if (first := self._connection.servers.begin()) is not None:
+            offer = first.end(self._ask(first))
+        request, limits = second_call(self._request, self._limits, offer, time.monotonic() - begun)
+        yield from self._start(self._connection.rest, request, limits).replies()
+
+    def _ask(self, first: FirstCall) -> InflightError | None:
+        """Let another server compute the prompt. Return why it has not."""
         try:
             asked = self._connection.prefill.first_call(self._request, self._limits)
-            call = self._start(self._connection.prompts, *asked)
-            for reply in call.replies():
+            for reply in self._start(self._connection.prompts, *asked).replies():
                 first.take(reply)
-        except InflightError as caught:
-            error = caught
-        first.end(error)
-        request, limits = second_call(self._request, self._limits, first.offer, time.monotonic() - begun)
-        yield from self._start(self._connection.rest, request, limits).replies()
+        except InflightError as error:
+            return error
+        return None
 
     def _start(self, connection: Connection, request: Request, limits: TimeLimits) -> Call:
         call = self._call = connection.start(request, limits)

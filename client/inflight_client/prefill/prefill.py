@@ -1,10 +1,13 @@
 """Which prompts go to another server first, and the two calls of such a request, as vLLM has them. Does no I/O."""
 
 import json
+import threading
+import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from inflight_client.errors import InflightError, RequestCancelled
+from inflight_client.errors import DeadlineExceeded, InflightError, RequestCancelled, TransportError
 from inflight_client.options import TimeLimits
 from inflight_client.request import Request
 from inflight_client.response import Reply
@@ -15,7 +18,11 @@ OFFERED = "offered"
 NOT_OFFERED = "not_offered"
 """The server for prompts has computed it, but has no room to keep it."""
 FAILED = "failed"
-OUTCOMES = (OFFERED, NOT_OFFERED, FAILED)
+SKIPPED = "skipped"
+"""It was not asked, because it has not answered before."""
+OUTCOMES = (OFFERED, NOT_OFFERED, FAILED, SKIPPED)
+
+_PAUSE_SECONDS = 10.0
 
 _CHARACTERS_PER_TOKEN = 4
 # What decides about the prompt and its place in the queue. All else concerns the answer.
@@ -69,37 +76,90 @@ class Prefill:
         return first, TimeLimits(seconds, limits.gap, seconds)
 
 
-def second_call(request: Request, limits: TimeLimits, offer: str, seconds: float) -> tuple[Request, TimeLimits]:
+def second_call(
+    request: Request, limits: TimeLimits, offer: Mapping[str, object] | None, seconds: float
+) -> tuple[Request, TimeLimits]:
     """Return the request that continues the prompt, and the limits left after `seconds`.
 
-    `offer`: the output of the first call; empty or `null` if the prompt has to be computed.
+    `offer`: the output of the first call; None if the prompt has to be computed.
     """
     left = max(0.001, limits.total - seconds)
     request = request.after(seconds)
-    params = json.loads(offer or "null")
-    if params is not None:
-        request = replace(request, parameters={**request.parameters, FIELD: params})
+    if offer is not None:
+        request = replace(request, parameters={**request.parameters, FIELD: offer})
     return request, TimeLimits(min(limits.first, left), limits.gap, left)
+
+
+class PrefillServers:
+    """What a client knows of the servers for prompts. Any thread may use it.
+
+    When they do not answer, they are not asked for a while, so that not every request waits for them. Then one request
+    asks, and the others go on without them until it has an answer.
+    """
+
+    def __init__(self, prefill: Prefill, clock: Callable[[], float] = time.monotonic) -> None:
+        self.prefill = prefill
+        self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._silent_until: float | None = None
+        """When to ask again. None: they answer. The lock guards it."""
+
+    def begin(self) -> "FirstCall | None":
+        """Return the first call of a request, whose `end` must follow; None if the servers are not to be asked."""
+        now = self._clock()
+        with self._lock:
+            if self._silent_until is not None:
+                if now < self._silent_until:
+                    self.outcomes[SKIPPED] += 1
+                    return None
+                self._silent_until = now + _PAUSE_SECONDS
+        return FirstCall(self, now)
+
+    def ended(self, outcome: str, error: InflightError | None, begun: float) -> None:
+        """Take note of a call."""
+        now = self._clock()
+        # A request may have less time than the servers may take.
+        is_silent = isinstance(error, TransportError) or (
+            isinstance(error, DeadlineExceeded) and now - begun >= self.prefill.timeout
+        )
+        with self._lock:
+            self.outcomes[outcome] += 1
+            if is_silent:
+                self._silent_until = now + _PAUSE_SECONDS
+            elif not isinstance(error, DeadlineExceeded):
+                self._silent_until = None
 
 
 class FirstCall:
     """Follows a call that computes a prompt."""
 
-    def __init__(self, outcomes: "Counter[str]") -> None:
-        self._outcomes = outcomes
-        self.offer = ""
+    def __init__(self, servers: PrefillServers, begun: float) -> None:
+        self._servers, self._begun = servers, begun
+        self._said = ""
 
     def take(self, reply: Reply) -> None:
         """Take a response."""
-        self.offer = reply.kv_transfer_params or self.offer
+        self._said = reply.kv_transfer_params or self._said
 
-    def end(self, error: InflightError | None) -> None:
-        """Count the call. Raises RequestCancelled if that is how it ended; after any other error, the prompt is left
-        to the second call."""
+    def end(self, error: InflightError | None) -> Mapping[str, object] | None:
+        """Count the call, and return what it offers. Raises RequestCancelled if that is how it ended; after any other
+        error, the prompt is left to the second call."""
         if isinstance(error, RequestCancelled):
             raise error
-        if error is not None:
-            self.offer = ""
-            self._outcomes[FAILED] += 1
-        else:
-            self._outcomes[NOT_OFFERED if self.offer in ("", "null") else OFFERED] += 1
+        outcome, offer = FAILED, None
+        if error is None:
+            outcome, offer = _read(self._said)
+        self._servers.ended(outcome, error, self._begun)
+        return offer
+
+
+def _read(said: str) -> tuple[str, Mapping[str, object] | None]:
+    """Return the outcome of a call, and what it offers."""
+    try:
+        offer = json.loads(said or "null")
+    except ValueError:
+        return FAILED, None
+    if offer is None:
+        return NOT_OFFERED, None
+    return (OFFERED, offer) if isinstance(offer, dict) else (FAILED, None)
