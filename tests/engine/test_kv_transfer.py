@@ -81,6 +81,50 @@ def test_only_the_last_token_of_the_prompt_is_computed_again(model: Model, conne
         assert fallbacks(decode) == {}
 
 
+@pytest.mark.parametrize("connector", ["shared_memory", "tcp"])
+def test_only_the_blocks_that_are_not_cached_are_fetched(model: Model, connector: str) -> None:
+    longer, params = [*PROMPT, *make_prompt(30, seed=4)], SamplingParams(max_tokens=12, temperature=1.0, seed=3)
+    with engines(model, connector) as (prefill, decode):
+        continued(decode, PROMPT, greedy(1), offer_of(prefill, PROMPT))
+        before = decode.stats().kv_transfer.bytes
+        found = continued(decode, longer, params, offer_of(prefill, longer))
+        assert found == alone(model.engine(), longer, params)
+        after = decode.stats().kv_transfer.bytes
+        # Of 10 blocks of 8 tokens, the first 5 were filled by the first request.
+        assert after["received"] - before["received"] == 5 * decode._runner.bytes_per_block
+        assert after["skipped"] - before["skipped"] == 5 * decode._runner.bytes_per_block
+        assert decode.stats().prefill_tokens == 2
+        # Now the 9 full blocks are cached, and the last token is computed in any case.
+        assert continued(decode, longer, params, offer_of(prefill, longer)) == found
+        assert decode.stats().kv_transfer.bytes["received"] == after["received"]
+        assert decode.stats().prefill_tokens == 3
+        assert eventually(lambda: prefill.stats().kv_transfer.exported_bytes == 0)
+        assert fallbacks(decode) == {}
+
+
+def test_another_tenants_blocks_count_as_missing(model: Model) -> None:
+    with engines(model, prefix_caching_per_tenant=True) as (prefill, decode):
+        continued(decode, PROMPT, greedy(1), offer_of(prefill, PROMPT))
+        asked = replace(ASKED, tenant="other")
+        theirs = RequestOptions(tenant="other", kv_transfer_params=offer_of(prefill, PROMPT, asked))
+        name = decode.submit(PROMPT, greedy(8), theirs)
+        assert drain(decode)[name].token_ids == alone(model.engine(), PROMPT, greedy(8))
+        assert decode.stats().kv_transfer.bytes["skipped"] == 0
+
+
+def test_a_beginning_that_was_evicted_meanwhile_is_computed(model: Model) -> None:
+    longer = [*PROMPT, *make_prompt(30, seed=4)]
+    with engines(model, kv_cache_tokens=128, max_num_batched_tokens=128) as (prefill, decode):
+        continued(decode, PROMPT, greedy(1), offer_of(prefill, PROMPT))
+        options = RequestOptions(kv_transfer_params=offer_of(prefill, longer))
+        fetched = decode.fetch(longer, options).result(20)
+        assert fetched.imported.first_block == 5
+        decode.generate([make_prompt(120, seed=9)], greedy(1))
+        decode.submit_samples(longer, {"a": greedy(8)}, options, fetched=fetched)
+        assert drain(decode)["a"].token_ids == alone(model.engine(), longer, greedy(8))
+        assert fallbacks(decode) == {"evicted": 1}
+
+
 def test_requests_with_the_same_prompt_share_what_was_fetched(model: Model) -> None:
     with engines(model, "shared_memory") as (prefill, decode):
         offer = offer_of(prefill, PROMPT)

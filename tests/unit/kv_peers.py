@@ -34,6 +34,7 @@ def connector(
     fingerprint: str = FINGERPRINT,
     clock: Callable[[], float] | None = None,
     read: Callable[[Sequence[int], NDArray[np.uint8]], None] = read_blocks,
+    num_cached: Callable[[list[int], RequestOptions], int] = lambda prompt_ids, options: 0,
     **settings: Any,
 ) -> Iterator[KVConnector]:
     made = KVConnector(
@@ -42,6 +43,7 @@ def connector(
         block_size=BLOCK_SIZE,
         bytes_per_block=BYTES_PER_BLOCK,
         read_blocks=read,
+        num_cached=num_cached,
         **({} if clock is None else {"clock": clock}),
     )
     made.start()

@@ -49,6 +49,36 @@ def test_the_bytes_of_a_prompt_arrive_and_are_freed(kind: str) -> None:
         assert (consumer.stats().imported_bytes, consumer.stats().imports) == (0, 1)
 
 
+@pytest.mark.parametrize(("cached", "first"), [(3, 0), (4, 1), (7, 1), (8, 2), (11, 2)])
+def test_only_what_is_not_cached_is_fetched(kind: str, cached: int, first: int) -> None:
+    prompt = [*PROMPT, *PROMPT]
+    with (
+        connector("kv_producer", kv_connector=kind) as producer,
+        connector(kv_connector=kind, num_cached=lambda prompt_ids, options: cached) as consumer,
+    ):
+        found = fetch(consumer, prompt, export(producer, prompt)).imported
+        assert found is not None
+        assert (found.num_tokens, found.first_block) == (12, first)
+        assert found.data.tolist() == [[7 + block] * BYTES_PER_BLOCK for block in range(first, 3)]
+        assert eventually(lambda: producer.stats().exports["fetched"] == 1)
+        size = (3 - first) * BYTES_PER_BLOCK
+        assert producer.stats().bytes == {"sent": size, "received": 0, "skipped": 0}
+        assert consumer.stats().bytes == {"sent": 0, "received": size, "skipped": first * BYTES_PER_BLOCK}
+        assert consumer.stats().imported_bytes == size
+
+
+@pytest.mark.parametrize(("prompt", "cached"), [([3, 1, 4, 1, 5], 4), (PROMPT + PROMPT, 12), ([3], 0)])
+def test_what_is_cached_but_for_the_last_token_is_not_fetched(kind: str, prompt: list[int], cached: int) -> None:
+    with (
+        connector("kv_producer", kv_connector=kind) as producer,
+        connector(kv_connector=kind, num_cached=lambda prompt_ids, options: cached) as consumer,
+    ):
+        assert fetch(consumer, prompt, export(producer, prompt)).imported is None
+        assert eventually(lambda: producer.stats().exports["released"] == 1)
+        assert (consumer.stats().imports, fallbacks(consumer)) == (0, {})
+        assert consumer.stats().bytes["received"] == 0
+
+
 def test_what_was_fetched_is_gone(kind: str) -> None:
     with connector(kv_connector=kind) as engine:
         offer = export(engine, PROMPT)
@@ -288,6 +318,14 @@ def test_what_was_not_acknowledged_can_be_fetched_again() -> None:
 def test_a_digest_that_is_none_is_refused(digest: object) -> None:
     with connector(**TCP) as engine:
         assert answer_to(engine, export(engine, PROMPT), digest=digest) == {"refused": "prompt"}
+
+
+@pytest.mark.parametrize("first", [-1, 2 * BYTES_PER_BLOCK, 2**70, "1", None, 1.5])
+def test_bytes_that_are_not_there_are_refused(first: object) -> None:
+    with connector(**TCP) as engine:
+        offer = export(engine, PROMPT)
+        assert answer_to(engine, offer, first_byte=first) == {"refused": "size"}
+        assert fetch(engine, PROMPT, offer).imported is not None
 
 
 def test_silent_consumers_lose_their_connections_and_never_all_of_them() -> None:

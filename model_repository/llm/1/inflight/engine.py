@@ -21,6 +21,7 @@ from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.disk_folder import hash_key, open_folder
 from inflight.kv_cache.disk_store import DiskStore
 from inflight.kv_cache.disk_tier import DiskTier
+from inflight.kv_cache.imported_blocks import REMOTE
 from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_transfer.connector import Fetched, KVConnector
@@ -176,6 +177,9 @@ class Engine:
             block_size=self.config.block_size,
             bytes_per_block=self._runner.bytes_per_block,
             read_blocks=self._runner.read_blocks,
+            num_cached=lambda prompt_ids, options: self._scheduler.tables.num_known_of(
+                Request("", prompt_ids, SamplingParams(), max_tokens=1, seed=0, options=options)
+            ),
         )
 
     def _max_queue_tokens(self) -> int:
@@ -433,7 +437,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
-        stats = self.core.stats()
+        stats, lost_imports = self.core.stats(), self._scheduler.tables.lost_imports
         return replace(
             stats,
             accepted_draft_tokens_at=stats.accepted_draft_tokens_at[: self._most_drafted],
@@ -442,7 +446,7 @@ class Engine:
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
             disk=None if self.disk is None else self.disk.counts(),
-            kv_transfer=None if self._connector is None else self._connector.stats(),
+            kv_transfer=None if self._connector is None else self._connector.stats(lost_imports[REMOTE]),
         )
 
     def generate(

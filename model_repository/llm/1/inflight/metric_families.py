@@ -361,7 +361,8 @@ FAMILIES = (
     ),
     _of_transfers(
         "inflight:kv_transfer_bytes_total",
-        "Bytes of keys and values that were `sent` to other servers and `received` from them.",
+        "Bytes of keys and values that were `sent` to other servers and `received` from them, and those that were "
+        "`skipped`: this server has them in its cache, or computes them in any case.",
         lambda t: t.bytes,
         label="direction",
     ),

@@ -1,5 +1,6 @@
 """Allocates blocks of the KV cache to requests and frees them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -57,6 +58,8 @@ class BlockTables:
         """Bytes to write into blocks, after all copies."""
         self.hits = {"device": 0, "host": 0}
         """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
+        self.lost_imports: Counter[str] = Counter()
+        """Imports that were of no use because the blocks before them had left the cache, by where they came from."""
         self._array = BlockTableArray()
         self._prefix_caching = prefix_caching
         self._per_tenant = per_tenant
@@ -94,8 +97,12 @@ class BlockTables:
 
         Any thread may call this for a request that is not submitted yet. What it says of the cache is a hint then.
         """
-        first = self.num_known(request, self.lookup(request)) // self.block_size
+        first = self.num_known_of(request) // self.block_size
         return first, request.block_hashes[first : self._reusable(request)]
+
+    def num_known_of(self, request: Request) -> int:
+        """Return how many tokens would count as computed if the request joined now. See `lacking`."""
+        return self.num_known(request, self.lookup(request))
 
     def _host_hits(self, request: Request, first: int) -> int:
         """Return how many blocks from block `first` on are in host memory as a prefix."""
@@ -342,7 +349,9 @@ class BlockTables:
         request.imported = None
         num_tokens = min(imported.num_tokens, request.max_reused_tokens)
         first, last = request.num_computed // self.block_size, self.blocks_for(num_tokens)
-        if num_tokens > request.num_computed and first >= imported.first_block:
+        if first < imported.first_block:
+            self.lost_imports[imported.source] += 1
+        elif num_tokens > request.num_computed:
             data = imported.data[first - imported.first_block : last - imported.first_block]
             self.imported.append((data, tuple(request.blocks[first:last])))
             if not request.preemptions:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+REMOTE = "remote"
+
 
 @dataclass(frozen=True, eq=False)
 class ImportedBlocks:
@@ -16,7 +18,7 @@ class ImportedBlocks:
     """[blocks, bytes per block], see `model.cache.block_bytes`. Nobody may change it any more."""
     first_block: int = 0
     """The data begins with this block of the request. It is of use only if all blocks before it are at hand."""
-    source: str = "remote"
+    source: str = REMOTE
     """Where the data came from, for the metrics."""
 
     def __post_init__(self) -> None:

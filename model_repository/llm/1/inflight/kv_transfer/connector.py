@@ -1,6 +1,7 @@
 """What the engine knows of transfers: it exports prompts that it has computed, and fetches those of others."""
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from inflight.errors import InvalidRequest
 from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.kv_transfer.export_server import ExportServer
 from inflight.kv_transfer.export_store import FAILED, ExportStore
-from inflight.kv_transfer.fetcher import Fetcher, Wanted
+from inflight.kv_transfer.fetcher import EVICTED, Fetcher, Wanted
 from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.kv_transfer.kv_transfer_stats import KVTransferStats
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 ReadBlocks = Callable[[Sequence[int], NDArray[np.uint8]], None]
 """Writes the bytes of blocks into an array [blocks, bytes per block]."""
 
+NumCached = Callable[[list[int], RequestOptions], int]
+"""Returns how many tokens of a prompt are cached here. It is a hint: they may be gone when the prompt is computed."""
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -39,7 +43,7 @@ class Fetched:
     begun: float
     """When the request arrived, on the monotonic clock."""
     imported: ImportedBlocks | None
-    """None: it is to be computed."""
+    """None: what is not cached here is to be computed."""
 
     def give(self, requests: Sequence[Request]) -> None:
         """Let requests for the prompt begin with it."""
@@ -58,6 +62,7 @@ class KVConnector:
         block_size: int,
         bytes_per_block: int,
         read_blocks: ReadBlocks,
+        num_cached: NumCached,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`fingerprint`: see `model.cache.layout`."""
@@ -66,6 +71,10 @@ class KVConnector:
         self._block_size = block_size
         self._bytes_per_block = bytes_per_block
         self._read_blocks = read_blocks
+        self._num_cached = num_cached
+        self._skipped_blocks = 0
+        """Blocks that were not asked for. The lock guards it."""
+        self._lock = threading.Lock()
         self.engine_id = uuid.uuid4().hex
         transport = make_transport(config)
         most_bytes = int(config.kv_buffer_size)
@@ -143,22 +152,37 @@ class KVConnector:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def fetch(self, prompt_ids: list[int], options: RequestOptions, params: KVTransferParams) -> "Future[Fetched]":
-        """Begin to fetch what another engine has of a prompt. The future always has a result."""
+        """Begin to fetch what another engine has of a prompt and this one lacks. The future always has a result."""
         begun = time.monotonic()
         future = Future[Fetched]()
         num_tokens = min(params.num_tokens or 0, len(prompt_ids))
         num_blocks = self._blocks_for(num_tokens)
+        first = min(self._num_cached(prompt_ids, options) // self._block_size, num_blocks)
+        # The last token is computed in any case.
+        if first * self._block_size >= min(num_tokens, len(prompt_ids) - 1):
+            first = num_blocks
 
         def done(found: NDArray[np.uint8] | None) -> None:
             imported = None
             if found is not None:
-                imported = ImportedBlocks(num_tokens, found.reshape(num_blocks, self._bytes_per_block))
+                imported = ImportedBlocks(num_tokens, found.reshape(-1, self._bytes_per_block), first)
+                self._count_skipped(first)
             future.set_result(Fetched(prompt_ids, begun, imported))
 
+        if first == num_blocks:
+            self.release(params)
+            self._count_skipped(num_blocks)
+            done(None)
+            return future
+        size = self._bytes_per_block
+        deadline = self._deadline(begun, options)
         digest = prompt_digest(prompt_ids, options)
-        wanted = Wanted(params, digest, num_blocks * self._bytes_per_block, self._deadline(begun, options))
-        self._fetcher.fetch(wanted, done)
+        self._fetcher.fetch(Wanted(params, digest, first * size, (num_blocks - first) * size, deadline), done)
         return future
+
+    def _count_skipped(self, num_blocks: int) -> None:
+        with self._lock:
+            self._skipped_blocks += num_blocks
 
     def release(self, params: KVTransferParams) -> None:
         """Tell another engine that nobody will fetch an export of it."""
@@ -171,16 +195,20 @@ class KVConnector:
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
 
-    def stats(self) -> KVTransferStats:
-        """Return the counters."""
+    def stats(self, num_evicted: int = 0) -> KVTransferStats:
+        """Return the counters. `num_evicted`: fetched prompts whose beginning had left the cache here."""
         outcomes = dict(self._store.outcomes)
         fetcher = self._fetcher
         return KVTransferStats(
             exports=outcomes,
             exported_bytes=self._store.num_bytes,
             imports=fetcher.fetched,
-            fallbacks=dict(fetcher.fallbacks),
-            bytes={"sent": self._server.sent_bytes, "received": fetcher.received_bytes},
+            fallbacks={**fetcher.fallbacks, EVICTED: num_evicted},
+            bytes={
+                "sent": self._server.sent_bytes,
+                "received": fetcher.received_bytes,
+                "skipped": self._skipped_blocks * self._bytes_per_block,
+            },
             fetch_seconds=fetcher.seconds,
             imported_bytes=fetcher.held_bytes,
         )

@@ -6,6 +6,8 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from inflight.kv_transfer.export_store import FETCHED, RELEASED, ExportStore, Refused
 from inflight.kv_transfer.transport import KVTransport
@@ -15,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 LAYOUT = "layout"
 """The engines cannot read each other's blocks."""
+SIZE = "size"
+"""The export has another size than the consumer expects."""
 ACK = "ack"
 FETCH = "fetch"
 RELEASE = "release"
@@ -137,11 +141,20 @@ class ExportServer:
             if asked.get("fingerprint") != self._fingerprint:
                 raise Refused(LAYOUT)
             export = self._store.find(handle, digest)
+            data = export.data[_first_byte(asked, export.num_bytes) :]
         except Refused as reason:
             send_message(connection, {"refused": str(reason)}, deadline)
             return
-        send_message(connection, {"num_bytes": export.num_bytes}, deadline)
-        self._transport.send(connection, export, deadline)
+        send_message(connection, {"num_bytes": len(data)}, deadline)
+        self._transport.send(connection, data, deadline)
         if receive_message(connection, deadline).get("op") == ACK:
             self._store.drop(handle, FETCHED)
-            self.sent_bytes += export.num_bytes
+            self.sent_bytes += len(data)
+
+
+def _first_byte(asked: Mapping[str, Any], num_bytes: int) -> int:
+    """Return where what a consumer lacks begins. Raises Refused if there is no such byte."""
+    first = asked.get("first_byte", 0)
+    if not isinstance(first, int) or not 0 <= first < num_bytes:
+        raise Refused(SIZE)
+    return first

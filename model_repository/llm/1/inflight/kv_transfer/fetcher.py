@@ -9,11 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.kv_transfer.export_server import ACK, FETCH, LAYOUT, RELEASE
+from inflight.kv_transfer.export_server import ACK, FETCH, LAYOUT, RELEASE, SIZE
 from inflight.kv_transfer.export_store import PROMPT, UNKNOWN
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.kv_transfer.transport import KVTransport
@@ -28,8 +29,8 @@ UNREACHABLE = "unreachable"
 """The other engine cannot be reached, or ends before all has come."""
 FORBIDDEN = "forbidden"
 """The other engine is not one to fetch from."""
-SIZE = "size"
-"""The other engine offers as many bytes as the prompt cannot have."""
+EVICTED = "evicted"
+"""The rest was fetched, but then the beginning had left the cache here."""
 REASONS = (BUSY, TIMEOUT, UNREACHABLE, FORBIDDEN, UNKNOWN, PROMPT, LAYOUT, SIZE)
 
 _THREADS = 4
@@ -48,7 +49,10 @@ class Wanted:
     params: KVTransferParams
     digest: str
     """See `prompt_digest`."""
+    first_byte: int
+    """The bytes before this one are not asked for."""
     num_bytes: int
+    """How many are, to the end of the export."""
     deadline: float
     """On the monotonic clock."""
 
@@ -141,8 +145,9 @@ class Fetcher:
             if params.fingerprint != self._fingerprint:
                 send_message(connection, _release(params), deadline)
                 raise NotFetched(LAYOUT)
-            asked = {"op": FETCH, "handle": params.remote_request_id, "digest": wanted.digest}
-            send_message(connection, {**asked, "fingerprint": self._fingerprint}, deadline)
+            asked: dict[str, Any] = {"op": FETCH, "handle": params.remote_request_id, "digest": wanted.digest}
+            asked |= {"fingerprint": self._fingerprint, "first_byte": wanted.first_byte}
+            send_message(connection, asked, deadline)
             answer = receive_message(connection, deadline)
             if (reason := answer.get("refused")) is not None:
                 raise NotFetched(reason if reason in REASONS else UNKNOWN)

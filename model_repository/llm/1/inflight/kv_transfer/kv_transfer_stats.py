@@ -17,7 +17,7 @@ class KVTransferStats:
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Prompts that were to be fetched and were computed instead, by reason."""
     bytes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes that were sent and received."""
+    """Bytes that were sent, received, and skipped: those that are cached here, or computed in any case."""
     fetch_seconds: float = 0.0
     """Time of all fetches together."""
     imported_bytes: int = 0

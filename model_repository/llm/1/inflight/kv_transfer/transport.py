@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.kv_transfer.export_store import Export
 from inflight.kv_transfer.kv_transfer_config import SHARED_MEMORY, KVTransferConfig
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.kv_transfer.shared_memory import read_shared, shared_copy
@@ -38,8 +37,8 @@ class KVTransport(Protocol):
     def is_trusted(self, connection: socket.socket) -> bool:
         """Return whether the other side of a connection may have anything."""
 
-    def send(self, connection: socket.socket, export: Export, deadline: float) -> None:
-        """Send the bytes of an export. Raises OSError if they cannot be sent in time."""
+    def send(self, connection: socket.socket, data: NDArray[np.uint8], deadline: float) -> None:
+        """Send `data` [bytes]. Raises OSError if they cannot be sent in time."""
 
     def receive(self, connection: socket.socket, num_bytes: int, deadline: float) -> NDArray[np.uint8]:
         """Receive the bytes that `send` sends, [bytes].
@@ -85,8 +84,8 @@ class SharedMemoryTransport:
         _, uid, _ = struct.unpack(_CREDENTIALS, found)
         return bool(uid == os.geteuid())
 
-    def send(self, connection: socket.socket, export: Export, deadline: float) -> None:
-        fd = shared_copy(export.data)
+    def send(self, connection: socket.socket, data: NDArray[np.uint8], deadline: float) -> None:
+        fd = shared_copy(data)
         try:
             connection.settimeout(time_left(deadline))
             socket.send_fds(connection, [b"\0"], [fd])
@@ -127,9 +126,9 @@ class TcpTransport:
     def is_trusted(self, connection: socket.socket) -> bool:
         return True
 
-    def send(self, connection: socket.socket, export: Export, deadline: float) -> None:
+    def send(self, connection: socket.socket, data: NDArray[np.uint8], deadline: float) -> None:
         connection.settimeout(time_left(deadline))
-        connection.sendall(export.data.data)
+        connection.sendall(data.data)
 
     def receive(self, connection: socket.socket, num_bytes: int, deadline: float) -> NDArray[np.uint8]:
         received = np.empty(num_bytes, dtype=np.uint8)

@@ -1,7 +1,7 @@
 """Short messages between two engines: JSON objects with their length before them.
 
-A consumer sends {op, handle, digest, fingerprint}. The producer answers {num_bytes} and the bytes, or {refused}. With
-{op: ack} the consumer says that it has all.
+A consumer sends {op, handle, digest, fingerprint, first_byte}. The producer answers {num_bytes} and the bytes of the
+export from `first_byte` on, or {refused}. With {op: ack} the consumer says that it has all.
 """
 
 import json
