@@ -165,6 +165,47 @@ def test_two_models_in_one_server(pair: Pair) -> None:
     assert eventually(lambda: pair.counts(pair.rest, exports, "outcome", PREFILL)["fetched"] == 1)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"sampling_parameters": "[" * 9_000}, {"sampling_parameters": "{"}, {"n": "x"}],
+    ids=["deep", "cut", "no number"],
+)
+def test_two_models_refuse_as_one_does(pair: Pair, given: dict[str, Any]) -> None:
+    refused = []
+    for model in ("completion", "llm"):
+        url = f"http://{pair.rest.http_url}/v2/models/{model}/generate"
+        response = httpx.post(url, json={"text_input": "x", **given}, timeout=60)
+        refused.append((response.status_code, response.json()["error"].rpartition("': ")[2]))
+    assert refused[0] == refused[1]
+    assert refused[0][0] == 400
+
+
+def test_a_prompt_that_another_server_has_computed_is_fetched_from_there(pair: Pair) -> None:
+    prompt = make_prompt(85, seed=4)
+    asked = {"input_ids": prompt, "max_tokens": 1, "kv_transfer_params": '{"do_remote_decode": true}'}
+    offer = generate(pair.prompts, **asked)["kv_transfer_params"]
+    exports = "inflight:kv_transfer_exports_total"
+    before = pair.counts(pair.prompts, exports, "outcome")["fetched"]
+    client = grpcclient.InferenceServerClient(pair.rest.grpc_url)
+    given = grpcclient.InferInput("input_ids", [len(prompt)], "INT32")
+    given.set_data_from_numpy(np.array(prompt, dtype=np.int32))
+    options = {"max_tokens": MAX_TOKENS, "temperature": "0", "return_token_ids": True, "kv_transfer_params": offer}
+    answer = client.infer("completion", [given], parameters=options)
+    client.close()
+    assert answer.as_numpy("token_ids").reshape(-1).tolist() == pair.expected(prompt)
+    assert eventually(lambda: pair.counts(pair.prompts, exports, "outcome")["fetched"] == before + 1)
+
+
+def test_a_tenant_in_the_json_of_a_parameter_goes_to_both_models(pair: Pair) -> None:
+    before = pair.imports()
+    client = grpcclient.InferenceServerClient(pair.rest.grpc_url)
+    given = grpcclient.InferInput("input_ids", [64], "INT32")
+    given.set_data_from_numpy(np.array(make_prompt(64, seed=6), dtype=np.int32))
+    client.infer("completion", [given], parameters={"sampling_parameters": '{"tenant": "a", "max_tokens": 2}'})
+    client.close()
+    assert eventually(lambda: pair.imports() == before + 1)
+
+
 def test_exports_of_clients_that_never_come_back_are_dropped(pair: Pair) -> None:
     asked = {"input_ids": make_prompt(60), "max_tokens": 1, "kv_transfer_params": '{"do_remote_decode": true}'}
     assert generate(pair.prompts, **asked)["status"] == 200

@@ -21,18 +21,21 @@ _JSON = "sampling_parameters"
 _PROMPTS = frozenset(("text_input", "messages", "input_ids"))
 
 
-def context_inputs(row: Iterable[Any], *, batched: bool) -> list[Any] | None:
+def context_inputs(row: Iterable[Any], parameters: Mapping[str, Any], *, batched: bool) -> list[Any] | None:
     """Return the inputs of the call that computes the prompt of `row`. None: it is left to `llm`.
+
+    `parameters`: those of the request. They are passed on by themselves.
 
     Raises:
         ValueError: the JSON of a field is none; `llm` will say so.
     """
     inputs = {tensor.name(): tensor for tensor in row}
-    given = _decoded(inputs[_JSON]) if _JSON in inputs else {}
-    if not _PROMPTS & (inputs.keys() | given.keys()) or KV_TRANSFER in inputs.keys() | given.keys():
+    inline = _decoded(inputs[_JSON].as_numpy().reshape(-1)[0] if _JSON in inputs else parameters.get(_JSON, "{}"))
+    given = inputs.keys() | inline.keys() | parameters.keys()
+    if not _PROMPTS & given or KV_TRANSFER in given:
         return None
     kept = [tensor for name, tensor in inputs.items() if name in _KEPT]
-    asked = {**kept_parameters(given), "max_tokens": 1, "temperature": 0, KV_TRANSFER: _ASKED}
+    asked = {**kept_parameters(inline), "max_tokens": 1, "temperature": 0, KV_TRANSFER: _ASKED}
     return [*kept, _text(_JSON, json.dumps(asked), batched=batched)]
 
 
@@ -54,8 +57,11 @@ def offer_in(response: Any) -> str | None:
     return None
 
 
-def _decoded(tensor: Any) -> dict[str, Any]:
-    decoded = json.loads(tensor.as_numpy().reshape(-1)[0])
+def _decoded(text: Any) -> dict[str, Any]:
+    try:
+        decoded = json.loads(text)
+    except (TypeError, RecursionError) as error:  # It is no text, or nested too deeply.
+        raise ValueError(f"{_JSON} is no JSON") from error
     if not isinstance(decoded, dict):
         raise ValueError(f"{_JSON} is no object")
     return decoded

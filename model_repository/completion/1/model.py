@@ -144,7 +144,7 @@ class TritonPythonModel:
     def _with_context(self, request: Any, row: list[Any], cancel_key: str) -> list[Any]:
         """Let the other model compute the prompt of a row. Return the inputs of the call that continues it."""
         try:
-            inputs = context_inputs(row, batched=self._llm_batched)
+            inputs = context_inputs(row, json.loads(request.parameters() or "{}"), batched=self._llm_batched)
         except ValueError:
             return row
         if inputs is None:
