@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import tempfile
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import transformers as t
 
 from inflight import Engine, EngineConfig, EngineDead, SamplingParams, UnsupportedModel
+from inflight.model.parallel import workers
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.workers import Workers
@@ -74,6 +76,25 @@ def test_every_request_ends_within_seconds_when_a_rank_does_no_more(tiny: Tiny, 
     assert not folder.exists()
     # Other tests may run at the same time. Shared memory of torch has the process's id in its name.
     assert not [name for name in os.listdir("/dev/shm") if str(rank.pid) in name]
+
+
+def test_a_rank_that_cannot_be_started_leaves_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start = workers._start
+
+    def fail_at_two(rank: int, *others: Any) -> Any:
+        if rank == 2:
+            raise BlockingIOError("no process is left")
+        return start(rank, *others)
+
+    monkeypatch.setattr(workers, "_start", fail_at_two)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(psutil.Process().children()), set(os.listdir("/proc/self/fd"))
+    with pytest.raises(BlockingIOError):
+        Workers(3)
+    assert list(tmp_path.iterdir()) == []
+    assert (set(psutil.Process().children()), set(os.listdir("/proc/self/fd"))) == before
 
 
 def test_the_death_of_a_rank_between_steps_is_told() -> None:

@@ -41,13 +41,19 @@ class Workers:
         """Only this user can read it. The ranks find each other through files in it."""
         self._connections: list[Connection] = []
         processes, beats = [], []
-        for rank in range(1, size):
-            mine, theirs = Pipe()
-            beat, beating = os.pipe()
-            with theirs, open(beating, "wb") as written:
-                processes.append(_start(rank, size, theirs.fileno(), written.fileno(), self.folder))
-            self._connections.append(mine)
-            beats.append(beat)
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            for rank in range(1, size):
+                mine, theirs = Pipe()
+                beat, beating = os.pipe()
+                undo.callback(mine.close)
+                undo.callback(os.close, beat)
+                with theirs, open(beating, "wb") as written:
+                    processes.append(_start(rank, size, theirs.fileno(), written.fileno(), self.folder))
+                undo.callback(_kill, processes[-1])
+                self._connections.append(mine)
+                beats.append(beat)
+            undo.pop_all()  # All have started: nothing is undone.
         self._watch = _Watch(processes, beats)
         self._watch.start()
         # Also ends them when nobody closes this object.
@@ -186,6 +192,11 @@ def _start(rank: int, size: int, connection: int, beats: int, folder: Path) -> s
     )
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
 def _end(watch: _Watch, connections: Sequence[Connection], folder: Path) -> None:
     watch.stopping.set()
     for connection in connections:
@@ -194,6 +205,5 @@ def _end(watch: _Watch, connections: Sequence[Connection], folder: Path) -> None
         try:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _kill(process)
     shutil.rmtree(folder, ignore_errors=True)
