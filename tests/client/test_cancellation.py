@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import uuid
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,7 +79,7 @@ def test_closing_the_client_ends_what_runs_and_what_waits_to_be_sent_again(conne
         streams = [client.stream("!gap 10 !forever"), client.stream("!gap 10 !forever")]
         for stream in streams:
             next(stream)
-        refused = client.stream(f"!refuse 1 close-{id(request)}")
+        refused = client.stream(f"!refuse 1 close-{uuid.uuid4()}")
         running = [pool.submit(stream.completion) for stream in (*streams, refused)]
         assert not running[0].done()
         closed_of(client)()

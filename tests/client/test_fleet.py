@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -106,7 +107,7 @@ def test_what_concerns_all_servers(connect: Callable[..., Any], servers: list[Tr
 def test_a_busy_server_sends_requests_elsewhere(connect: Callable[..., Any], servers: list[TritonServer]) -> None:
     """Both refuse a request once, each by itself, so a client that asks twice has been at both."""
     with connect(servers, retry=ONCE) as client:
-        key = f"key{id(client)}"
+        key = uuid.uuid4().hex
         with pytest.raises(ServerOverloaded):
             client.generate(f"!refuse 1 {key}")
         assert client.generate(f"!refuse 1 {key} hello").text == "hello "
