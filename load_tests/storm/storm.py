@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 import tritonclient.grpc.aio as aio
+from grpc import RpcError
 from tqdm import tqdm
 
 from inflight_client import AsyncClient
@@ -118,7 +119,7 @@ async def _user(
                 end = (await kind.ask(scene, chance)).value
         except TimeoutError:
             end = ENDLESS
-        except (Wrong, NotAnswered, httpx.HTTPError, OSError) as fault:
+        except (Wrong, NotAnswered, httpx.HTTPError, RpcError, OSError) as fault:
             end = End.REFUSED.value if _QUEUE_IS_FULL in str(fault) else WRONG
             if end == WRONG and len(weather.faults) < _MOST_SHOWN:
                 weather.faults.append(f"{time.strftime('%H:%M:%S')} {kind.name}: {fault}")
