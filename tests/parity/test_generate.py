@@ -74,8 +74,8 @@ def test_a_prompt_that_another_engine_computed_goes_on_with_the_same_tokens(
         assert split(prefill, decode, prompts[:4], sampled) == [output.token_ids for output in alone]
         stats = decode.stats()
         assert stats.kv_transfer is not None
-        # What the cache has of the repeated prompts is not brought again.
-        assert len(prompts) <= stats.kv_transfer.imports <= len(prompts) + 4
+        # The cache still has all that is needed of the first repeated prompt, so it is not brought again.
+        assert stats.kv_transfer.imports == len(prompts) + 4 - 1
         num_blocks = sum(-(-len(prompt) // config.block_size) for prompt in prompts + prompts[:4])
         moved = stats.kv_transfer.bytes
         assert moved["received"] + moved["skipped"] == num_blocks * decode._runner.bytes_per_block
