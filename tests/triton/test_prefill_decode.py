@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from threading import Event
 from typing import Any
 
@@ -47,8 +47,17 @@ class Pair:
             found = [s for s in client.metrics().samples if s.name == name and s.labels["model"] == model]
         return {s.labels[label]: s.value for s in found} if label else sum(s.value for s in found)
 
-    def imports(self, model: str = "llm") -> float:
-        return float(self.counts(self.rest, "inflight:kv_transfer_imports_total", model=model))
+    @contextmanager
+    def fetching(self, count: int, server: TritonServer, model: str = "llm") -> Iterator[None]:
+        """`count` prompts are fetched from `server` meanwhile. Metrics come late, so both ends are awaited."""
+
+        def fetched() -> tuple[float, float]:
+            exports = self.counts(server, "inflight:kv_transfer_exports_total", "outcome", model)
+            return self.counts(self.rest, "inflight:kv_transfer_imports_total"), exports["fetched"]
+
+        imports, exports = fetched()
+        yield
+        assert eventually(lambda: fetched() == (imports + count, exports + count)), fetched()
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +99,16 @@ def test_the_two_calls_of_vllm(pair: Pair) -> None:
     first = generate(pair.prompts, input_ids=prompt, max_tokens=1, kv_transfer_params=json.dumps(asked))
     offer = json.loads(first["kv_transfer_params"])
     assert offer["do_remote_prefill"]
-    before = pair.imports()
-    second = generate(
-        pair.rest,
-        input_ids=prompt,
-        max_tokens=MAX_TOKENS,
-        temperature=0,
-        return_token_ids=True,
-        sampling_parameters=json.dumps({"kv_transfer_params": offer}),
-    )
-    assert second["token_ids"] == pair.expected(prompt)
-    assert eventually(lambda: pair.imports() == before + 1)
+    with pair.fetching(1, pair.prompts):
+        second = generate(
+            pair.rest,
+            input_ids=prompt,
+            max_tokens=MAX_TOKENS,
+            temperature=0,
+            return_token_ids=True,
+            sampling_parameters=json.dumps({"kv_transfer_params": offer}),
+        )
+        assert second["token_ids"] == pair.expected(prompt)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +127,7 @@ def test_requests_that_make_no_sense_are_refused(pair: Pair, params: object, mes
 
 
 def test_the_client_sends_long_prompts_to_the_server_for_prompts(pair: Pair) -> None:
-    before = pair.imports()
-    with pair.client() as client:
+    with pair.fetching(3, pair.prompts), pair.client() as client:
         for length in (5, 31, 32, 200):
             prompt = make_prompt(length, seed=1)
             answer = client.generate(prompt, max_tokens=MAX_TOKENS, temperature=0)
@@ -130,14 +137,16 @@ def test_the_client_sends_long_prompts_to_the_server_for_prompts(pair: Pair) -> 
         assert client.prefills == {"offered": 3, "not_offered": 0, "failed": 0, "skipped": 0}
     with Client(pair.rest.grpc_url) as alone:
         assert alone.generate(make_prompt(90), **sampled).choices == apart.choices
-    assert eventually(lambda: pair.imports() == before + 3)
 
 
 def test_the_gateway_routes_in_two_calls(pair: Pair) -> None:
     prompt = make_prompt(120)
-    before = pair.imports()
     arguments = ["--prefill-server", pair.prompts.grpc_url, "--prefill-min-tokens", "32"]
-    with GatewayProcess(pair.rest.grpc_url, *arguments) as gateway, Client(pair.rest.grpc_url) as alone:
+    with (
+        pair.fetching(1, pair.prompts),
+        GatewayProcess(pair.rest.grpc_url, *arguments) as gateway,
+        Client(pair.rest.grpc_url) as alone,
+    ):
         gateway.wait_for(["/health"], 60)
         asked = {"model": "llm", "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 0}
         answer = httpx.post(f"{gateway.url}/v1/completions", json=asked, timeout=60).json()
@@ -146,23 +155,23 @@ def test_the_gateway_routes_in_two_calls(pair: Pair) -> None:
         assert found == pytest.approx([token.chosen.logprob for token in expected.logprobs], abs=1e-5)
         metrics = httpx.get(f"{gateway.url}/metrics", timeout=60).text
         assert 'inflight_gateway_prefills_total{outcome="offered"} 1.0' in metrics
-    assert eventually(lambda: pair.imports() == before + 1)
+
+
+def complete(pair: Pair, prompt: list[int], **parameters: Any) -> Any:
+    """The token ids that the model `completion` answers with, one row a choice, -1 where a choice has ended."""
+    given = grpcclient.InferInput("input_ids", [len(prompt)], "INT32")
+    given.set_data_from_numpy(np.array(prompt, dtype=np.int32))
+    with grpcclient.InferenceServerClient(pair.rest.grpc_url) as client:
+        answer = client.infer("completion", [given], parameters={"return_token_ids": True, **parameters})
+    return answer.as_numpy("token_ids")
 
 
 def test_two_models_in_one_server(pair: Pair) -> None:
     prompt = make_prompt(80, seed=3)
-    before = pair.imports()
-    client = grpcclient.InferenceServerClient(pair.rest.grpc_url)
-    given = grpcclient.InferInput("input_ids", [len(prompt)], "INT32")
-    given.set_data_from_numpy(np.array(prompt, dtype=np.int32))
-    options = {"max_tokens": MAX_TOKENS, "temperature": "0", "return_token_ids": True, "n": 2}
-    answer = client.infer("completion", [given], parameters=options)
-    for row in answer.as_numpy("token_ids"):
+    with pair.fetching(1, pair.rest, PREFILL):
+        rows = complete(pair, prompt, max_tokens=MAX_TOKENS, temperature="0", n=2)
+    for row in rows:
         assert [token for token in row.tolist() if token >= 0] == pair.expected(prompt)
-    client.close()
-    assert eventually(lambda: pair.imports() == before + 1)
-    exports = "inflight:kv_transfer_exports_total"
-    assert eventually(lambda: pair.counts(pair.rest, exports, "outcome", PREFILL)["fetched"] == 1)
 
 
 @pytest.mark.parametrize(
@@ -184,26 +193,14 @@ def test_a_prompt_that_another_server_has_computed_is_fetched_from_there(pair: P
     prompt = make_prompt(85, seed=4)
     asked = {"input_ids": prompt, "max_tokens": 1, "kv_transfer_params": '{"do_remote_decode": true}'}
     offer = generate(pair.prompts, **asked)["kv_transfer_params"]
-    exports = "inflight:kv_transfer_exports_total"
-    before = pair.counts(pair.prompts, exports, "outcome")["fetched"]
-    client = grpcclient.InferenceServerClient(pair.rest.grpc_url)
-    given = grpcclient.InferInput("input_ids", [len(prompt)], "INT32")
-    given.set_data_from_numpy(np.array(prompt, dtype=np.int32))
-    options = {"max_tokens": MAX_TOKENS, "temperature": "0", "return_token_ids": True, "kv_transfer_params": offer}
-    answer = client.infer("completion", [given], parameters=options)
-    client.close()
-    assert answer.as_numpy("token_ids").reshape(-1).tolist() == pair.expected(prompt)
-    assert eventually(lambda: pair.counts(pair.prompts, exports, "outcome")["fetched"] == before + 1)
+    with pair.fetching(1, pair.prompts):
+        tokens = complete(pair, prompt, max_tokens=MAX_TOKENS, temperature="0", kv_transfer_params=offer)
+    assert tokens.reshape(-1).tolist() == pair.expected(prompt)
 
 
 def test_a_tenant_in_the_json_of_a_parameter_goes_to_both_models(pair: Pair) -> None:
-    before = pair.imports()
-    client = grpcclient.InferenceServerClient(pair.rest.grpc_url)
-    given = grpcclient.InferInput("input_ids", [64], "INT32")
-    given.set_data_from_numpy(np.array(make_prompt(64, seed=6), dtype=np.int32))
-    client.infer("completion", [given], parameters={"sampling_parameters": '{"tenant": "a", "max_tokens": 2}'})
-    client.close()
-    assert eventually(lambda: pair.imports() == before + 1)
+    with pair.fetching(1, pair.rest, PREFILL):
+        complete(pair, make_prompt(64, seed=6), sampling_parameters='{"tenant": "a", "max_tokens": 2}')
 
 
 def test_exports_of_clients_that_never_come_back_are_dropped(pair: Pair) -> None:
