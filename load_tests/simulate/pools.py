@@ -126,7 +126,7 @@ class _Pools:
             steps=sum(engine.steps for engine in engines),
             step_seconds=sum(engine.step_seconds for engine in engines),
             padding_tokens=sum(engine.padding for engine in engines),
-            swaps=sum(engine.scheduler.num_swaps for engine in engines),
+            swaps=sum(engine.scheduler.preemptor.num_swaps for engine in engines),
             tenants={},
         )
 

@@ -124,6 +124,6 @@ class Simulation:
             steps=self._engine.steps,
             step_seconds=self._engine.step_seconds,
             padding_tokens=self._engine.padding,
-            swaps=self.scheduler.num_swaps,
+            swaps=self.scheduler.preemptor.num_swaps,
             tenants={} if self.scheduler.costs is None else self.scheduler.costs.by_tenant,
         )

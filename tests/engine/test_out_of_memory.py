@@ -104,7 +104,7 @@ from tests.engine.models import greedy, make_engine, make_prompt, tokens
 def serve(engine):
     before = engine.stats().steps
     outputs = engine.generate([make_prompt(200, seed) for seed in range(15)], greedy(4))
-    return tokens(outputs), engine.stats().steps - before, engine._scheduler.token_budget
+    return tokens(outputs), engine.stats().steps - before, engine._scheduler.limit.tokens
 
 ample, short = (make_engine(sys.argv[1], kv_cache_tokens=4096, max_num_batched_tokens=4096) for _ in range(2))
 wanted, steps, _ = serve(ample)

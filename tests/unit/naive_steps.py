@@ -56,7 +56,7 @@ def check_time(plan: StepPlan, scheduler: Scheduler, joined: Sequence[Request]) 
     if config.target_itl_ms is None:
         here = [*scheduler.waiting, *scheduler.running.values()]
         here = [request for request in here if not request.is_leftover]
-        slots = min(config.max_num_seqs, scheduler.token_budget)
+        slots = min(config.max_num_seqs, scheduler.limit.tokens)
         share = min(1.0, slots / len(here))
         context = sum(len(request.token_ids) for request in here) * share
         target, least = 2.7 * times.decode_seconds(round(len(here) * share), round(context)), 64

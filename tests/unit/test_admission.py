@@ -114,7 +114,7 @@ def test_fewer_requests_are_preempted_and_fewer_tokens_computed_again() -> None:
         computed[next_tokens] = 0
         while scheduler.running or scheduler.waiting:
             computed[next_tokens] += sum(step(scheduler).values())
-        preemptions[next_tokens] = scheduler.num_preemptions
+        preemptions[next_tokens] = scheduler.preemptor.num_preemptions
     assert min(computed.values()) >= 8920
     assert computed[8] < 0.9 * computed[0]
     assert preemptions[8] < 0.6 * preemptions[0]

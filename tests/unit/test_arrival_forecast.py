@@ -80,7 +80,7 @@ def test_nobody_is_preempted_for_blocks_that_are_kept() -> None:
     # There is room beside `low`, but not for the 4 urgent tokens that are expected as well.
     scheduler.add(make_request("middle", 11, max_tokens=2, priority=2))
     assert "middle" in step(scheduler)
-    assert scheduler.num_preemptions == 0
+    assert scheduler.preemptor.num_preemptions == 0
 
 
 def test_one_alone_is_let_in_whatever_is_expected() -> None:

@@ -88,8 +88,8 @@ def test_values_stay_within_their_bounds(objective: str, gaps: Arrivals, blocks:
     tuner = the_tuner(scheduler)
     for _, plan in serve(scheduler, in_order(gaps)):
         assert 1 <= tuner.max_num_seqs <= MOST_SEQS
-        assert len(scheduler.running) <= scheduler.token_budget <= MOST_TOKENS
-        assert plan.num_tokens <= scheduler.token_budget
+        assert len(scheduler.running) <= scheduler.limit.tokens <= MOST_TOKENS
+        assert plan.num_tokens <= scheduler.limit.tokens
         assert MaxUtilization.next_tokens <= tuner.watermark <= 128
         if objective != "throughput":
             assert ITL / 2 <= tuner.step_seconds <= TTFT / 4
@@ -160,7 +160,7 @@ def test_preemptions_raise_the_watermark_and_quiet_lowers_it() -> None:
     levels = []
     for _, _ in serve(scheduler, [*crowd, *[(60.0 + i, 4, 40) for i in range(100)]]):
         levels.append(the_tuner(scheduler).watermark)
-    assert scheduler.num_preemptions
+    assert scheduler.preemptor.num_preemptions
     assert max(levels) > MaxUtilization.next_tokens
     assert levels[-1] < max(levels)
 

@@ -133,7 +133,7 @@ def test_a_request_that_was_preempted_ends_by_its_deadline_as_one_that_ran() -> 
     timed.core = EngineCore(scheduler, FakeModel(4), max_queue_size=5, clock=lambda: timed.now)
     timed.submit("stays", max_tokens=5)
     timed.submit("goes", max_tokens=5, timeout=50_000)
-    while not scheduler.num_preemptions:
+    while not scheduler.preemptor.num_preemptions:
         timed.step()
     assert [request.request_id for request in scheduler.waiting] == ["goes"]
     assert timed.step(0.060)["goes"].finish_reason == "deadline"

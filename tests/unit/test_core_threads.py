@@ -153,7 +153,7 @@ def test_an_id_stays_taken_while_its_request_is_being_preempted(
     monkeypatch.setattr(tables, "release", release_while_a_client_submits)
     for name in "ab":
         harness.core.submit(make_request(name, 40, max_tokens=20))
-    while harness.scheduler.num_preemptions == 0:
+    while harness.scheduler.preemptor.num_preemptions == 0:
         harness.core.step()
     assert len(refusals) == 1
 

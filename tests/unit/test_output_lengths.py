@@ -188,6 +188,6 @@ def test_the_request_with_the_most_expected_work_is_preempted() -> None:
     scheduler.add(long)
     step(scheduler)
     scheduler.add(short)
-    while not scheduler.num_preemptions:
+    while not scheduler.preemptor.num_preemptions:
         step(scheduler)
     assert list(scheduler.running) == ["short"], "though it joined last"

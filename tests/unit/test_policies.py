@@ -206,7 +206,7 @@ def test_lost_requests_let_others_pass_and_still_finish() -> None:
 def test_once_it_has_tokens_there_is_nothing_left_to_miss() -> None:
     scheduler = slo(num_blocks=3, next_tokens=0, shed_lost_requests=True)
     queued(scheduler, make_request("a", 4, max_tokens=8), make_request("b", 4, max_tokens=8))
-    while scheduler.num_preemptions == 0:
+    while scheduler.preemptor.num_preemptions == 0:
         step(scheduler)
     assert queued(scheduler, make_request("new", 4, target_ttft_ms=20)) == ["b", "new"]
     assert [request.request_id for request, _, _ in scheduler.expire(1e6)] == ["new"]

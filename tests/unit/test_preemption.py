@@ -26,7 +26,7 @@ def test_the_youngest_goes_so_that_the_oldest_gets_on() -> None:
     assert list(scheduler.running) == ["a"]
     assert waiting(scheduler) == ["b"]
     assert requests["b"].blocks == []
-    assert scheduler.num_preemptions == 1
+    assert scheduler.preemptor.num_preemptions == 1
 
 
 def test_the_youngest_may_have_to_go_itself() -> None:
@@ -90,11 +90,11 @@ def test_not_even_one_whose_tokens_another_has_computed_too() -> None:
     # Both fill the same blocks, each its own: there was nothing to share when they began.
     for name in "ab":
         scheduler.add(make_request(name, range(3), max_tokens=9))
-    while scheduler.num_preemptions == 0:
+    while scheduler.preemptor.num_preemptions == 0:
         planned = step(scheduler)
     assert planned == {"a": 1}
     assert step(scheduler) == {"a": 1, "b": 1}  # Now `b` shares the blocks of `a`.
-    assert scheduler.num_preemptions == 1
+    assert scheduler.preemptor.num_preemptions == 1
 
 
 def test_a_preempted_request_keeps_arrival_tokens_and_seed() -> None:
@@ -162,5 +162,5 @@ def test_the_oldest_request_advances_in_every_step_of_a_crowd() -> None:
         oldest = next(iter(left))
         assert step(scheduler)[oldest] >= 1
         left = {name: request for name, request in left.items() if holds(scheduler, name)}
-    assert scheduler.num_preemptions > 0
+    assert scheduler.preemptor.num_preemptions > 0
     assert scheduler.tables.pool.num_used == 0

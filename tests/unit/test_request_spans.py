@@ -152,12 +152,12 @@ def test_preempted_and_drafting_requests(receiver: Receiver) -> None:
     for number, name in enumerate("ab", 1):
         harness.core.submit(traced(name, number, max_tokens=8))
     found = harness.finish()
-    assert scheduler.num_preemptions > 0
+    assert scheduler.preemptor.num_preemptions > 0
     names = check(found[trace_id(2)])
     assert names[:3] == ["queued", "prefill", "decode"]
     assert names[3:6] == ["preempted", "recompute", "decode"]
     wholes = [found[trace_id(number)][0].attributes for number in (1, 2)]
-    assert sum(whole["inflight.preemptions"] for whole in wholes) == scheduler.num_preemptions
+    assert sum(whole["inflight.preemptions"] for whole in wholes) == scheduler.preemptor.num_preemptions
     stats = harness.core.stats()
     assert 0 < sum(whole["inflight.drafted_tokens"] for whole in wholes) == stats.draft_tokens
     assert 0 < sum(whole["inflight.accepted_tokens"] for whole in wholes) == stats.accepted_draft_tokens

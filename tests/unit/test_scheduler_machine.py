@@ -189,7 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def fail_a_step(self, luck: int) -> None:
         self.do(World.step if luck else World.fail)
 
-    @precondition(lambda self: self.world.live and self.world.scheduler.token_budget > 1)
+    @precondition(lambda self: self.world.live and self.world.scheduler.limit.tokens > 1)
     @rule(luck=st.integers(0, 7))
     def run_out_of_memory(self, luck: int) -> None:
         self.do(World.step if luck else World.run_out_of_memory)
@@ -227,7 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         plain = self.replayed(self.sizes | {"drafts": "", "speculative_config": {}}).scheduler
         drafting = self.world.scheduler
         assert plain.tables.pool.num_cached == drafting.tables.pool.num_cached
-        assert plain.num_preemptions == drafting.num_preemptions
+        assert plain.preemptor.num_preemptions == drafting.preemptor.num_preemptions
         assert known_lengths(plain) == known_lengths(drafting)
         if isinstance(plain.policy, Fair) and isinstance(drafting.policy, Fair):
             assert plain.policy.service == drafting.policy.service

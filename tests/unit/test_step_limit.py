@@ -20,7 +20,7 @@ def run(limit: StepLimit, fits: int, steps: int) -> int:
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_a_step_soon_fits_and_a_lasting_lack_costs_ever_fewer_failed_steps(most: int, fits: int) -> None:
-    limit = StepLimit(most)
+    limit = StepLimit(most, max_sequences=1)
     halvings = run(limit, fits, most.bit_length())
     assert limit.tokens <= fits
     assert (limit.tokens == most) == (halvings == 0)
@@ -31,14 +31,14 @@ def test_a_step_soon_fits_and_a_lasting_lack_costs_ever_fewer_failed_steps(most:
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_after_a_passing_lack_the_limit_grows_back(most: int, fits: int) -> None:
-    limit = StepLimit(most)
+    limit = StepLimit(most, max_sequences=1)
     run(limit, fits, most.bit_length())
     assert run(limit, most, 100 * most.bit_length()) == 0
     assert limit.tokens == most
 
 
 def test_the_limit_grows_after_a_hundred_steps() -> None:
-    limit = StepLimit(64)
+    limit = StepLimit(64, max_sequences=1)
     limit.shrink(64)
     assert limit.tokens == 32
     run(limit, 64, 99)

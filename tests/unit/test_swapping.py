@@ -81,7 +81,7 @@ def crowded(**settings: Any) -> tuple[Scheduler, Request]:
 def test_a_swapped_request_goes_on_where_it_was() -> None:
     scheduler, request = crowded(preemption_mode="swap")
     step(scheduler)
-    assert (waiting(scheduler), request.num_swapped, scheduler.num_swaps) == (["b"], 4, 1)
+    assert (waiting(scheduler), request.num_swapped, scheduler.preemptor.num_swaps) == (["b"], 4, 1)
     while holds(scheduler, "a"):
         step(scheduler)
     assert step(scheduler) == {"b": 1}
@@ -90,7 +90,7 @@ def test_a_swapped_request_goes_on_where_it_was() -> None:
 def test_when_host_memory_is_full_it_is_computed_again() -> None:
     scheduler, request = crowded(preemption_mode="swap", swap_space_tokens=3)
     step(scheduler)
-    assert (request.num_preemptions, request.num_swapped, scheduler.num_swaps) == (1, 0, 0)
+    assert (request.num_preemptions, request.num_swapped, scheduler.preemptor.num_swaps) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(("seconds", "swaps"), [(0.0019, 1), (0.0021, 0)])
@@ -100,7 +100,7 @@ def test_auto_takes_what_is_cheaper(seconds: float, swaps: int) -> None:
     for tokens in (4, 100, 200, 300) * 20:
         scheduler.times.observe(tokens, 0, attention_pairs(0, tokens), tokens / 1000)
     step(scheduler)
-    assert scheduler.num_swaps == swaps
+    assert scheduler.preemptor.num_swaps == swaps
 
 
 def test_a_swapped_request_that_is_cancelled_leaves_nothing() -> None:

@@ -30,7 +30,7 @@ class Harness:
         self.poison: set[str] = set()
         scheduler = scheduler or make_scheduler()
         self._model = FakeModel(scheduler.tables.block_size)
-        self.trace = Trace(str(path), scheduler.token_budget, lambda: self.now)
+        self.trace = Trace(str(path), scheduler.limit.tokens, lambda: self.now)
         self.core = EngineCore(scheduler, self, max_queue_size=100, clock=lambda: self.now, trace=self.trace)
 
     def run(self, plan: StepPlan) -> list[StepResult]:

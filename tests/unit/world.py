@@ -107,7 +107,7 @@ class World:
     def check_turn(self, request: Request) -> None:
         """A bucket takes whoever fits it; all others must be first, but for leftover ones that have just made room."""
         if self.config.batching_strategy != "bucketed":
-            made_room = [] if self._is_leftover(request) else self.scheduler._preempted
+            made_room = [] if self._is_leftover(request) else self.scheduler.preemptor.preempted
             order = [each for each in self.naive.order() if not (self._is_leftover(each) and each in made_room)]
             assert order[0] is request, f"{request.request_id} jumps the queue"
 
@@ -241,13 +241,13 @@ class World:
         if not plan.scheduled:
             return
         self.model.run_out_of_memory(plan)
-        budget, running = self.scheduler.token_budget, self.scheduler.running.keys()
+        budget, running = self.scheduler.limit.tokens, self.scheduler.running.keys()
         before = set(running)
         halved = self.scheduler.shrink_after_oom(plan)
         assert halved == (plan.num_tokens > 1)
-        assert self.scheduler.token_budget == (plan.num_tokens // 2 if halved else budget)
+        assert self.scheduler.limit.tokens == (plan.num_tokens // 2 if halved else budget)
         assert running <= before
-        assert len(running) == min(len(before), self.scheduler.token_budget)
+        assert len(running) == min(len(before), self.scheduler.limit.tokens)
 
     def finish(self) -> None:
         """Nobody arrives any more; all that are here must get to their ends."""
@@ -267,7 +267,7 @@ class World:
     def _plan(self) -> StepPlan:
         scheduler, before = self.scheduler, list(self.scheduler.running.values())
         known = {name: (list(request.token_ids), request.arrival) for name, request in self.live.items()}
-        preemptions = scheduler.num_preemptions
+        preemptions = scheduler.preemptor.num_preemptions
         self.held.clear()
         self.planning = True
         plan = scheduler.schedule(self.now)
@@ -275,7 +275,7 @@ class World:
         self.trace.append({s.request.request_id: s.num_tokens - s.num_draft for s in plan.scheduled})
         joined = [request for request in scheduler.running.values() if request not in before]
         assert known == {name: (request.token_ids, request.arrival) for name, request in self.live.items()}
-        assert len(plan.preempted) == scheduler.num_preemptions - preemptions
+        assert len(plan.preempted) == scheduler.preemptor.num_preemptions - preemptions
         self._check_progress(plan)
         self._check_preemption(plan, joined)
         self._check_watermark(joined)

@@ -310,7 +310,7 @@ class EngineCore:
             logger.warning(
                 "out of memory in a step of %d tokens; the next steps have at most %d: %s",
                 plan.num_tokens,
-                self._scheduler.token_budget,
+                self._scheduler.limit.tokens,
                 fault,
             )
             return []
@@ -323,7 +323,7 @@ class EngineCore:
         self._scheduler.observe(plan, ended - computing)
         if self._export is not None:
             self._export(plan, results)
-        budget = self._scheduler.token_budget
+        budget = self._scheduler.limit.tokens
         committed = self._scheduler.commit(plan, results, ended)
         self.metrics.step(plan, results, committed, budget, started, ended)
         return [_event(*each) for each in zip(committed, results, strict=True) if not _is_silent(*each)]
@@ -362,8 +362,8 @@ class EngineCore:
             generated_tokens=metrics.sampled_tokens,
             output_tokens=metrics.output_tokens,
             finished=dict(metrics.finished),
-            preemptions=self._scheduler.num_preemptions,
-            swaps=self._scheduler.num_swaps,
+            preemptions=self._scheduler.preemptor.num_preemptions,
+            swaps=self._scheduler.preemptor.num_swaps,
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
             waiting_tokens=self.num_waiting_tokens,

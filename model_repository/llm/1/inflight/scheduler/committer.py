@@ -1,8 +1,7 @@
 """Accounts for a step that ran: what is computed, new tokens, beams, drafts, and who ends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Protocol
 
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
@@ -11,12 +10,10 @@ from inflight.scheduler.committed import Committed
 from inflight.scheduler.output_lengths.predictor import LengthPredictor
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
+from inflight.scheduler.preemptor import Preemptor
+from inflight.scheduler.running_set import RunningSet
 from inflight.speculation.speculator import NoSpeculation
 from inflight.step_result import StepResult
-
-
-class _Preempt(Protocol):
-    def __call__(self, request: Request, *, swap: bool) -> None: ...
 
 
 class Committer:
@@ -28,19 +25,19 @@ class Committer:
         policy: SchedulingPolicy,
         lengths: LengthPredictor,
         speculator: NoSpeculation,
-        running: Mapping[str, Request],
+        running: RunningSet,
+        preemptor: Preemptor,
         *,
         remove: Callable[[str], Request | None],
-        preempt: _Preempt,
     ) -> None:
-        """`remove` and `preempt` are those of the scheduler, which changes `running`."""
+        """`remove` is the scheduler's."""
         self._tables = tables
         self._policy = policy
         self._lengths = lengths
         self._speculator = speculator
         self._running = running
         self._remove = remove
-        self._preempt = preempt
+        self._preemptor = preemptor
         self.moving: list[BeamGroup] = []
         """Beam searches whose next beams need blocks."""
 
@@ -79,14 +76,11 @@ class Committer:
                 self._policy.computed([(outcome.request, 1)] * outcome.num_accepted)
         self._policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
         for each, result in answers:
-            if result.is_tainted and self._runs(each.request):
+            if result.is_tainted and self._running.has(each.request):
                 # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
                 each.request.may_draft = False
-                self._preempt(each.request, swap=False)
+                self._preemptor.preempt(each.request, swap=False)
         return committed
-
-    def _runs(self, request: Request) -> bool:
-        return self._running.get(request.request_id) is request
 
     def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
         request = each.request
@@ -104,7 +98,7 @@ class Committer:
     def _search(self, request: Request, group: BeamGroup, result: StepResult, now: float) -> Committed:
         """Note what a beam found. When the last beam of its search is there, choose the next ones or end."""
         leader = group.leader
-        if not self._runs(leader):
+        if not self._running.has(leader):
             return Committed(leader, (), None)  # Another beam has failed in this step.
         if not result.token_ids:
             self._remove(leader.request_id)

@@ -1,0 +1,80 @@
+"""Which tokens of prompts a step computes."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from inflight.request import Request
+from inflight.scheduler.plan import ScheduledRequest
+from inflight.scheduler.prefill_budget import PrefillAllowance
+
+
+class ChunkLimits(NamedTuple):
+    """What chunks of prompts are like."""
+
+    mixes: bool
+    """Whether prompts are cut into chunks. Otherwise only a prompt that is longer than any step is cut, and gets steps
+    of its own."""
+    longest: int
+    """Maximum number of tokens of one prompt in a step."""
+    max_partial: int
+    """Maximum number of prompts that are computed in part when a new one joins that must be cut too."""
+
+
+class PromptChunks:
+    """The chunks of prompts in a step that is being planned. They share an allowance."""
+
+    def __init__(
+        self,
+        allowance: PrefillAllowance,
+        limits: ChunkLimits,
+        unfinished: Sequence[Request],
+        others: Sequence[ScheduledRequest] = (),
+    ) -> None:
+        """`unfinished`: the running requests whose prompts may have chunks here. `others`: chunks of prompts in the
+        same step that have an allowance of their own."""
+        self.allowance = allowance
+        self.limits = limits
+        self.scheduled: list[ScheduledRequest] = []
+        self._others = others
+        self._num_partial = len(unfinished)
+        """How many prompts have begun and do not end in this step, as far as it is planned."""
+
+    @property
+    def of_step(self) -> list[ScheduledRequest]:
+        """All chunks of prompts in the step so far."""
+        return [*self._others, *self.scheduled]
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """Schedule the next chunks of running prompts, as far as they fit."""
+        for request in requests:
+            fits = self.allowance.fits(request.num_computed, request.num_uncomputed, request.tenant)
+            if not fits and self.allowance.fits(request.num_computed, 1):
+                continue  # Its tenant has had its share of the step.
+            if not fits or (self.scheduled and not self.limits.mixes and fits < request.num_uncomputed):
+                break
+            self._cut(request)
+
+    def fits(self, request: Request, known: int) -> bool:
+        """Return whether the prompt of a new request fits into the rest of the step, or may be cut.
+
+        `known` of its tokens would count as computed.
+        """
+        uncomputed = len(request.token_ids) - known
+        fits = self.allowance.fits(known, min(uncomputed, self.limits.longest), request.tenant)
+        if not self.limits.mixes:
+            return fits == uncomputed or not (self._others or self.scheduled)
+        return fits == uncomputed or (fits > 0 and self._num_partial < self.limits.max_partial)
+
+    def begin(self, request: Request) -> ScheduledRequest:
+        """Schedule and return the first chunk of a request that has just joined."""
+        self._num_partial += 1
+        return self._cut(request)
+
+    def _cut(self, request: Request) -> ScheduledRequest:
+        first = request.num_computed
+        tokens = self.allowance.fits(first, min(self.limits.longest, request.num_uncomputed), request.tenant)
+        self.allowance.take(first, tokens, request.tenant)
+        chunk = ScheduledRequest.next_of(request, tokens)
+        self._num_partial -= chunk.is_final_chunk
+        self.scheduled.append(chunk)
+        return chunk
