@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from inflight import EngineConfig, RequestOptions, SamplingParams, StructuredOutputs
-from inflight.metric_families import COMMON_LABELS, FAMILIES, Family
+from inflight.metric_families.families import FAMILIES
+from inflight.metric_families.family import COMMON_LABELS, Family
 from inflight.metrics import FILLED_BOUNDS
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from serving.fields import GROUPS, OUTPUTS, SAMPLING_PARAMETERS, Field

@@ -8,7 +8,8 @@ from typing import Any
 import promql_parser
 import yaml
 
-from inflight.metric_families import COMMON_LABELS, FAMILIES, HISTOGRAM
+from inflight.metric_families.families import FAMILIES
+from inflight.metric_families.family import COMMON_LABELS, HISTOGRAM
 from inflight_gateway.metrics import Metrics
 from tests.deploy.conftest import DEPLOY, PROMETHEUS, SCRAPE_SECONDS, Promtool, Render, promtool_test, recorded
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from inflight import Engine
-from inflight.metric_families import COUNTER, FAMILIES
+from inflight.metric_families.families import FAMILIES
+from inflight.metric_families.family import COUNTER
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from inflight.metric_families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES
+from inflight.metric_families.families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES
 from inflight_client.metrics import parse_metrics
 from scripts.launch.triton_server import TritonServer
 from tests.triton.prometheus import Scrape, at_rest, scrape, scrape_when

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.core import EngineCore
-from inflight.metric_families import FAMILIES
+from inflight.metric_families.families import FAMILIES
 from inflight.request import Request
 from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.auto_tune.auto_tuner import AutoTuner

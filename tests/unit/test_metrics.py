@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from inflight.core import EngineCore
-from inflight.metric_families import FAMILIES
+from inflight.metric_families.families import FAMILIES
 from inflight.metrics import (
     FILLED_BOUNDS,
     FIRST_TOKEN_SECONDS,

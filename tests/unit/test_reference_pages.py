@@ -3,7 +3,7 @@
 import pytest
 
 from inflight import metrics
-from inflight.metric_families import FAMILIES
+from inflight.metric_families.families import FAMILIES
 from scripts.reference_pages import FOLDER, pages
 
 

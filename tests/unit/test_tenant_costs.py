@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.core import EngineCore
-from inflight.metric_families import FAMILIES
+from inflight.metric_families.families import FAMILIES
 from inflight.scheduler.plan import StepPlan
 from inflight.step_result import StepResult
 from inflight.tenant_costs import MAX_TENANTS, OTHERS, TenantCosts

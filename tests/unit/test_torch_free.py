@@ -20,7 +20,7 @@ TORCH_FREE = [
     "inflight.kv_events.factory",
     "inflight.kv_events.kv_events_config",
     "inflight.kv_transfer.connector",
-    "inflight.metric_families",
+    "inflight.metric_families.families",
     "inflight.metrics",
     "inflight.outputs",
     "inflight.phases",

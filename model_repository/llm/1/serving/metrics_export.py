@@ -21,16 +21,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from inflight import Engine
-from inflight.metric_families import (
-    COUNTER,
-    FAMILIES,
-    GAUGE,
-    HISTOGRAM,
-    REFUSAL_REASONS,
-    VLLM_CACHE_INFO,
-    VLLM_FAMILIES,
-    Family,
-)
+from inflight.metric_families.families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES
+from inflight.metric_families.family import COUNTER, GAUGE, HISTOGRAM, Family
+from inflight.metric_families.requests import REFUSAL_REASONS
 from inflight.metrics import FILLED_BOUNDS, Buckets
 from inflight.stats import EngineStats
 from serving.series_lock import SeriesLock
