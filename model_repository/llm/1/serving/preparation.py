@@ -1,0 +1,126 @@
+"""What a request waits for before it is submitted to the engine."""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from inflight import Engine, InvalidRequest, QueueFull
+from inflight.guided_decoding.grammar import Grammar
+from inflight.kv_transfer.connector import Fetched
+from serving.aborter import Aborter
+from serving.failures import Failures
+from serving.long_prompts import LongPrompts, is_long
+from serving.parse import ParsedRequest
+from serving.stream import ResponseStream
+from serving.streams import Streams
+
+
+class Preparation:
+    """Submits requests to the engine once all is there: their grammars, tokens, and keys and values from elsewhere.
+
+    Grammars are compiled, long prompts tokenized, blocks read from disk and prompts fetched on other threads. Such a
+    thread then goes on with the request. Requests that need none of this are submitted at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        streams: Streams,
+        failures: Failures,
+        aborter: Aborter,
+        long_prompts: LongPrompts,
+        disk_reads: LongPrompts,
+    ) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._failures = failures
+        self._aborter = aborter
+        self._long_prompts = long_prompts
+        self._disk_reads = disk_reads
+
+    def begin(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
+        """Submit a request, as soon as its grammar is compiled if it is guided, and its prompt's turn has come."""
+        constraint = parsed.params.structured_outputs
+        if constraint is None:
+            self._streams.add(stream)
+            self._enter(stream, parsed)
+        else:
+            compiled = self._engine.grammars.compile(constraint, parsed.options.tenant)
+            self._streams.add(stream)
+            compiled.add_done_callback(functools.partial(self._enter, stream, parsed))
+
+    def _enter(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None) -> None:
+        """Submit a request whose grammar is there. Raises nothing."""
+        submit = functools.partial(self._submit_now, stream, parsed, compiled)
+        if not is_long(parsed):
+            self._enter_short(submit, parsed)
+            return
+        try:
+            self._long_prompts.add(parsed.options.tenant, submit)
+        except QueueFull as error:
+            self._engine.release(parsed.options)
+            self._streams.drop(stream)
+            self._failures.refuse(stream.sender, error)
+
+    def _enter_short(self, submit: Callable[..., bool], parsed: ParsedRequest) -> None:
+        """Submit a request at once, or after what is on disk of its prompt is read. Raises nothing."""
+        if self._engine.disk is not None:
+            try:
+                self._disk_reads.add(parsed.options.tenant, submit)
+                return
+            except QueueFull:  # Computing is faster than waiting for so many.
+                pass
+        submit(reads_disk=False)
+
+    def _submit_now(
+        self,
+        stream: ResponseStream,
+        parsed: ParsedRequest,
+        compiled: "Future[Grammar] | None",
+        *,
+        reads_disk: bool = True,
+    ) -> bool:
+        """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
+        try:
+            if self._has_ended(stream):
+                self._engine.release(parsed.options)
+                return True
+            grammar = None if compiled is None else compiled.result()
+            prompt = self._prompt(parsed)
+            if parsed.pooling is not None:
+                (request_id,) = stream.samples
+                self._engine.submit_embedding(
+                    prompt, parsed.pooling, parsed.options, request_id=request_id, reads_disk=reads_disk
+                )
+            elif (fetch := self._engine.fetch(prompt, parsed.options)) is not None:
+                fetch.add_done_callback(functools.partial(self._submit_fetched, stream, parsed, grammar))
+            else:
+                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
+        except Exception as error:  # noqa: BLE001 - `refuse` answers it
+            self._streams.drop(stream)
+            self._failures.refuse(stream.sender, error)
+            return not isinstance(error, InvalidRequest)
+        return True
+
+    def _submit_fetched(
+        self, stream: ResponseStream, parsed: ParsedRequest, grammar: Grammar | None, fetch: "Future[Fetched]"
+    ) -> None:
+        """Submit a request for which another engine was asked. Raises nothing."""
+        try:
+            if not self._has_ended(stream):
+                fetched = fetch.result()
+                self._engine.submit_samples(fetched.prompt_ids, stream.params, parsed.options, grammar, fetched)
+        except Exception as error:  # noqa: BLE001 - `refuse` answers it
+            self._streams.drop(stream)
+            self._failures.refuse(stream.sender, error)
+
+    def _has_ended(self, stream: ResponseStream) -> bool:
+        """Return whether a request that waits to be submitted has got its last response by now."""
+        if stream in self._streams and stream.is_cancelled():
+            self._aborter.abort(stream, "the request was cancelled", "CANCELLED")
+        return stream not in self._streams
+
+    def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
+        if (chat := parsed.chat) is None:
+            return parsed.prompt or ()
+        return self._engine.chat_prompt_ids(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
