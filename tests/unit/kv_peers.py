@@ -20,6 +20,8 @@ from tests.unit.builders import make_request
 BYTES_PER_BLOCK = 5
 BLOCK_SIZE = 4
 FINGERPRINT = "f" * 32
+PROMPT = [3, 1, 4, 1, 5, 9]
+TCP = {"kv_connector": "tcp"}
 ASKED = RequestOptions(kv_transfer_params=KVTransferParams(do_remote_decode=True))
 
 
