@@ -104,7 +104,7 @@ def make_tables(
 
 def admit(tables: BlockTables, request: Request) -> bool:
     """Give a request its blocks, if there are enough."""
-    hit = tables.lookup(request)
+    hit = tables.prefixes.lookup(request)
     if tables.fresh_blocks(request, hit) > tables.pool.num_free:
         return False
     tables.admit(request, hit)

@@ -111,7 +111,7 @@ class NaiveQueue:
 
     def _uncached(self, request: Request) -> int:
         tables = self._scheduler.tables
-        known = len(tables.lookup(request))
+        known = len(tables.prefixes.lookup(request))
         names = request.block_hashes[: request.max_reused_tokens // tables.block_size]
         kept = tables.host._kept.keys() | tables.host._reading.keys()
         while known < len(names) and names[known] in kept:

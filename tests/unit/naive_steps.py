@@ -130,7 +130,7 @@ def check_holds(plan: StepPlan, tables: BlockTables, held: Sequence[Request], jo
     arriving = arriving_blocks(plan)
     for place, share in enumerate(plan.scheduled):
         request, first = share.request, share.request.num_computed // tables.block_size
-        if tables._prefix_caching and request in joined and not arriving.intersection(request.blocks):
+        if tables.prefixes.enabled and request in joined and not arriving.intersection(request.blocks):
             # What decodes fill has no name yet.
             for earlier in (other for other in plan.scheduled[:place] if not _is_decode(other, joined)):
                 assert not _fills(earlier, request, tables, first), "computed twice in a step"
@@ -151,7 +151,7 @@ def _fills(share: ScheduledRequest, request: Request, tables: BlockTables, index
         and other.num_named < index + 1
         and end <= other.num_computed + share.num_tokens
         and other.token_ids[:end] == request.token_ids[:end]
-        and (other.tenant == request.tenant or not tables._per_tenant)
+        and (other.tenant == request.tenant or not tables.prefixes.per_tenant)
     )
 
 

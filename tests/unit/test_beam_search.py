@@ -136,7 +136,7 @@ class World:
         for request in members:
             names: list[bytes] = []
             known = len(request.block_hashes) * tables.block_size
-            tables._hasher.extend(names, request.token_ids, known, CacheSalt.of(request, per_tenant=False))
+            tables.prefixes.hasher.extend(names, request.token_ids, known, CacheSalt.of(request, per_tenant=False))
             assert request.block_hashes == names
         assert tables.pool.num_free >= worst or tables.pool.num_used == 0 or not self.never_evicts
 

@@ -216,7 +216,7 @@ def test_requests_share_prefixes_only_with_those_of_the_same_cache_salt() -> Non
     served(tables, "first", range(9), options=RequestOptions(cache_salt="blue"))
     for salt, shared in (("blue", 2), ("red", 0), ("", 0)):
         request = make_request(salt, range(9), options=RequestOptions(cache_salt=salt))
-        assert len(tables.lookup(request)) == shared
+        assert len(tables.prefixes.lookup(request)) == shared
 
 
 def test_the_array_of_tables_grows_in_both_directions() -> None:

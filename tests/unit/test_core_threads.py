@@ -336,7 +336,7 @@ def test_while_a_batch_fills_a_deadline_ends_its_request_on_time() -> None:
 def test_prompts_are_hashed_outside_the_lock_of_submit(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make_scheduler(scheduling_policy=policy)
     harness = Harness(scheduler)
-    hashed, lookup = threading.Event(), scheduler.tables.lookup
+    hashed, lookup = threading.Event(), scheduler.tables.prefixes.lookup
 
     def look_up(request: Request) -> list[int]:
         if len(request.block_hashes) == 0:
@@ -349,7 +349,7 @@ def test_prompts_are_hashed_outside_the_lock_of_submit(policy: str, monkeypatch:
             hashed.set()
         return lookup(request)
 
-    monkeypatch.setattr(scheduler.tables, "lookup", look_up)
+    monkeypatch.setattr(scheduler.tables.prefixes, "lookup", look_up)
     harness.core.submit(make_request("a", 8))
     harness.thread.start()
     assert hashed.wait(TIMEOUT)

@@ -41,7 +41,7 @@ class Cache:
     def compute(self, request: Request) -> int:
         """Compute a request that joins now. Return how many tokens it lacked."""
         assert admit(self.tables, request)
-        for data, blocks in self.tables.take_imported():
+        for data, blocks in self.tables.planned.take_imported():
             self.memory[list(blocks)] = data
         for position in range(request.num_computed, len(request.token_ids)):
             self.memory[request.blocks[position // 4], position % 4] = request.token_ids[position]
@@ -110,7 +110,7 @@ def test_blocks_without_those_before_them_are_of_no_use(folder: Path) -> None:
 def test_a_damaged_block_ends_the_prefix(folder: Path) -> None:
     cache = Cache(folder)
     request = make_request("b", PROMPT)
-    cache.tables.lookup(request)
+    cache.tables.prefixes.lookup(request)
     path = folder / cache.store._path(request.block_hashes[2])
     path.write_bytes(b"x" + path.read_bytes()[1:])
     assert cache.serve("b") == 6
@@ -120,7 +120,7 @@ def test_a_damaged_block_ends_the_prefix(folder: Path) -> None:
 
 def test_salts_and_fingerprints_separate(folder: Path) -> None:
     cache = Cache(folder)
-    cache.tables._per_tenant = True
+    cache.tables.prefixes.per_tenant = True
     assert cache.serve("b", tenant="someone") == 14
     other = Cache(folder, fingerprint="other")
     assert other.serve("b") == 14

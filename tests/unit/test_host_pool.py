@@ -92,7 +92,7 @@ def evicted(host: int = 4) -> tuple[BlockTables, Request, list[int], list[int]]:
     tables.release(request)
     other = make_request("b", 12)
     assert admit(tables, other)
-    copies = dict(tables.take_copies()[0])
+    copies = dict(tables.planned.take_copies()[0])
     assert copies.keys() == set(blocks)
     tables.host.settle()
     tables.release(other)
@@ -101,10 +101,10 @@ def evicted(host: int = 4) -> tuple[BlockTables, Request, list[int], list[int]]:
 
 def test_an_evicted_prefix_comes_back() -> None:
     tables, request, _, host = evicted()
-    assert tables.num_known(request, tables.lookup(request)) == 8
+    assert tables.num_known(request, tables.prefixes.lookup(request)) == 8
     assert admit(tables, request)
     assert request.num_computed == 8
-    assert tables.take_copies() == ((), (), tuple(zip(host, request.blocks[:2], strict=True)))
+    assert tables.planned.take_copies() == ((), (), tuple(zip(host, request.blocks[:2], strict=True)))
     assert tables.hits == {"device": 0, "host": 8}
 
 
@@ -112,11 +112,11 @@ def test_hits_go_on_in_host_memory_where_they_end_on_the_device() -> None:
     tables, request, _, host = evicted()
     first = make_request("c", [*request.prompt_ids[:4], 1])
     assert admit(tables, first)
-    tables.take_copies()
+    tables.planned.take_copies()
     tables.commit(first, 1)
     tables.release(first)
     assert admit(tables, request)
-    assert tables.take_copies()[2] == ((host[1], request.blocks[1]),)
+    assert tables.planned.take_copies()[2] == ((host[1], request.blocks[1]),)
     assert request.num_computed == 8
 
 

@@ -19,7 +19,7 @@ def arriving(name: str, prompt: list[int] | int, imported: int, **options: Any) 
 
 
 def planned(tables: Any) -> list[tuple[list[int], tuple[int, ...]]]:
-    return [(data[:, 0].tolist(), blocks) for data, blocks in tables.take_imported()]
+    return [(data[:, 0].tolist(), blocks) for data, blocks in tables.planned.take_imported()]
 
 
 def test_what_comes_along_counts_as_computed() -> None:
@@ -95,10 +95,10 @@ def test_blocks_that_begin_later_need_those_before_them() -> None:
     data = np.arange(2, dtype=np.uint8)[:, None]
     first, second = make_request("a", list(range(6))), make_request("b", list(range(14)))
     second.imported = ImportedBlocks(12, data, first_block=1)
-    assert tables.num_known(second, tables.lookup(second)) == 0
+    assert tables.num_known(second, tables.prefixes.lookup(second)) == 0
     assert admit(tables, first)
     tables.commit(first, 6)
-    assert tables.num_known(second, tables.lookup(second)) == 12
+    assert tables.num_known(second, tables.prefixes.lookup(second)) == 12
     assert admit(tables, second)
     assert planned(tables) == [([0, 1], tuple(second.blocks[1:3]))]
     assert tables.hits == {"device": 4, "host": 0, "remote": 8}

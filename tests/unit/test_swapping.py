@@ -39,10 +39,10 @@ def test_what_was_computed_goes_out_and_comes_back() -> None:
     assert (request.blocks, request.num_computed, request.num_swapped) == ([], 0, 9)
     assert tables.pool.num_used == 0
     host = list(request.host_blocks)
-    assert tables.take_copies() == (tuple(zip(before, host, strict=True)), (), ())
+    assert tables.planned.take_copies() == (tuple(zip(before, host, strict=True)), (), ())
     assert admit(tables, request)
     assert (request.num_computed, request.num_swapped, request.host_blocks) == (9, 0, [])
-    assert tables.take_copies() == ((), (), tuple(zip(host, request.blocks, strict=True)))
+    assert tables.planned.take_copies() == ((), (), tuple(zip(host, request.blocks, strict=True)))
     tables.host.settle()
     assert tables.host.num_used == 0
 
@@ -51,7 +51,7 @@ def test_nothing_happens_where_host_memory_is_full() -> None:
     tables, request = swapped_out(host=2)
     assert not tables.swap_out(request)
     assert (len(request.blocks), request.num_computed) == (3, 9)
-    assert tables.take_copies() == ((), (), ())
+    assert tables.planned.take_copies() == ((), (), ())
 
 
 def test_only_what_the_prefix_cache_lacks_is_copied_back() -> None:
@@ -61,9 +61,9 @@ def test_only_what_the_prefix_cache_lacks_is_copied_back() -> None:
     tables.commit(request, 9)
     assert tables.swap_out(request)
     third = request.host_blocks[2]
-    tables.take_copies()
+    tables.planned.take_copies()
     assert admit(tables, request)
-    assert tables.take_copies() == ((), (), ((third, request.blocks[2]),))
+    assert tables.planned.take_copies() == ((), (), ((third, request.blocks[2]),))
     assert request.num_computed == 9
 
 

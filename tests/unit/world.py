@@ -83,7 +83,7 @@ class World:
         )
         self.config, self.tables = self.scheduler.config, self.scheduler.tables
         self.block_size = self.tables.block_size
-        self.mirror = CacheMirror(self.tables._hasher, self.block_size)
+        self.mirror = CacheMirror(self.tables.prefixes.hasher, self.block_size)
         self.unsalted: list[Request] = []
         """All requests so far whose blocks anybody may reuse."""
         self.model = FakeModel(self.block_size)
@@ -156,7 +156,7 @@ class World:
         if self.scheduler.fits(request) and name not in self.live:
             self.live[name] = request
             self.scheduler.add(request)
-            if not (request.tenant and self.tables._per_tenant):
+            if not (request.tenant and self.tables.prefixes.per_tenant):
                 self.unsalted.append(request)
 
     def cancel(self, number: int) -> None:
@@ -341,18 +341,18 @@ class World:
 
     def _check_isolation(self, plan: StepPlan) -> None:
         """What a request reads was written by its own tenant, where tenants share nothing."""
-        arriving = arriving_blocks(plan)
+        arriving, separate = arriving_blocks(plan), self.tables.prefixes.per_tenant
         self.host_writer.update({host: self.writer[block] for block, host in plan.swapped_out})
         came_from = {block: self.host_writer[host] for host, block in plan.swapped_in}
         for share in plan.scheduled:
             request, first = share.request, share.request.num_computed // self.block_size
             end = self.blocks_for(request.num_computed + share.num_tokens)
             writers = {came_from[block] for block in request.blocks if block in came_from}
-            assert not self.tables._per_tenant or writers <= {request.tenant}, "a host block is shared between tenants"
+            assert not separate or writers <= {request.tenant}, "a host block is shared between tenants"
             for block in (*arriving.intersection(request.blocks), *request.blocks[first:end]):
                 self.writer[block] = request.tenant
             writers = {self.writer[block] for block in request.blocks[:first]}
-            assert not self.tables._per_tenant or writers <= {request.tenant}, "a block is shared between tenants"
+            assert not separate or writers <= {request.tenant}, "a block is shared between tenants"
 
     # -- what must hold between steps --------------------------------------------------------------------------------
 
@@ -387,7 +387,7 @@ class World:
         assert sorted([*held, *prefixes, *space._free, *space._leaving]) == list(range(space.num_blocks))
         assert space.num_prefixes == len(prefixes)
         assert space.num_used == len(held) + len(space._leaving)
-        assert self.tables._prefix_caching or not prefixes
+        assert self.tables.prefixes.enabled or not prefixes
         for request in self.live.values():
             assert len(request.host_blocks) == self.blocks_for(request.num_swapped)
 

@@ -2,30 +2,23 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inflight.beam_search.beam_group import Move
 from inflight.kv_cache.block_events import BlockEvents
-from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_table_array import BlockTableArray
-from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.kv_cache.host_pool import HostPool
 from inflight.kv_cache.imported_blocks import ImportedBlocks
+from inflight.kv_cache.planned_copies import PlannedCopies
+from inflight.kv_cache.prefix_cache import PrefixCache
 from inflight.request import Request
-
-Imports: TypeAlias = tuple[tuple[NDArray[np.uint8], tuple[int, ...]], ...]
-"""Bytes [N, bytes per block], and the N blocks to write them to."""
-
-Copies: TypeAlias = tuple[tuple[int, int], ...]
-"""Pairs of a block to copy and the block to copy it to."""
 
 
 class BlockTables:
-    """The block tables of all requests: admission with prefix reuse, growth, release and swapping."""
+    """The block tables of all requests: admission with prefix reuse, growth, release, forks of beams, and swapping."""
 
     def __init__(
         self,
@@ -38,53 +31,41 @@ class BlockTables:
         host: HostPool | None = None,
         events: BlockEvents | None = None,
     ) -> None:
-        """`per_tenant` keeps tenants from sharing blocks, see `CacheSalt`. `hash_key` is the key of `BlockHasher`.
-
-        Blocks that leave the prefix cache are kept in `host` while it has room. `events` records which blocks enter and
-        leave the prefix cache.
+        """
+        Args:
+            pool: the blocks of the device.
+            prefix_caching, per_tenant, hash_key, events: see `PrefixCache`.
+            host: the blocks in host memory. Default: none.
         """
         self.pool = pool
         self.block_size = block_size
         self.host = host or HostPool(0)
+        self.planned = PlannedCopies()
+        self.prefixes = PrefixCache(
+            pool,
+            block_size,
+            self.host,
+            self.planned,
+            enabled=prefix_caching,
+            per_tenant=per_tenant,
+            hash_key=hash_key,
+            events=events,
+        )
         self.num_promised = 0
         """Maximum number of additional blocks that the requests with blocks may still need."""
-        self.swapped_out: list[tuple[int, int]] = []
-        """Copies to make before the next forward pass and before all others: (block, host block)."""
-        self.swapped_in: list[tuple[int, int]] = []
-        """Copies to make after `forked`: (host block, block)."""
-        self.forked: list[tuple[int, int]] = []
-        """Copies to make after `swapped_out`: (block, block)."""
-        self.imported: list[tuple[NDArray[np.uint8], tuple[int, ...]]] = []
-        """Bytes to write into blocks, after all copies."""
         self.hits = {"device": 0, "host": 0}
         """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
         self.lost_imports: Counter[str] = Counter()
         """Imports that were of no use because the blocks before them had left the cache, by where they came from."""
         self._array = BlockTableArray()
-        self._prefix_caching = prefix_caching
-        self._per_tenant = per_tenant
-        self._hasher = BlockHasher(block_size, hash_key)
-        self._events = events
-        if prefix_caching and (events is not None or self.host.num_blocks):
-            pool.on_evict = self._evicted
 
     def blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks `num_tokens` tokens need."""
         return -(-num_tokens // self.block_size)
 
-    def lookup(self, request: Request) -> list[int]:
-        """Return the blocks with the longest cached prefix of a request that has no blocks. Takes no reference.
-
-        The prefix never includes tokens that must be computed, see `Request.max_reused_tokens`.
-        """
-        if not self._prefix_caching:
-            return []
-        self._hash(request, len(request.token_ids))
-        return self.pool.find(request.block_hashes[: self._reusable(request)])
-
     def num_known(self, request: Request, hit: Sequence[int]) -> int:
         """Return how many tokens would count as computed if the request joined with the blocks `hit`."""
-        known = (len(hit) + self._host_hits(request, len(hit))) * self.block_size
+        known = (len(hit) + self.prefixes.count_in_host(request, len(hit))) * self.block_size
         known = max(known, request.num_swapped)
         imported = request.imported
         if imported is None or known // self.block_size < imported.first_block:
@@ -98,50 +79,11 @@ class BlockTables:
         Any thread may call this for a request that is not submitted yet. What it says of the cache is a hint then.
         """
         first = self.num_known_of(request) // self.block_size
-        return first, request.block_hashes[first : self._reusable(request)]
+        return first, self.prefixes.reusable(request, first)
 
     def num_known_of(self, request: Request) -> int:
         """Return how many tokens would count as computed if the request joined now. See `lacking`."""
-        return self.num_known(request, self.lookup(request))
-
-    def _host_hits(self, request: Request, first: int) -> int:
-        """Return how many blocks from block `first` on are in host memory as a prefix."""
-        if not (self.host.num_prefixes and self._prefix_caching):
-            return 0
-        return self.host.count(request.block_hashes[first : self._reusable(request)])
-
-    def _read_kept(self, request: Request, first: int) -> list[int]:
-        """Return the blocks in host memory with a prefix from block `first` on, to copy from in this step."""
-        count = self._host_hits(request, first)
-        return self.host.read(request.block_hashes[first : first + count]) if count else []
-
-    def _evicted(self, name: bytes, block: int) -> None:
-        if self._events is not None:
-            self._events.removed(name)
-        host_block = self.host.keep(name)
-        if host_block is not None:
-            self.swapped_out.append((block, host_block))
-
-    def next_hash(self, request: Request, hit: Sequence[int]) -> bytes | None:
-        """Return the hash of the first full block that the request must compute itself, or None."""
-        names = request.block_hashes
-        return names[len(hit)] if len(hit) < min(self._reusable(request), len(names)) else None
-
-    def hashes_filled_by(self, request: Request, num_tokens: int) -> list[bytes]:
-        """Return the known hashes of the blocks that are full after the next `num_tokens` tokens of a request.
-
-        Blocks that others can reuse already are left out, but not those that the step copies in.
-        """
-        return request.block_hashes[request.num_named : (request.num_computed + num_tokens) // self.block_size]
-
-    def _reusable(self, request: Request) -> int:
-        return request.max_reused_tokens // self.block_size
-
-    def _hash(self, request: Request, num_tokens: int) -> None:
-        self._hasher.extend(request.block_hashes, request.token_ids, num_tokens, self._salt(request))
-
-    def _salt(self, request: Request) -> CacheSalt:
-        return CacheSalt.of(request, per_tenant=self._per_tenant)
+        return self.num_known(request, self.prefixes.lookup(request))
 
     def fresh_blocks(self, request: Request, hit: Sequence[int]) -> int:
         """Return how many free blocks `admit` would take, including shared blocks that no request uses now."""
@@ -158,12 +100,12 @@ class BlockTables:
         if self.fresh_blocks(request, hit) > self.pool.num_free:
             raise ValueError(f"{request.request_id} needs {self.fresh_blocks(request, hit)} blocks")
         # Before blocks are evicted, which may take the place of prefixes in host memory.
-        kept = self._read_kept(request, len(hit))
+        kept = self.prefixes.read_from_host(request, len(hit))
         self.pool.share(hit)
         request.blocks = [*hit, *self.pool.allocate(self.blocks_for(len(request.token_ids)) - len(hit))]
         request.slot = self._array.take()
         self._array.put(request.slot, 0, request.blocks)
-        self.swapped_in += zip(kept, request.blocks[len(hit) :], strict=False)
+        self.planned.swap_in(zip(kept, request.blocks[len(hit) :], strict=False))
         request.num_computed = (len(hit) + len(kept)) * self.block_size
         request.num_named = len(hit)
         request.num_reserved = self.beam_blocks(request)
@@ -235,28 +177,8 @@ class BlockTables:
     def commit(self, request: Request, num_tokens: int) -> None:
         """Count `num_tokens` more tokens as computed, and register the blocks that they filled for reuse."""
         end = request.num_computed + num_tokens
-        self.register_filled(request, end)
+        self.prefixes.register(request, end)
         request.num_computed = end
-
-    def register_filled(self, request: Request, end: int) -> None:
-        """Register for reuse the blocks that are filled once the tokens up to `end` are computed."""
-        first, request.num_named = request.num_named, end // self.block_size
-        if not self._prefix_caching:
-            return
-        self._hash(request, end)
-        new = [
-            index
-            for index in range(first, request.num_named)
-            if self.pool.register(request.blocks[index], request.block_hashes[index])
-        ]
-        if self._events is not None and self._salt(request) == CacheSalt():
-            self._record(self._events, request, new)
-
-    def _record(self, events: BlockEvents, request: Request, indices: Sequence[int]) -> None:
-        names, size = request.block_hashes, self.block_size
-        for index in indices:
-            parent = names[index - 1] if index else None
-            events.stored(names[index], parent, request.token_ids[index * size : (index + 1) * size])
 
     def release(self, request: Request) -> None:
         """Free all blocks of a request, including those in host memory."""
@@ -264,8 +186,7 @@ class BlockTables:
             self.num_promised -= self._growth(request)
             self.pool.release(request.blocks)
             self._array.give_back(request.slot)
-            if self.forked:
-                self.forked = [copy for copy in self.forked if copy[1] not in request.blocks]
+            self.planned.forget_forks(request.blocks)
         request.blocks, request.num_reserved, request.num_named = [], 0, 0
         request.num_computed = 0
         self.forget_swapped(request)
@@ -304,7 +225,7 @@ class BlockTables:
         target.blocks = source.blocks[:full]
         if source.num_computed % self.block_size:
             target.blocks += self.pool.allocate(1)
-            self.forked.append((source.blocks[full], target.blocks[full]))
+            self.planned.fork(source.blocks[full], target.blocks[full])
         self.num_promised -= source.num_reserved
         source.num_reserved = 0
         target.slot = self._array.take()
@@ -325,7 +246,7 @@ class BlockTables:
         host_blocks = self.host.allocate(self.blocks_for(computed))
         if not host_blocks:
             return False
-        self.swapped_out += zip(request.blocks, host_blocks, strict=False)
+        self.planned.swap_out(zip(request.blocks, host_blocks, strict=False))
         self.release(request)
         request.host_blocks, request.num_swapped = host_blocks, computed
         return True
@@ -333,7 +254,7 @@ class BlockTables:
     def _swap_in(self, request: Request) -> None:
         """Plan to copy the computed keys and values back from host memory that the request lacks."""
         first = request.num_computed // self.block_size
-        self.swapped_in += zip(request.host_blocks[first:], request.blocks[first:], strict=False)
+        self.planned.swap_in(zip(request.host_blocks[first:], request.blocks[first:], strict=False))
         request.num_computed = max(request.num_computed, request.num_swapped)
         self.forget_swapped(request)
 
@@ -353,22 +274,8 @@ class BlockTables:
             self.lost_imports[imported.source] += 1
         elif num_tokens > request.num_computed:
             data = imported.data[first - imported.first_block : last - imported.first_block]
-            self.imported.append((data, tuple(request.blocks[first:last])))
+            self.planned.write(data, request.blocks[first:last])
             if not request.preemptions:
                 hits = num_tokens - request.num_computed
                 self.hits[imported.source] = self.hits.get(imported.source, 0) + hits
             request.num_computed = num_tokens
-
-    def take_imported(self) -> Imports:
-        """Return what is to be written since the last call, for the step that writes it."""
-        planned = tuple(self.imported)
-        self.imported.clear()
-        return planned
-
-    def take_copies(self) -> tuple[Copies, Copies, Copies]:
-        """Return the copies planned since the last call for the step that makes them, in the order of making."""
-        planned = self.swapped_out, self.forked, self.swapped_in
-        out, forked, into = map(tuple, planned)
-        for copies in planned:
-            copies.clear()
-        return out, forked, into

@@ -46,7 +46,9 @@ class Admitter:
         """
         self.lacks_room = False
         filling = {
-            name for chunk in chunks.of_step for name in self._tables.hashes_filled_by(chunk.request, chunk.num_tokens)
+            name
+            for chunk in chunks.of_step
+            for name in self._tables.prefixes.filled_by(chunk.request, chunk.num_tokens)
         }
         while chunks.allowance.fits(0, 1) and (request := self._batching.next(now)):
             if request.is_leftover != leftover:
@@ -58,8 +60,8 @@ class Admitter:
             if not self._preemptor.may_take_room(request) or not self._has_slots(request):
                 self.lacks_room = True
                 break
-            hit = self._tables.lookup(request)
-            if self._tables.next_hash(request, hit) in filling:
+            hit = self._tables.prefixes.lookup(request)
+            if self._tables.prefixes.next_hash(request, hit) in filling:
                 # Another request computes this block in this step. After the step, the request can share the block.
                 self._waiting.hold(request)
                 continue
@@ -69,7 +71,7 @@ class Admitter:
             if not chunks.fits(request, self._tables.num_known(request, hit)):
                 break
             self._join(request, hit, now)
-            filling.update(self._tables.hashes_filled_by(request, chunks.begin(request).num_tokens))
+            filling.update(self._tables.prefixes.filled_by(request, chunks.begin(request).num_tokens))
         self.lacks_room |= self._running.free_slots <= 0 and len(self._waiting) > 0
         self._waiting.release_held()
 

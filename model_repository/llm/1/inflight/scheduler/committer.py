@@ -57,7 +57,7 @@ class Committer:
             end = each.first + len(each.token_ids) - each.num_draft
             # Other requests must not reuse the keys and values of a failed one.
             if end // size > request.num_named and request not in failed:
-                self._tables.register_filled(request, end)
+                self._tables.prefixes.register(request, end)
             request.num_computed = end
         for each, result in answers if plan.shows_states else ():
             if result.prompt_state is not None:
@@ -147,7 +147,7 @@ class Committer:
         # If the request goes on, the logits of its last token are needed, so that it is computed again.
         end = max(first, min(first + accepted, len(request.token_ids) - 1))
         if end // self._tables.block_size > request.num_named:
-            self._tables.register_filled(request, end)
+            self._tables.prefixes.register(request, end)
         request.num_computed = end
         request.num_drafted += each.num_draft
         request.num_accepted += accepted

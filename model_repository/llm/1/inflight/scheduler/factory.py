@@ -78,7 +78,7 @@ def make_policy(
     """Create the policy that `scheduling_policy` names."""
 
     def uncached(request: Request) -> int:
-        return len(request.token_ids) - tables.num_known(request, tables.lookup(request))
+        return len(request.token_ids) - tables.num_known(request, tables.prefixes.lookup(request))
 
     def prefill_seconds(request: Request) -> float:
         return times.prefill_seconds(uncached(request))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.kv_cache.block_tables import Imports
+from inflight.kv_cache.planned_copies import Imports
 from inflight.request import Request
 from inflight.scheduler.auto_tune.change import Change
 from inflight.scheduler.prefill_budget import PrefillBudget

@@ -77,7 +77,7 @@ class Preemptor:
                 self.preempt(victim)
 
     def _has_room(self, request: Request) -> bool:
-        hit = self._tables.lookup(request)
+        hit = self._tables.prefixes.lookup(request)
         has_slots = request.num_sequences <= self._running.free_slots
         return has_slots and self._admission.allows(request, hit, self._running)
 

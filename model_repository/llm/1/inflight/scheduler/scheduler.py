@@ -136,7 +136,7 @@ class Scheduler:
     def prepare(self, request: Request) -> None:
         """Compute in advance what takes long in `add`: the names of the blocks, if the policy ranks by them."""
         if self.policy.ranks_by_prefix:
-            self.tables.lookup(request)
+            self.tables.prefixes.lookup(request)
 
     def read_prompt(self, request: Request) -> None:
         """Compute in advance what the length predictor wants to know of the prompt. Any thread may call this."""
@@ -220,7 +220,7 @@ class Scheduler:
         scheduled = self._speculator.with_drafts(scheduled, allowance)
         if self._leftover is not None:
             scheduled += self._leftover.schedule(scheduled, prompts, allowance, now)
-        out, forked, into = self.tables.take_copies()
+        out, forked, into = self.tables.planned.take_copies()
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
             tuple(scheduled),
@@ -229,7 +229,7 @@ class Scheduler:
             swapped_out=out,
             forked=forked,
             swapped_in=into,
-            imported=self.tables.take_imported(),
+            imported=self.tables.planned.take_imported(),
             padding=padding,
             prefill_budget=allowance.budget,
             shows_states=self.lengths.reads_states,

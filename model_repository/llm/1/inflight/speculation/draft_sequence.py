@@ -59,7 +59,7 @@ class DraftSequence:
         """Take the blocks for all tokens. Return False if there are too few."""
         if self._sequence.blocks:
             return tables.grow(self._sequence)
-        hit = tables.lookup(self._sequence)
+        hit = tables.prefixes.lookup(self._sequence)
         if tables.fresh_blocks(self._sequence, hit) > tables.pool.num_free:
             return False
         tables.admit(self._sequence, hit)

@@ -171,7 +171,7 @@ def _paged_logits(
     caches = backend.allocate(shapes, tables.pool.num_blocks, block_size, module.dtype, device)
     requests = [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
     for request in requests:
-        tables.admit(request, tables.lookup(request))
+        tables.admit(request, tables.prefixes.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
