@@ -42,7 +42,7 @@ def test_imported_blocks_give_the_same_tokens(folder: Path, dtype: str, imported
     target = make_engine(folder, dtype)
     assert fingerprint(target.model, target.config) == fingerprint(source.model, source.config)
     target.submit(PROMPT, params, request_id="a")
-    (request,) = target.core._arrived
+    (request,) = target.core._arrivals.requests
     request.imported = ImportedBlocks(min(imported, 32), data[: -(-min(imported, 32) // 16)])
     output = None
     while target.has_work:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from inflight.request import Request
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -14,3 +16,9 @@ class Progress:
     prompt_tokens: int
     computed_prompt_tokens: int
     """Prompt tokens whose keys and values are in the cache."""
+
+    @classmethod
+    def of(cls, request: Request, *, running: bool) -> "Progress":
+        """Return how far a request is."""
+        prompt_tokens = len(request.prompt_ids)
+        return cls(running, request.priority, prompt_tokens, min(request.num_computed, prompt_tokens))

@@ -1,11 +1,18 @@
 """Counters and current state of an engine."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inflight.arrivals import Arrivals
 from inflight.kv_cache.disk_tier import DiskCounts
 from inflight.kv_transfer.kv_transfer_stats import KVTransferStats
+from inflight.metrics import EngineMetrics
+from inflight.scheduler.scheduler import Scheduler
 from inflight.tenant_costs import TenantUse
+
+# The levels whose waiting requests are counted: each is a metric. Configurations may have any number of levels.
+_MAX_COUNTED_LEVELS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,53 @@ class EngineStats:
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'
     quantiles, and of the one of both in use. Empty without the former."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, arrivals: Arrivals, metrics: EngineMetrics) -> "EngineStats":
+        """Return a snapshot of what the core knows. Other parts of an engine add the rest."""
+        tables, pool = scheduler.tables, scheduler.tables.pool
+        used = pool.num_used
+        levels = range(1, min(scheduler.policies.priority_levels, _MAX_COUNTED_LEVELS) + 1)
+        return cls(
+            time=time.time(),
+            steps=metrics.steps,
+            step_seconds=metrics.step_seconds,
+            prompt_tokens=metrics.prompt_tokens,
+            cached_tokens=metrics.cached_tokens,
+            prefill_tokens=metrics.prefill_tokens,
+            decode_tokens=metrics.decode_tokens,
+            padding_avoided=metrics.padding_avoided,
+            padding_tokens=metrics.padding_tokens,
+            budget_tokens=metrics.budget_tokens,
+            generated_tokens=metrics.sampled_tokens,
+            output_tokens=metrics.output_tokens,
+            finished=dict(metrics.finished),
+            preemptions=scheduler.preemptor.num_preemptions,
+            swaps=scheduler.preemptor.num_swaps,
+            running=len(scheduler.running),
+            waiting=arrivals.num_waiting,
+            waiting_tokens=arrivals.num_waiting_tokens,
+            waiting_at_level={level: arrivals.num_waiting_at(level) for level in levels},
+            block_size=tables.block_size,
+            blocks_total=pool.num_blocks,
+            blocks_used=used,
+            blocks_free=pool.num_blocks - used,
+            blocks_cached=pool.num_cached,
+            host_blocks_total=tables.host.num_blocks,
+            host_blocks_used=tables.host.num_used,
+            host_blocks_kept=tables.host.num_prefixes,
+            hits=dict(tables.hits),
+            forced_tokens=metrics.forced_tokens,
+            drafts=metrics.drafts,
+            draft_tokens=metrics.draft_tokens,
+            accepted_draft_tokens=metrics.accepted_tokens,
+            accepted_draft_tokens_at=tuple(metrics.accepted_at),
+            length_correlations=scheduler.lengths.correlations,
+            tuned={} if scheduler.tuner is None else scheduler.tuner.values,
+            tunings={} if scheduler.tuner is None else dict(scheduler.tuner.num_changes),
+            tenants={} if scheduler.costs is None else dict(scheduler.costs.by_tenant),
+            price_per_second=scheduler.config.price_per_hour / 3600,
+        )
 
     @property
     def cost_per_thousand_tokens(self) -> Mapping[str, float]:
