@@ -42,8 +42,7 @@ def run_engine(arrivals: Sequence[Arrival], config: EngineConfig, *, progress: b
     engine = Engine(config)
     _Run(engine, _WARM_UP, progress=False).serve()
     result = _Run(engine, arrivals, progress=progress).serve()
-    if engine.trace is not None:
-        engine.trace.flush()
+    engine.outputs.flush_traces()
     return result
 
 

@@ -54,7 +54,7 @@ def test_imported_blocks_give_the_same_tokens(folder: Path, dtype: str, imported
 
 def source_hashes(engine: Engine) -> list[bytes]:
     """The names of the full blocks of the prompt."""
-    request = engine._maker.request(PROMPT, SamplingParams(), "look", None)
+    request = engine.maker.request(PROMPT, SamplingParams(), "look", None)
     engine._scheduler.tables.prefixes.lookup(request)
     return request.block_hashes[:2]
 

@@ -117,10 +117,10 @@ def test_a_beginning_that_was_evicted_meanwhile_is_computed(model: Model) -> Non
     with engines(model, kv_cache_tokens=128, max_num_batched_tokens=128) as (prefill, decode):
         continued(decode, PROMPT, greedy(1), offer_of(prefill, PROMPT))
         options = RequestOptions(kv_transfer_params=offer_of(prefill, longer))
-        fetched = decode.fetch(longer, options).result(20)
+        fetched = decode.submitter.fetch(longer, options).result(20)
         assert fetched.imported.first_block == 5
         decode.generate([make_prompt(120, seed=9)], greedy(1))
-        decode.submit_samples(longer, {"a": greedy(8)}, options, fetched=fetched)
+        decode.submitter.submit_samples(longer, {"a": greedy(8)}, options, fetched=fetched)
         assert drain(decode)["a"].token_ids == alone(model.engine(), longer, greedy(8))
         assert fallbacks(decode) == {"evicted": 1}
 
@@ -129,7 +129,7 @@ def test_requests_with_the_same_prompt_share_what_was_fetched(model: Model) -> N
     with engines(model, "shared_memory") as (prefill, decode):
         offer = offer_of(prefill, PROMPT)
         each = {name: greedy(6, stop_token_ids=[seed]) for seed, name in enumerate("abc", start=3)}
-        decode.submit_samples(PROMPT, each, RequestOptions(kv_transfer_params=offer))
+        decode.submitter.submit_samples(PROMPT, each, RequestOptions(kv_transfer_params=offer))
         outputs = drain(decode)
         for name, params in each.items():
             assert outputs[name].token_ids == alone(model.engine(), PROMPT, params)
@@ -221,6 +221,6 @@ def test_requests_need_an_engine_with_the_role(model: Model) -> None:
         with pytest.raises(InvalidRequest, match="do_remote_prefill, which a kv_consumer does"):
             prefill.submit(PROMPT, greedy(1), RequestOptions(kv_transfer_params=offer_of(prefill, PROMPT)))
         with pytest.raises(InvalidRequest, match="n is 2; it must be 1 with do_remote_decode"):
-            prefill.submit_samples(PROMPT, {"a": greedy(1), "b": greedy(1)}, ASKED)
+            prefill.submitter.submit_samples(PROMPT, {"a": greedy(1), "b": greedy(1)}, ASKED)
         with pytest.raises(InvalidRequest, match="kv_transfer_params is given with a prompt to embed"):
             prefill.submit_embedding(PROMPT, options=ASKED)

@@ -126,7 +126,7 @@ def iter_steps(engine: Engine) -> Sequence[RequestOutput]:
 
 def test_samples_of_one_prompt_share_it_with_the_one_that_scores(tiny: Tiny) -> None:
     engine = tiny.engine()
-    engine.submit_samples(PROMPTS[3], {"scored": scoring(3), "plain": greedy(3)})
+    engine.submitter.submit_samples(PROMPTS[3], {"scored": scoring(3), "plain": greedy(3)})
     outputs = drain(engine)
     assert_right(tiny.module, outputs["scored"], 2)
     assert outputs["plain"].num_cached_tokens == 64

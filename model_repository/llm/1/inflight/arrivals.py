@@ -7,6 +7,25 @@ from inflight.errors import InvalidRequest
 from inflight.request import Request
 from inflight.scheduler.scheduler import Scheduler
 
+# By default, the waiting requests together may fill the KV cache so many times.
+_QUEUED_CACHES = 16
+
+
+def max_queue_tokens(given: int | None, capacity: int, max_model_len: int) -> int:
+    """Return the setting `max_queue_tokens`, or its default if it is not given.
+
+    `capacity` is the number of tokens that the KV cache holds.
+
+    Raises:
+        ValueError: a prompt that fits the cache and the context would not fit the empty queue.
+    """
+    if given is None:
+        return _QUEUED_CACHES * capacity
+    longest = min(capacity, max_model_len)
+    if given < longest:
+        raise ValueError(f"max_queue_tokens is {given}; it must be at least {longest}, so that any prompt fits")
+    return given
+
 
 class Arrivals:
     """The requests that arrived since the last step. They count as waiting, like those in the scheduler's queue.

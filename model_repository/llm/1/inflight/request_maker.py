@@ -58,6 +58,13 @@ class RequestMaker:
             self.check_token("prompt", token)
         return prompt_ids
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a client's tokens, special ones included. The model must have a tokenizer."""
+        self._encoder.tokenizer("input_ids")
+        for token in token_ids:
+            self.check_token("input_ids", token)
+        return self._model.text_of(token_ids)
+
     def request(
         self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
     ) -> Request:

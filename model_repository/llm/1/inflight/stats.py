@@ -11,7 +11,7 @@ from inflight.metrics import EngineMetrics
 from inflight.scheduler.scheduler import Scheduler
 from inflight.tenant_costs import TenantUse
 
-# The levels whose waiting requests are counted: each is a metric. Configurations may have any number of levels.
+# Waiting requests are counted for so many levels. Each is a metric, and configurations may have any number of levels.
 _MAX_COUNTED_LEVELS = 16
 
 

@@ -60,9 +60,9 @@ class Maintenance(threading.Thread):
             guard.run("sending errors that wait", self._failures.send_waiting)
             only_live = sweep % _SWEEPS_PER_UPDATE > 0
             guard.run("updating the metrics", functools.partial(metrics.update, only_live=only_live))
-            guard.run("writing traces", self._engine.flush_traces)
+            guard.run("writing traces", self._engine.outputs.flush_traces)
             guard.run("writing the log", log.tick)
-        guard.run("writing traces", self._engine.close_traces)
+        guard.run("writing traces", self._engine.outputs.close_traces)
         guard.run("updating the metrics", metrics.close)
         guard.run("writing the log", log.close)
 

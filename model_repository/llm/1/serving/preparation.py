@@ -58,7 +58,7 @@ class Preparation:
         try:
             self._long_prompts.add(parsed.options.tenant, submit)
         except QueueFull as error:
-            self._engine.release(parsed.options)
+            self._engine.submitter.release(parsed.options)
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
 
@@ -81,21 +81,20 @@ class Preparation:
         reads_disk: bool = True,
     ) -> bool:
         """Submit a request, or refuse it. Return whether it was right. Raises nothing."""
+        submitter = self._engine.submitter
         try:
             if self._has_ended(stream):
-                self._engine.release(parsed.options)
+                submitter.release(parsed.options)
                 return True
             grammar = None if compiled is None else compiled.result()
             prompt = self._prompt(parsed)
             if parsed.pooling is not None:
                 (request_id,) = stream.samples
-                self._engine.submit_embedding(
-                    prompt, parsed.pooling, parsed.options, request_id=request_id, reads_disk=reads_disk
-                )
-            elif (fetch := self._engine.fetch(prompt, parsed.options)) is not None:
+                submitter.submit_embedding(prompt, parsed.pooling, request_id, parsed.options, reads_disk=reads_disk)
+            elif (fetch := submitter.fetch(prompt, parsed.options)) is not None:
                 fetch.add_done_callback(functools.partial(self._submit_fetched, stream, parsed, grammar))
             else:
-                self._engine.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
+                submitter.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
         except Exception as error:  # noqa: BLE001 - `refuse` answers it
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
@@ -109,7 +108,8 @@ class Preparation:
         try:
             if not self._has_ended(stream):
                 fetched = fetch.result()
-                self._engine.submit_samples(fetched.prompt_ids, stream.params, parsed.options, grammar, fetched)
+                submitter = self._engine.submitter
+                submitter.submit_samples(fetched.prompt_ids, stream.params, parsed.options, grammar, fetched)
         except Exception as error:  # noqa: BLE001 - `refuse` answers it
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)

@@ -46,7 +46,7 @@ class Questions:
             "template_variables": [] if template is None else template_variables(template),
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
             "eos_token_ids": sorted(engine.model.eos_token_ids),
-            "max_draft_input_ids": MAX_GIVEN_DRAFT if engine.takes_drafts else 0,
+            "max_draft_input_ids": MAX_GIVEN_DRAFT if engine.maker.takes_drafts else 0,
         }
 
     def _tokenize(self, request: Any) -> dict[str, Any]:
@@ -58,13 +58,13 @@ class Questions:
             )
         elif isinstance(prompt, str) and pooling is None:
             add = values.truth("add_special_tokens", parameters.get("add_special_tokens", True))
-            token_ids = self._engine.text_prompt_ids(prompt, add_special_tokens=add)
+            token_ids = self._engine.encoder.encode(prompt, add_special_tokens=add)
         else:
             raise InvalidRequest("a request with tokenize must have text_input or messages, and no other prompt")
         answer: dict[str, Any] = {
             "token_ids": token_ids,
             "max_model_len": self._engine.max_model_len,
-            "end": self._engine.text_of(token_ids[-_END_TOKENS:]),
+            "end": self._engine.model.text_of(token_ids[-_END_TOKENS:]),
         }
         if values.truth("return_token_strs", parameters.get("return_token_strs", False)):
             backend = self._engine.model.backend_tokenizer
@@ -75,7 +75,7 @@ class Questions:
         fields, _ = read_request(request, self._engine.max_model_len)
         if "input_ids" not in fields:
             raise InvalidRequest("input_ids is missing; a request with detokenize must have it")
-        return {"text": self._engine.checked_text_of(fields["input_ids"])}
+        return {"text": self._engine.maker.decode(fields["input_ids"])}
 
 
 def _chat_template(tokenizer: Any | None) -> str | None:

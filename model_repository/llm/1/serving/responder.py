@@ -33,7 +33,7 @@ class Responder(threading.Thread):
         """Work until the events end."""
         while (events := self._next_events()) is not None:
             try:
-                deltas = self._engine.process(events)
+                deltas = self._engine.outputs.process(events)
             except Exception as fault:
                 logger.exception("%d events could not be processed", len(events))
                 for stream in self._streams.of(event.request.request_id for event in events):

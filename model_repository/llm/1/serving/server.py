@@ -54,7 +54,7 @@ class Server:
         if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
             logger.warning("%s", shortage)
         self._config = config
-        self._form = ResponseFormat(engine.text_of, block_size=engine.config.block_size, batched=batched)
+        self._form = ResponseFormat(engine.model.text_of, block_size=engine.config.block_size, batched=batched)
         self._questions = Questions(engine)
         self._failures = Failures()
         self._streams = Streams()

@@ -1,7 +1,7 @@
 """Loads a model from a Hugging Face folder or hub id and checks that it can be served."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,6 +66,11 @@ class LoadedModel:
     def backend_tokenizer(self) -> Tokenizer | None:
         """The Rust tokenizer behind `tokenizer`."""
         return None if self.tokenizer is None else self.tokenizer.backend_tokenizer
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included. Empty if there is no tokenizer."""
+        tokenizer = self.backend_tokenizer
+        return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=False))
 
 
 def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedModel:
