@@ -12,6 +12,7 @@ from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.guided_decoding.grammars import Grammars
 from inflight.kv_cache.block_events import BlockEvents
+from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.disk_folder import hash_key, open_folder
 from inflight.kv_cache.imported_blocks import REMOTE
 from inflight.kv_events.factory import make_publisher
@@ -78,16 +79,7 @@ class Engine:
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0
         """Maximum number of drafted tokens of a request in a step, unless the request asks for another one."""
-        self._scheduler = Scheduler(
-            config,
-            tables,
-            config.queue_policies,
-            swap_seconds_per_block=self._runner.swap_seconds_per_block,
-            row_times=self._runner.measure_rows(config.max_num_batched_tokens) if drafts else None,
-            drafter=None
-            if draft_model is None
-            else make_drafter(config, self.model, draft_model, self._runner.num_blocks),
-        )
+        self._scheduler = self._make_scheduler(tables, draft_model)
         self.maker = RequestMaker(config, self.model, self.encoder, self.grammars, self._scheduler)
         self.disk = None if folder is None else make_disk(config, folder, self.model, self._runner, self._scheduler)
         """The prefixes on disk, if `kv_offloading_path` is given."""
@@ -117,6 +109,19 @@ class Engine:
             self._publisher.start()
         if self._connector is not None:
             self._connector.start()
+
+    def _make_scheduler(self, tables: BlockTables, draft_model: LoadedModel | None) -> Scheduler:
+        config, runner = self.config, self._runner
+        times = runner.measure_rows(config.max_num_batched_tokens) if config.speculative_config else None
+        drafter = None if draft_model is None else make_drafter(config, self.model, draft_model, runner.num_blocks)
+        return Scheduler(
+            config,
+            tables,
+            config.queue_policies,
+            swap_seconds_per_block=runner.swap_seconds_per_block,
+            row_times=times,
+            drafter=drafter,
+        )
 
     def close(self) -> None:
         """Stop publishing KV events and exporting prompts, write to disk what waits for it, and end the processes of a

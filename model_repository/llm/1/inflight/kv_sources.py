@@ -1,4 +1,4 @@
-"""Makes the two sources of imported blocks, which also keep what an engine computes: the disk, and other engines."""
+"""Makes the two sources of imported blocks: the disk, and other engines. Both also get what this engine computes."""
 
 from pathlib import Path
 
