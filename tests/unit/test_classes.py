@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inflight.request import Request
@@ -116,6 +116,7 @@ TARGETS = st.fixed_dictionaries(
 
 
 @settings(max_examples=60)
+@example({}, 403, 0.0, "fixed")  # A short prompt beside no decode.
 @given(TARGETS, st.integers(0, 2**32), st.sampled_from([0.0, 0.0, 0.1]), st.sampled_from(["fixed", "adaptive"]))
 def test_leftover_work_takes_only_what_the_targets_leave(
     targets: dict[str, float], seed: int, min_share: float, token_budget: str

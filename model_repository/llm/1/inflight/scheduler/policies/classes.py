@@ -114,7 +114,8 @@ class Classes(SchedulingPolicy, LeftoverPolicy):
 
     def allowance(self, scheduled: Sequence[ScheduledRequest], tokens: int) -> PrefillAllowance:
         seconds = self._seconds(scheduled)
-        decoding = self._seconds([each for each in scheduled if each.request.decodes])
+        decodes = [each for each in scheduled if each.request.decodes]
+        decoding = self._seconds(decodes) if decodes else 0.0  # By the model, a step without tokens takes time, too.
         targets = {self._by_name[each.request.class_name].target_itl_ms for each in scheduled}
         longest = min((STRETCH * decoding if ms is None else ms / 1e3 for ms in targets), default=self._alone)
         least = max(self._behind(self.credit), 0 if scheduled else ALONE)
