@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ class PlannedRequest(Arrival):
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
+    passage_tokens: int = 0
+    """So many tokens of its own are repeated. 0: none are."""
     text: Sequence[int] = field(default=(), repr=False, compare=False)
     """Token ids of a long text, from which the prompt is cut. Empty: it consists of random ids."""
 
@@ -54,8 +57,9 @@ class PlannedRequest(Arrival):
         prefix, so it starts with the whole prompt of the turn before. Other tokens stand for the answers in between.
         """
         prefix = self._tokens(self.prefix_tokens, zlib.crc32(self.kind.encode()), self.prefix)
-        own = self._tokens(self.prompt_tokens - self.prefix_tokens, self.seed)
-        return prefix + own
+        count = self.prompt_tokens - self.prefix_tokens
+        own = self._tokens(min(count, self.passage_tokens or count), self.seed)
+        return prefix + list(islice(cycle(own), count))
 
     def _tokens(self, count: int, *seed: int) -> list[int]:
         # With the same seed, a longer draw starts with the tokens of a shorter one.

@@ -103,6 +103,7 @@ class Workload:
             "kind": name,
             "temperature": stream.temperature,
             "top_p": stream.top_p,
+            "passage_tokens": stream.passage_tokens if isinstance(stream, DrawnStream) else 0,
             "text": self.text,
         }
         return [

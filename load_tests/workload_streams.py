@@ -68,6 +68,9 @@ class DrawnStream(StreamField):
     """Weight of each tenant among the requests."""
     prefixes: Prefixes | None = None
     chats: Chats | None = None
+    passage_tokens: NonNegativeInt = 0
+    """A prompt repeats a passage of so many tokens and breaks off inside it, so that models go on copying it. 0: none
+    is repeated."""
 
     @model_validator(mode="after")
     def _prefixes_or_chats(self) -> Self:

@@ -3,6 +3,9 @@
 Two engines over the same loaded model, with and without drafts, take turns in process. A turn is a number of requests
 that begin at once. Both must give the same tokens. Gaps are the times between two pieces of an output; a piece may be
 several tokens.
+
+A model with random weights copies nothing. So under the loads `replayed`, requests bring their answers as drafts, with
+a tenth of the tokens replaced.
 """
 
 import argparse
@@ -18,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 from transformers.utils import logging
 
-from inflight import Engine, EngineConfig, SamplingParams
+from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from load_tests.bench.copying import COPYING, PROMPTS
 from load_tests.model_options import add_model_options, model_folder, model_name
 from scripts.launch.errors import LauncherError
@@ -56,6 +59,20 @@ class Load:
     name: str
     kinds: Sequence[str]
     sampling: dict[str, Any]
+    replaced: float | None = None
+    """The share of tokens that are wrong in the drafts which requests bring. None: they bring none."""
+
+    def drafts(self, outputs: Sequence[Sequence[int]], turn: int) -> list[RequestOptions]:
+        """The options of a turn's requests, whose answers are known. A wrong token is one of another answer's."""
+        if self.replaced is None:
+            return [RequestOptions()] * len(outputs)
+        chance, tokens = np.random.default_rng(turn), np.concatenate(outputs)
+        options = []
+        for output in outputs:
+            wrong = chance.random(len(output)) < self.replaced
+            draft = np.where(wrong, chance.choice(tokens, len(output)), output)
+            options.append(RequestOptions(draft_input_ids=tuple(draft.tolist())))
+        return options
 
     def prompts(self, users: int, turn: int) -> list[str]:
         return [PROMPTS[self.kinds[i % len(self.kinds)]](turn * users + i) for i in range(users)]
@@ -67,16 +84,25 @@ LOADS = [
     Load("stories, greedy", ["story"], {"temperature": 0}),
     Load("stories, temperature 1", ["story"], SAMPLED["temperature 1"]),
     Load("long prompts, temperature 1", ["long"], SAMPLED["temperature 1"]),
+    Load("replayed, greedy", ["story"], {"temperature": 0}, replaced=0.1),
+    Load("replayed, temperature 1", ["story"], SAMPLED["temperature 1"], replaced=0.1),
 ]
 
 
-def run_turn(engine: Engine, prompts: Sequence[str], params: dict[str, Any], tokens: int, seen: Turns) -> None:
+def run_turn(
+    engine: Engine,
+    prompts: Sequence[str],
+    options: Sequence[RequestOptions],
+    params: dict[str, Any],
+    tokens: int,
+    seen: Turns,
+) -> None:
     """Serve one turn, and add what it shows."""
     before = engine.stats()
     begun = time.perf_counter()
     ids = [
-        engine.submit(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, **params))
-        for number, prompt in enumerate(prompts)
+        engine.submit(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, **params), each)
+        for number, (prompt, each) in enumerate(zip(prompts, options, strict=True))
     ]
     last: dict[str, float] = {}
     outputs: dict[str, list[int]] = {}
@@ -131,9 +157,10 @@ def main() -> None:
     for load, users in tqdm(work, desc="loads"):
         found = Turns(), Turns()
         for turn in range(options.turns):
-            prompts = load.prompts(users, turn)
+            prompts, drafts = load.prompts(users, turn), [RequestOptions()] * users
             for engine, seen in zip((plain, drafting), found, strict=True):
-                run_turn(engine, prompts, load.sampling, TOKENS.get(users, 64), seen)
+                run_turn(engine, prompts, drafts, load.sampling, TOKENS.get(users, 64), seen)
+                drafts = load.drafts(seen.outputs, turn)
             if found[0].outputs != found[1].outputs:
                 sys.exit(f"{load.name}, {users} users: drafts changed an output")
         tqdm.write(row(load, users, *found), file=sys.stdout)

@@ -19,6 +19,9 @@ vLLM and llama.cpp, if `make peers` has installed them and they support the mode
 report names the absent ones and says why. All servers have the same weights in bfloat16 and a slot for each user.
 transformers and vLLM compute in float32 on processors on which torch has no fast bfloat16 matrix products. The option
 --users 1,8,32,64 shows how the servers scale.
+
+With --peers --drafting, our server, vLLM and llama.cpp take part twice: without and with speculative decoding by n-gram
+look-up. The load `copying` has answers that copy from their prompts.
 """
 
 import argparse
@@ -27,7 +30,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from load_tests.compare.contenders import PEERS, Contender, ours, peers, read_peers, read_system, strategies
+from load_tests.compare.contenders import PEERS, Contender, drafting, ours, peers, read_peers, read_system, strategies
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.loads import read_loads, write_prompts_in_text
@@ -53,7 +56,8 @@ def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], d
     if options.peers is None:
         return systems or strategies(model), {}
     others, absent = peers(model, options.peers)
-    return [*(systems or [ours("Inflight", model, {}, slot_for_each_user=True)]), *others], absent
+    mine = systems or [ours("Inflight", model, {}, slot_for_each_user=True)]
+    return [*mine, *others, *(drafting(model, options.peers) if options.drafting else [])], absent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help=f"compare with other servers too: all of {', '.join(PEERS)}, or those that are named",
     )
+    add("--drafting", action="store_true", help="with --peers: also each server with speculative decoding by n-grams")
     add("--loads", type=read_loads, default="small", metavar="NAME,...", help="workloads, or all (%(default)s)")
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
     add("--rounds", type=int, default=3, help="number of rounds (%(default)s)")

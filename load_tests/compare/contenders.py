@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -25,6 +26,7 @@ READY_SECONDS = 600.0
 NOT_INSTALLED = "`make peers` has not installed it"
 TRANSFORMERS = "transformers"
 PEERS = (TRANSFORMERS, vllm.NAME, llama_cpp.NAME)
+DRAFTING = ", drafting"
 
 Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Endpoint]]
 
@@ -87,6 +89,18 @@ def read_peers(text: str) -> list[str]:
     if unknown := [name for name in names if name not in PEERS]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(PEERS)}")
     return names
+
+
+def drafting(model: Path, names: Sequence[str]) -> list[Contender]:
+    """Our server and those of `names` that have speculative decoding by n-gram look-up, with it turned on."""
+    config = json.dumps({"method": "ngram"})
+    present = [ours(f"Inflight{DRAFTING}", model, {"speculative_config": config}, slot_for_each_user=True)]
+    if vllm.NAME in names and vllm.installed():
+        present.append(peer(f"{vllm.NAME}{DRAFTING}", partial(vllm.server, model, drafts=True)))
+    if llama_cpp.NAME in names and llama_cpp.installed():
+        file = llama_cpp.model_file(model)
+        present.append(peer(f"{llama_cpp.NAME}{DRAFTING}", partial(llama_cpp.server, file, drafts=True)))
+    return present
 
 
 def peers(model: Path, names: Sequence[str] = PEERS) -> tuple[list[Contender], dict[str, str]]:

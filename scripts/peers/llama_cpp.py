@@ -91,8 +91,10 @@ def _convert(model: Path, folder: Path) -> None:
         raise LauncherError(f"llama.cpp cannot convert {model.name}: {reason}")
 
 
-def server(file: Path, users: int) -> Peer:
+def server(file: Path, users: int, *, drafts: bool = False) -> Peer:
     """Return the server of a model file with one slot for each user, each with enough context for a request.
+
+    With `drafts` it has speculative decoding by n-gram look-up, with its own defaults.
 
     Start it with exactly as many slots as users: it computes neighbouring slots together, but others one after the
     other. Eight users on a server with 64 slots get half the speed of eight users on a server with eight slots.
@@ -105,5 +107,6 @@ def server(file: Path, users: int) -> Peer:
         # Requests set temperature, top_p, top_k and min_p. By default, samplers that they don't name may change tokens
         # too, and the temperature comes last.
         *("--samplers", "top_k;temperature;top_p;min_p"),
+        *(("--spec-type", "ngram-simple") if drafts else ()),
     ]
     return Peer(NAME, command, dict(os.environ))

@@ -1,6 +1,7 @@
 """vLLM's server on the CPU, in a virtual environment of its own."""
 
 import ctypes.util
+import json
 import os
 import venv
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.peers.peer import CONTEXT, MODEL, Peer
 NAME = "vLLM"
 _SERVER = "vllm.entrypoints.openai.api_server"
 _KV_CACHE_GIB = 4
+_NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
 _ALLOCATORS = ("tcmalloc_minimal", "tcmalloc")
 
 
@@ -49,8 +51,11 @@ def allocator() -> str | None:
     return next(filter(None, map(ctypes.util.find_library, _ALLOCATORS)), None)
 
 
-def server(folder: Path, users: int) -> Peer:
-    """Return the server in the configuration that its documentation recommends for CPUs, with a slot for each user."""
+def server(folder: Path, users: int, *, drafts: bool = False) -> Peer:
+    """Return the server in the configuration that its documentation recommends for CPUs, with a slot for each user.
+
+    With `drafts` it has speculative decoding by n-gram look-up, with the numbers of the example in its documentation.
+    """
     python = install() / "bin" / "python"
     command = [
         # Its `vllm` command fails if the package for CPUs is installed.
@@ -60,6 +65,7 @@ def server(folder: Path, users: int) -> Peer:
         # Nothing that a request leaves out comes from the model's generation_config.json.
         "--generation-config=vllm",
         *("--disable-uvicorn-access-log", "--no-enable-log-requests"),
+        *([f"--speculative-config={json.dumps(_NGRAM)}"] if drafts else []),
     ]
     # On x86 vLLM comes with Intel's OpenMP.
     preloaded = [*map(str, (python.parents[1] / "lib").glob("libiomp5.so")), *filter(None, [allocator()])]

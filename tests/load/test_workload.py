@@ -46,11 +46,19 @@ def test_the_shipped_ones_say_what_they_are_and_have_their_rate(path: Path) -> N
 
 
 def test_what_was_asked_for_is_shipped() -> None:
-    names = "batch_summarising", "chat", "code_completion", "fleet_chats", "mixed_slo", "noisy_neighbour", "small"
-    assert [path.stem for path in SHIPPED] == sorted([*names, *LOADS])
+    names = ["batch_summarising", "chat", "code_completion", "copying", "fleet_chats", "mixed_slo", "noisy_neighbour"]
+    assert [path.stem for path in SHIPPED] == sorted([*names, "small", *LOADS])
 
 
-@pytest.mark.parametrize("load", LOADS)
+def test_prompts_repeat_their_passage_and_break_off_inside_it() -> None:
+    for request in itertools.islice(read_workload(WORKLOADS / "copying.yaml").requests(), 20):
+        prompt = request.prompt()
+        assert len(prompt) == request.prompt_tokens
+        assert prompt[64:] == prompt[:-64]
+        assert len(set(prompt)) > 32
+
+
+@pytest.mark.parametrize("load", [*LOADS, "copying"])
 def test_the_servers_that_are_compared_have_room_for_the_loads_of_the_benchmarks(load: str) -> None:
     (workload,) = read_loads(load)
     assert max(r.prompt_tokens + r.output_tokens for r in itertools.islice(workload.requests(), 3000)) <= CONTEXT
