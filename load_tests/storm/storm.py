@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -123,6 +124,8 @@ async def _user(
             end = End.REFUSED.value if _QUEUE_IS_FULL in str(fault) else WRONG
             if end == WRONG and len(weather.faults) < _MOST_SHOWN:
                 weather.faults.append(f"{time.strftime('%H:%M:%S')} {kind.name}: {fault}")
+                # A storm takes long. Whoever stops it knows what was wrong until then.
+                bar.write(weather.faults[-1], file=sys.stderr)
         weather.ends[kind.name][end] += 1
         bar.update()
 
