@@ -28,6 +28,7 @@ from inflight.scheduler.policies.sjf import ShortestJobFirst
 from inflight.scheduler.policies.slo import SloAware
 from inflight.scheduler.prefill_budget import AdaptiveBudget, FixedBudget
 from inflight.scheduler.request_class import read_request_classes
+from inflight.scheduler.row_times import RowTimes
 from inflight.scheduler.scheduler_config import SchedulerConfig
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -159,13 +160,16 @@ def make_tuner(config: SchedulerConfig, times: StepTimeModel) -> AutoTuner | Non
 
 
 def make_speculator(
-    config: SchedulerConfig, tables: BlockTables, times: StepTimeModel, drafter: Drafter | None
+    config: SchedulerConfig, tables: BlockTables, row_times: RowTimes | None, drafter: Drafter | None
 ) -> NoSpeculation:
-    """Create what drafts, with `drafter` in place of the drafter that the config names, if it is given."""
+    """Create what drafts, with `drafter` in place of the drafter that the config names, if it is given.
+
+    It has a step-time model of its own: the others must not plan differently because tokens are drafted.
+    """
     if not config.speculative_config:
         return NoSpeculation()
     settings = SpeculativeConfig.of(config.speculative_config)
-    return Speculator(settings, drafter or LookupDrafter(settings), tables, times)
+    return Speculator(settings, drafter or LookupDrafter(settings), tables, StepTimeModel(row_times))
 
 
 def check_levels(config: SchedulerConfig, levels: int) -> None:

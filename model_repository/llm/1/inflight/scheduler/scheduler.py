@@ -64,7 +64,7 @@ class Scheduler:
         """
         Args:
             swap_seconds_per_block: the time to copy a block between the cache and host memory in one direction.
-            row_times: measured times of steps, for the step-time model.
+            row_times: measured times of steps, from which the cost of drafted tokens follows.
             drafter: makes the drafts in place of the drafter that `speculative_config` names.
 
         Raises:
@@ -75,10 +75,10 @@ class Scheduler:
         self.policies = policies or QueuePolicies()
         factory.check_levels(config, self.policies.priority_levels)
         self.limit = StepLimit(config.max_num_batched_tokens, config.max_num_seqs)
-        self.times = StepTimeModel(row_times)
+        self.times = StepTimeModel()
         self.lengths = factory.make_lengths(config)
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
-        self._speculator = factory.make_speculator(config, tables, self.times, drafter)
+        self._speculator = factory.make_speculator(config, tables, row_times, drafter)
         self.waiting = make_queue(self.policies, self.policy)
         self.running = RunningSet(
             tables, self.policy, self.limit, self._speculator, has_levels=self.policies.priority_levels > 0
@@ -295,6 +295,7 @@ class Scheduler:
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the duration of a step. Call this before `commit`."""
         self.times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
+        self._speculator.observe_step(plan, seconds)
         self._batching.observe(plan, seconds)
         self.limit.step_ran()
         if self.costs is not None:

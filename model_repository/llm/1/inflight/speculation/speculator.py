@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.request import Request
-from inflight.scheduler.plan import ScheduledRequest
+from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.prefill_budget import PrefillAllowance
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.speculation.draft_lengths import Outlook, draft_lengths
@@ -21,6 +21,9 @@ class NoSpeculation:
 
     def observe(self, request: Request) -> None:
         """Learn from the new tokens of a request."""
+
+    def observe_step(self, plan: StepPlan, seconds: float) -> None:
+        """Learn how long a step took."""
 
     def completed(self, request: Request) -> None:
         """Learn from a request whose output is complete."""
@@ -52,6 +55,10 @@ class Speculator(NoSpeculation):
     def observe(self, request: Request) -> None:
         """See `NoSpeculation`."""
         self._drafter.observe(request)
+
+    def observe_step(self, plan: StepPlan, seconds: float) -> None:
+        """See `NoSpeculation`."""
+        self._times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
 
     def completed(self, request: Request) -> None:
         """See `NoSpeculation`."""
