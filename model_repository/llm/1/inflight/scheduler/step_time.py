@@ -43,6 +43,11 @@ class StepTimeModel:
         self._covariance = [[1e3 if i == j else 0.0 for j in range(_SIZE)] for i in range(_SIZE)]
 
     @property
+    def most_rows(self) -> float:
+        """The largest number of rows whose times were measured. Infinity: none were."""
+        return math.inf if self._row_times is None else self._row_times.rows[-1]
+
+    @property
     def known(self) -> bool:
         """Whether enough steps have been observed for a prediction."""
         return self.num_steps >= self._ENOUGH

@@ -11,6 +11,8 @@ from inflight.speculation.draft_lengths import Outlook, draft_lengths
 from inflight.speculation.drafter import Drafter
 from inflight.speculation.speculative_config import MAX_DRAFT, SpeculativeConfig
 
+_SMOOTHING = 0.05
+
 
 class NoSpeculation:
     """Makes no drafts."""
@@ -38,6 +40,8 @@ class Speculator(NoSpeculation):
     def __init__(self, config: SpeculativeConfig, drafter: Drafter, tables: BlockTables, times: StepTimeModel) -> None:
         self._config, self._drafter = config, drafter
         self._tables, self._times = tables, times
+        self._extra = 0.0
+        """Seconds that a drafted token costs, of late, beyond those that the model predicts: to sample and to check."""
 
     def with_drafts(self, scheduled: list[ScheduledRequest], room: PrefillAllowance) -> list[ScheduledRequest]:
         """See `NoSpeculation`."""
@@ -58,6 +62,15 @@ class Speculator(NoSpeculation):
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """See `NoSpeculation`."""
+        if plan.num_tokens > self._times.most_rows:
+            return  # In steps with long prompts, a row costs less than in those with drafts.
+        drafted = sum([each.num_draft for each in plan.scheduled])
+        if drafted and self._times.known:
+            predicted = self._times.step_seconds(plan.num_tokens, plan.num_cached, plan.num_pairs)
+            # With a bound, because after a single step that stood still drafts would never pay again.
+            row = self._times.chunk_seconds(0, 1)
+            extra = min(row, max(-row, (seconds - predicted) / drafted))
+            self._extra += _SMOOTHING * (extra - self._extra)
         self._times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
 
     def completed(self, request: Request) -> None:
@@ -101,7 +114,8 @@ class Speculator(NoSpeculation):
         drafting = self._drafter.seconds_per_token(len(outlooks))
 
         def draft_seconds(count: int) -> float:
-            return self._times.draft_seconds(rows, count, cached // len(sampling)) + drafting * count
+            longer = self._times.draft_seconds(rows, count, cached // len(sampling))
+            return longer + (drafting + max(0.0, self._extra)) * count
 
         return draft_lengths(
             outlooks,
