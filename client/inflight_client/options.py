@@ -1,11 +1,12 @@
 """Settings of a client: how it connects and how long it waits."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from inflight_client.errors import DeadlineExceeded
+from inflight_client.errors import DeadlineExceeded, TransportError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,17 @@ class Timeouts:
     total: float = 600.0
     """Time for the whole request, including all attempts and the waits between them. The client also sends it to the
     server as the deadline."""
+    unreachable: float | None = 4.0
+    """Time after which the attempts that wait for a server end with TransportError if nothing comes from it: no
+    response, and no answer to either of two health checks, which the client sends meanwhile. A server that computes for
+    long answers them. None: never."""
 
     def __post_init__(self) -> None:
         for name in ("connect", "first_token", "between_tokens", "total"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be over 0 seconds")
+        if self.unreachable is not None and not self.unreachable > 0:
+            raise ValueError(f"unreachable is {self.unreachable}; it must be over 0 seconds, or None")
 
 
 class TimeLimits(NamedTuple):
@@ -74,8 +81,17 @@ class Options:
     headers: Mapping[str, str]
     """Headers of every call, such as authentication or the keys of Triton's restricted protocols."""
     connect_timeout: float
+    unreachable: float
+    """Seconds of silence after which the server is given up; infinite: never."""
     authority: str | None = None
     """The host and port that the server, or a proxy before it, is told. None: the address."""
+
+    def no_answer(self) -> TransportError:
+        """Return the error of a call to a server that was given up."""
+        return TransportError(
+            f"{self.address} does not answer: nothing came from it for {self.unreachable} s, not even an answer to a "
+            "health check"
+        )
 
 
 def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
@@ -103,7 +119,8 @@ def connection_options(
 ) -> tuple[str, Options]:
     """Return the transport and the options that a client's arguments give. Raises what `parse_url` raises."""
     transport, address, tls = parse_url(url, tls)
-    return transport, Options(address, tls, dict(headers or {}), timeouts.connect)
+    unreachable = math.inf if timeouts.unreachable is None else timeouts.unreachable
+    return transport, Options(address, tls, dict(headers or {}), timeouts.connect, unreachable)
 
 
 def metrics_url_of(address: str) -> str:

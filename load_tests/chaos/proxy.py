@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can delay what passes and cut its connections."""
+"""A TCP proxy on loopback that can delay what passes, drop it silently, and cut its connections."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,28 @@ class Proxy:
         self.delay = 0.0
         """Seconds by which each piece of data is late."""
         self._writers: set[asyncio.StreamWriter] = set()
+        self._num_severed = 0
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
 
     def cut(self) -> None:
         """Break all connections with a reset."""
         for writer in self._writers:
             _reset(writer)
 
+    def sever(self) -> None:
+        """Drop all that comes, also the end of a connection. Connections stay open, and never work again."""
+        self._is_whole.clear()
+        self._num_severed += 1
+
+    def mend(self) -> None:
+        """Forward the connections that were opened since `sever`, and later ones."""
+        self._is_whole.set()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection."""
+        await self._is_whole.wait()
+        num_severed = self._num_severed
         try:
             back, forth = await asyncio.open_connection(ADDRESS, self._target)
         except OSError:
@@ -38,20 +52,23 @@ class Proxy:
         self._writers |= ends
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(reader, forth))
-                group.create_task(self._forward(back, writer))
+                group.create_task(self._forward(reader, forth, num_severed))
+                group.create_task(self._forward(back, writer, num_severed))
         finally:
             self._writers -= ends
             for end in ends:
                 end.close()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, num_severed: int) -> None:
+        """Forward one direction until it ends or is severed. `num_severed`: how often others were before."""
         with contextlib.suppress(OSError):
-            while data := await reader.read(_PIECE):
+            while (data := await reader.read(_PIECE)) and num_severed == self._num_severed:
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 writer.write(data)
                 await writer.drain()
+            if num_severed < self._num_severed:
+                await writer.wait_closed()  # By `cut`.
         # Whichever side ends first, both do.
         if reader.exception() is None:
             writer.close()
@@ -76,4 +93,5 @@ async def proxy(target: int) -> AsyncIterator[Proxy]:
         yield made
     finally:
         server.close()
+        made.mend()
         made.cut()

@@ -1,12 +1,13 @@
 """gRPC for asyncio: one HTTP/2 channel, and one call on it per request."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from inflight_client.errors import (
     InflightError,
@@ -21,6 +22,8 @@ from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport import grpc_wire
+from inflight_client.transport.async_failure_detector import AsyncFailureDetector
+from inflight_client.transport.grpc_channel import GrpcChannel, channels
 
 _PROBE_SECONDS = 5.0
 
@@ -29,15 +32,10 @@ class AsyncGrpcConnection:
     """See `AsyncConnection`."""
 
     def __init__(self, options: Options) -> None:
-        settings = grpc_wire.channel_options(options)
-        if options.tls is None:
-            self._channel = grpc.aio.insecure_channel(options.address, options=settings)
-        else:
-            credentials = grpc_wire.credentials(options.tls)
-            self._channel = grpc.aio.secure_channel(options.address, credentials, options=settings)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._infer = grpc_wire.one_request_stream(self._channel)
+        self._open = channels(options, grpc.aio)
+        self._channel = self._open()
         self._metadata = grpc_wire.metadata(options)
+        self.detector = AsyncFailureDetector(options.unreachable, self._probe, self._give_up)
         self.closed = False
 
     def start(self, request: Request, limits: TimeLimits) -> "AsyncGrpcCall":
@@ -46,8 +44,20 @@ class AsyncGrpcConnection:
             raise client_closed()
         message = grpc_wire.encode(request, limits.total)
         metadata = [*self._metadata, *request.headers.items()]
-        call = self._infer(message, timeout=limits.total, metadata=metadata)
-        return AsyncGrpcCall(call, self, request.model, limits)
+        call = self._channel.infer(message, timeout=limits.total, metadata=metadata)
+        return AsyncGrpcCall(call, self._channel, self, request.model, limits)
+
+    async def _probe(self) -> None:
+        message = service_pb2.ServerLiveRequest()
+        with contextlib.suppress(grpc.RpcError):  # An error, too, says that there is somebody.
+            await self._channel.stub.ServerLive(message, metadata=self._metadata, wait_for_ready=True)
+        self.detector.heard()
+
+    async def _give_up(self) -> None:
+        """End the running calls, and connect anew."""
+        lost, self._channel = self._channel, self._open()
+        lost.is_lost = True
+        await lost.channel.close()
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """See `AsyncConnection`."""
@@ -66,10 +76,17 @@ class AsyncGrpcConnection:
     async def _ask(self, method: str, message: Any, timeout: float) -> Any:
         if self.closed:
             raise client_closed()
+        channel = self._channel
         try:
-            return await getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
+            with self.detector.watching():
+                answer = await getattr(channel.stub, method)(message, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
-            raise grpc_wire.error_of(error) from error
+            raise channel.error_of(error) from error
+        except asyncio.CancelledError:
+            _raise_if_lost(channel)
+            raise
+        self.detector.heard()
+        return answer
 
     async def explain(self, message: str, model: str) -> InflightError:
         """Return the error that the message of a failed response means; see `GrpcConnection.explain`."""
@@ -80,14 +97,25 @@ class AsyncGrpcConnection:
     async def close(self) -> None:
         """See `AsyncConnection`."""
         self.closed = True
-        await self._channel.close()
+        await self.detector.close()
+        await self._channel.channel.close()
+
+
+def _raise_if_lost(channel: GrpcChannel) -> None:
+    """Raise TransportError if the channel has ended the call: gRPC raises CancelledError, as if the task had been."""
+    task = asyncio.current_task()
+    if channel.is_lost and task is not None and not task.cancelling():
+        raise channel.options.no_answer() from None
 
 
 class AsyncGrpcCall:
     """See `AsyncCall`."""
 
-    def __init__(self, call: Any, connection: AsyncGrpcConnection, model: str, limits: TimeLimits) -> None:
+    def __init__(
+        self, call: Any, channel: GrpcChannel, connection: AsyncGrpcConnection, model: str, limits: TimeLimits
+    ) -> None:
         self._call = call
+        self._channel = channel
         self._connection = connection
         self._model = model
         self._limits = limits
@@ -95,34 +123,38 @@ class AsyncGrpcCall:
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
-        try:
-            messages = aiter(self._call)
-            message = await self._next(messages, begun=False)
-            while message is not None:
-                if message.error_message:
-                    # Read to the end; `GrpcCall._read_to_the_end` says why.
-                    async for _ in messages:
-                        pass
-                    raise await self._connection.explain(message.error_message, self._model)
-                yield grpc_wire.decode(message.infer_response)
-                message = await self._next(messages, begun=True)
-        except grpc.RpcError as error:
-            raise grpc_wire.error_of(error) from error
-        except asyncio.CancelledError:
-            # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
-            if self._cancelled or self._connection.closed:
-                raise RequestCancelled("the request was cancelled") from None
-            raise
-        finally:
-            self._call.cancel()  # In case the caller stopped reading before the end.
+        with self._connection.detector.watching():
+            try:
+                messages = aiter(self._call)
+                message = await self._next(messages, begun=False)
+                while message is not None:
+                    if message.error_message:
+                        # Read to the end; `GrpcCall._read_to_the_end` says why.
+                        async for _ in messages:
+                            pass
+                        raise await self._connection.explain(message.error_message, self._model)
+                    yield grpc_wire.decode(message.infer_response)
+                    message = await self._next(messages, begun=True)
+            except grpc.RpcError as error:
+                raise self._channel.error_of(error) from error
+            except asyncio.CancelledError:
+                # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
+                if self._cancelled or self._connection.closed:
+                    raise RequestCancelled("the request was cancelled") from None
+                _raise_if_lost(self._channel)
+                raise
+            finally:
+                self._call.cancel()  # In case the caller stopped reading before the end.
 
     async def _next(self, messages: AsyncIterator[Any], *, begun: bool) -> Any:
         """Return the next message, or None at the end. `begun`: it is not the first."""
         try:
             async with asyncio.timeout(self._limits.gap if begun else self._limits.first):
-                return await anext(messages, None)
+                message = await anext(messages, None)
         except TimeoutError:
             raise self._limits.nothing_came(begun=begun) from None
+        self._connection.detector.heard()
+        return message
 
     async def cancel(self) -> None:
         """See `AsyncCall`."""

@@ -1,11 +1,11 @@
 """gRPC for threads: one HTTP/2 channel, and one call on it per request."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from inflight_client.errors import InflightError, InvalidRequest, ModelNotReady, client_closed, error_of_model
 from inflight_client.options import Options, TimeLimits
@@ -13,6 +13,8 @@ from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport import grpc_wire
+from inflight_client.transport.failure_detector import FailureDetector
+from inflight_client.transport.grpc_channel import GrpcChannel, channels
 from inflight_client.watchdog import Watchdog
 
 _PROBE_SECONDS = 5.0
@@ -22,24 +24,50 @@ class GrpcConnection:
     """See `Connection`."""
 
     def __init__(self, options: Options) -> None:
-        settings = grpc_wire.channel_options(options)
-        if options.tls is None:
-            self._channel = grpc.insecure_channel(options.address, options=settings)
-        else:
-            credentials = grpc_wire.credentials(options.tls)
-            self._channel = grpc.secure_channel(options.address, credentials, options=settings)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._infer = grpc_wire.one_request_stream(self._channel)
+        self._open = channels(options, grpc)
+        self._channel = self._open()
         self._metadata = grpc_wire.metadata(options)
         self._watchdog = Watchdog()
+        self.detector = FailureDetector(options.unreachable, self._probe, self._give_up)
 
     def start(self, request: Request, limits: TimeLimits) -> "GrpcCall":
         """See `Connection`."""
         message = grpc_wire.encode(request, limits.total)
-        with _open_channel():
-            metadata = [*self._metadata, *request.headers.items()]
-            call = self._infer(message, timeout=limits.total, metadata=metadata)
-        return GrpcCall(call, self, request, self._watchdog, limits)
+        metadata = [*self._metadata, *request.headers.items()]
+
+        def send(channel: GrpcChannel) -> Any:
+            return channel.infer(message, timeout=limits.total, metadata=metadata)
+
+        call, channel = self._on_channel(send)
+        return GrpcCall(call, channel, self, request, self._watchdog, limits)
+
+    def _on_channel(self, begin: Callable[[GrpcChannel], Any]) -> tuple[Any, GrpcChannel]:
+        """Begin a call, and return it with its channel. Raises RequestCancelled after `close`."""
+        while True:
+            channel = self._channel
+            try:
+                return begin(channel), channel
+            except ValueError as error:  # gRPC raises it because the channel is closed.
+                if not channel.is_lost:
+                    raise client_closed() from error
+
+    def _probe(self) -> Any:
+        def done(probe: Any) -> None:
+            # All but a cancellation of our own says that there is somebody, also an error.
+            if probe.code() is not grpc.StatusCode.CANCELLED:
+                self.detector.heard()
+
+        probe = self._channel.stub.ServerLive.future(
+            service_pb2.ServerLiveRequest(), metadata=self._metadata, wait_for_ready=True
+        )
+        probe.add_done_callback(done)
+        return probe
+
+    def _give_up(self) -> None:
+        """End the running calls, and connect anew."""
+        lost, self._channel = self._channel, self._open()
+        lost.is_lost = True
+        lost.channel.close()
 
     def is_ready(self, model: str, timeout: float) -> bool:
         """See `Connection`."""
@@ -56,11 +84,16 @@ class GrpcConnection:
         return grpc_wire.model_info(metadata, config)
 
     def _ask(self, method: str, message: Any, timeout: float) -> Any:
-        try:
-            with _open_channel():
-                return getattr(self._stub, method)(message, timeout=timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise grpc_wire.error_of(error) from error
+        def ask(channel: GrpcChannel) -> Any:
+            try:
+                return getattr(channel.stub, method)(message, timeout=timeout, metadata=self._metadata)
+            except grpc.RpcError as error:
+                raise channel.error_of(error) from error
+
+        with self.detector.watching():
+            answer, _ = self._on_channel(ask)
+        self.detector.heard()
+        return answer
 
     def explain(self, message: str, model: str) -> InflightError:
         """Return the error that the message of a failed response means."""
@@ -72,26 +105,25 @@ class GrpcConnection:
 
     def close(self) -> None:
         """See `Connection`."""
-        self._channel.close()
+        self.detector.close()
+        self._channel.channel.close()
         self._watchdog.close()
-
-
-@contextlib.contextmanager
-def _open_channel() -> Iterator[None]:
-    """Raise RequestCancelled where gRPC raises ValueError because the channel is closed."""
-    try:
-        yield
-    except ValueError as error:
-        raise client_closed() from error
 
 
 class GrpcCall:
     """See `Call`."""
 
     def __init__(
-        self, call: Any, connection: GrpcConnection, request: Request, watchdog: Watchdog, limits: TimeLimits
+        self,
+        call: Any,
+        channel: GrpcChannel,
+        connection: GrpcConnection,
+        request: Request,
+        watchdog: Watchdog,
+        limits: TimeLimits,
     ) -> None:
         self._call = call
+        self._channel = channel
         self._connection = connection
         self._request = request
         self._limits = limits
@@ -101,21 +133,23 @@ class GrpcCall:
     def replies(self) -> Iterator[Reply]:
         """See `Call`."""
         begun = False
-        try:
-            for message in self._call:
-                self._watch.pause()
-                begun = True
-                if message.error_message:
-                    self._read_to_the_end()
-                    raise self._connection.explain(message.error_message, self._request.model)
-                yield grpc_wire.decode(message.infer_response)
-                self._wait_for_next()
-        except grpc.RpcError as error:
-            if self._watch.expired:
-                raise self._limits.nothing_came(begun=begun) from error
-            raise grpc_wire.error_of(error) from error
-        finally:
-            self.cancel()  # In case the caller stopped reading before the end.
+        with self._connection.detector.watching():
+            try:
+                for message in self._call:
+                    self._watch.pause()
+                    self._connection.detector.heard()
+                    begun = True
+                    if message.error_message:
+                        self._read_to_the_end()
+                        raise self._connection.explain(message.error_message, self._request.model)
+                    yield grpc_wire.decode(message.infer_response)
+                    self._wait_for_next()
+            except grpc.RpcError as error:
+                if self._watch.expired:
+                    raise self._limits.nothing_came(begun=begun) from error
+                raise self._channel.error_of(error) from error
+            finally:
+                self.cancel()  # In case the caller stopped reading before the end.
 
     def _wait_for_next(self) -> None:
         """Bound the wait for the response after one that has come."""

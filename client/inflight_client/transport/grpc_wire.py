@@ -43,6 +43,8 @@ def channel_options(options: Options) -> list[tuple[str, int | str]]:
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
+        # Otherwise a new channel would take over the connection of another one to the same server, which may be dead.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
     if options.authority is not None:
         settings.append(("grpc.default_authority", options.authority))

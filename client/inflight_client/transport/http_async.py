@@ -20,6 +20,7 @@ from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport import http_wire
+from inflight_client.transport.async_failure_detector import AsyncFailureDetector
 
 _PROBE_SECONDS = 5.0
 
@@ -41,12 +42,24 @@ class AsyncHttpConnection:
         )
         self.calls: set[AsyncHttpCall] = set()
         """The running requests."""
+        self.detector = AsyncFailureDetector(options.unreachable, self._probe, self._give_up)
         self._closed = False
 
     def start(self, request: Request, limits: TimeLimits) -> "AsyncHttpCall":
         """See `AsyncConnection`. The request is sent when the caller begins to read `replies`."""
         self._check_open()
         return AsyncHttpCall(self, request, limits)
+
+    async def _probe(self) -> None:
+        try:
+            await self.client.get("/v2/health/live", timeout=None)
+        except httpx.HTTPError:
+            return  # Nobody is there.
+        self.detector.heard()
+
+    async def _give_up(self) -> None:
+        for call in self.calls:
+            call.end(self.options.no_answer())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -92,6 +105,7 @@ class AsyncHttpConnection:
     async def close(self) -> None:
         """See `AsyncConnection`."""
         self._closed = True
+        await self.detector.close()
         for call in list(self.calls):
             await call.cancel()
         await self.client.aclose()
@@ -109,7 +123,8 @@ class AsyncHttpCall:
         self._begun = False
         self._reading: asyncio.Timeout | None = None
         self._response: httpx.Response | None = None
-        self._cancelled = False
+        self._ended: InflightError | None = None
+        """What has ended the request from outside."""
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
@@ -124,48 +139,57 @@ class AsyncHttpCall:
             timeout=http_wire.timeouts(self._connection.options),
         )
         self._connection.calls.add(self)
-        try:
-            self._response = response = await self._until(next_at, opening.__aenter__())
+        with self._connection.detector.watching():
             try:
-                if response.is_error:
-                    raise await self._error(response, http_wire.message_of(await response.aread()))
-                events = EventSource(response).aiter_sse()
-                while (event := await self._until(next_at, anext(events, None))) is not None:
-                    if event.data:  # The standard says to ignore events without data, but httpx-sse passes them on.
-                        outputs = http_wire.outputs_of(event)
-                        if "error" in outputs:
-                            raise await self._error(response, str(outputs["error"]))
-                        self._begun = True
-                        yield http_wire.decode(outputs, self._request.num_samples)
-                        next_at = asyncio.get_running_loop().time() + self._limits.gap
+                self._response = response = await self._until(next_at, opening.__aenter__())
+                try:
+                    if response.is_error:
+                        message = http_wire.message_of(await self._until(next_at, response.aread()))
+                        raise await self._error(response, message)
+                    events = EventSource(response).aiter_sse()
+                    while (event := await self._until(next_at, anext(events, None))) is not None:
+                        if event.data:  # The standard says to ignore events without data, but httpx-sse passes them on.
+                            outputs = http_wire.outputs_of(event)
+                            if "error" in outputs:
+                                raise await self._error(response, str(outputs["error"]))
+                            self._begun = True
+                            yield http_wire.decode(outputs, self._request.num_samples)
+                            next_at = asyncio.get_running_loop().time() + self._limits.gap
+                finally:
+                    await opening.__aexit__(None, None, None)
+            except httpx.HTTPError as error:
+                raise http_wire.error_of_httpx(error) from error
             finally:
-                await opening.__aexit__(None, None, None)
-        except httpx.HTTPError as error:
-            raise http_wire.error_of_httpx(error) from error
-        finally:
-            self._connection.calls.discard(self)
+                self._connection.calls.discard(self)
 
     async def _until(self, time: float, waiting: Awaitable[_T]) -> _T:
-        """Wait for something until a time, the end of the request's time, or a call of `cancel`."""
+        """Wait for something until a time, the end of the request's time, or a call of `end`."""
         try:
-            async with asyncio.timeout_at(0.0 if self._cancelled else min(time, self._ends)) as self._reading:
-                return await waiting
+            async with asyncio.timeout_at(0.0 if self._ended else min(time, self._ends)) as self._reading:
+                found = await waiting
         except TimeoutError:
-            if self._cancelled:
-                raise RequestCancelled("the request was cancelled") from None
+            if self._ended is not None:
+                raise self._ended from None
             if self._begun and self._ends <= time:
                 raise DeadlineExceeded(f"the answer was not finished within {self._limits.total} s") from None
             raise self._limits.nothing_came(begun=self._begun) from None
         finally:
             self._reading = None
+        self._connection.detector.heard()
+        return found
 
     async def _error(self, response: httpx.Response, message: str) -> InflightError:
-        return await self._connection.explain(response.status_code, message, response.headers, self._request.model)
+        explained = self._connection.explain(response.status_code, message, response.headers, self._request.model)
+        return await self._until(self._ends, explained)
+
+    def end(self, error: InflightError) -> None:
+        """End the request with an error, now or as soon as it waits for something. The first call decides."""
+        self._ended = self._ended or error
+        if self._reading is not None and not self._reading.expired():
+            self._reading.reschedule(0.0)
 
     async def cancel(self) -> None:
         """See `AsyncCall`. Triton notices the cancellation at its next write."""
-        self._cancelled = True
+        self.end(RequestCancelled("the request was cancelled"))
         if self._reading is None and self._response is not None:
             await self._response.aclose()
-        elif self._reading is not None and not self._reading.expired():
-            self._reading.reschedule(0.0)

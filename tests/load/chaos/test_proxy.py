@@ -54,3 +54,36 @@ async def _no_target() -> None:
 
 def test_without_a_server_behind_it_a_connection_is_reset() -> None:
     asyncio.run(asyncio.wait_for(_no_target(), 20))
+
+
+async def _severed() -> None:
+    server = await asyncio.start_server(_echo, ADDRESS, 0)
+    async with server, proxy(server.sockets[0].getsockname()[1]) as through:
+        reader, writer = await asyncio.open_connection(ADDRESS, through.port)
+        writer.write(b"word")
+        assert await reader.readexactly(4) == b"word"
+
+        through.sever()
+        writer.write(b"lost")
+        later, other = await asyncio.open_connection(ADDRESS, through.port)
+        other.write(b"word")
+        for silent in (reader, later):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(silent.read(1), DELAY)
+
+        through.mend()
+        assert await later.readexactly(4) == b"word"
+        writer.write(b"lost")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), DELAY)
+
+        through.cut()
+        for ended in (reader, later):
+            with pytest.raises(ConnectionResetError):
+                await ended.read(1)
+        for end in (writer, other):
+            end.close()
+
+
+def test_a_severed_connection_is_silent_and_stays_so() -> None:
+    asyncio.run(asyncio.wait_for(_severed(), 20))
