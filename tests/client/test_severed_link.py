@@ -1,6 +1,7 @@
 """A server that goes away without a word is noticed in seconds, and one that computes for long is not given up."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,8 @@ from inflight_client import (
     Timeouts,
     TransportError,
 )
+from inflight_client.options import connection_options
+from inflight_client.transport.http_async import AsyncHttpConnection
 from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.link import Link, link
@@ -230,6 +233,30 @@ def test_tasks_end_with_the_requests_and_with_the_client(server: TritonServer) -
             severable = stack.enter_context(link(port))
             for close_early in (False, True):
                 assert asyncio.run(tasks_left(scheme + severable.address, close_early)) == 0
+
+
+@pytest.mark.parametrize(("unreachable", "seconds"), [(4.0, 1), (0.1, 1), (20.0, 5), (None, None)])
+def test_tcp_s_own_probes_end_a_connection_that_is_dead_while_others_live(
+    server: TritonServer, unreachable: float | None, seconds: int | None
+) -> None:
+    """No test without a network of its own can have such a connection."""
+
+    async def found() -> list[int]:
+        _, options = connection_options(server.http_url, None, None, Timeouts(unreachable=unreachable))
+        connection = AsyncHttpConnection(options)
+        response = await connection.client.get("/v2/health/live")
+        end = response.extensions["network_stream"].get_extra_info("socket")
+        values = [end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
+        values += [
+            end.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        ]
+        await connection.close()
+        return values
+
+    is_on, *values = asyncio.run(found())
+    assert is_on == (seconds is not None)
+    assert seconds is None or values == [seconds, seconds, 3]
 
 
 @pytest.mark.parametrize("kind", [Client, Blocking])

@@ -32,11 +32,16 @@ class AsyncHttpConnection:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        transport = httpx.AsyncHTTPTransport(
+            verify=http_wire.ssl_context(options),
+            limits=http_wire.LIMITS,
+            socket_options=http_wire.socket_options(options),
+            trust_env=False,
+        )
         self.client = httpx.AsyncClient(
             base_url=http_wire.base_url(options),
-            verify=http_wire.ssl_context(options),
             headers=http_wire.headers(options),
-            limits=http_wire.LIMITS,
+            transport=transport,
             # Ignore the environment's proxies and credentials: requests go straight to the server.
             trust_env=False,
         )

@@ -1,6 +1,8 @@
 """Converts requests, responses and errors to and from HTTP: Triton's `generate_stream` with server-sent events."""
 
 import json
+import math
+import socket
 import ssl
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -48,6 +50,21 @@ def ssl_context(options: Options) -> ssl.SSLContext | bool:
     if options.tls.certificate_chain is not None:
         context.load_cert_chain(options.tls.certificate_chain, options.tls.private_key)
     return context
+
+
+def socket_options(options: Options) -> list[tuple[int, int, int]]:
+    """Return the options of a connection: TCP's own probes, after a quarter of the time and then two more.
+
+    Each request has a connection of its own. It may be dead although the server answers health checks on another one,
+    for example behind a router or a load balancer that was started again.
+    """
+    if math.isinf(options.unreachable):
+        return []
+    seconds = max(1, round(options.unreachable / 4))
+    values = {"TCP_KEEPIDLE": seconds, "TCP_KEEPINTVL": seconds, "TCP_KEEPCNT": 3}
+    # Not every system has all of them.
+    found = [(getattr(socket, name), value) for name, value in values.items() if hasattr(socket, name)]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, name, value) for name, value in found)]
 
 
 def model_path(model: str) -> str:
