@@ -7,7 +7,7 @@ InflightError
 ├── ModelNotReady       the model does not exist, is loading, unloading or draining, or its process does not answer
 ├── DeadlineExceeded    not finished within one of the request's time limits
 ├── RequestCancelled    cancelled by this client or by the server, or the client was closed
-├── TransportError      there is no connection to the server, or it broke
+├── TransportError      there is no connection to the server, it broke, or nothing comes through it
 └── ServerFault         the server failed while it served the request
 """
 
@@ -48,7 +48,7 @@ class RequestCancelled(InflightError):
 
 
 class TransportError(InflightError):
-    """There is no connection to the server, or it broke."""
+    """There is no connection to the server, it broke, or nothing comes through it."""
 
 
 class ServerFault(InflightError):

@@ -62,7 +62,7 @@ def test_wrong_lists_are_refused(url: str, message: str) -> None:
     ],
 )
 def test_which_hosts_are_names(address: str, expected: bool) -> None:
-    assert is_dns_name(Options(address, None, {}, 1)) is expected
+    assert is_dns_name(Options(address, None, {}, 1, 1)) is expected
 
 
 # -- prefixes ----------------------------------------------------------------------------------------------------

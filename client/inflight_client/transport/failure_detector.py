@@ -33,7 +33,8 @@ class FailureDetector:
         """
         self._silence = Silence(seconds)
         self._probe, self._give_up = probe, give_up
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a request in a thread that holds it.
+        self._lock = threading.RLock()
         self._num_running = 0
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -42,10 +43,11 @@ class FailureDetector:
     def watching(self) -> Iterator[None]:
         """Watch the server while a request runs."""
         with self._lock:
-            self._num_running += 1
             if self._thread is None and self._silence.tick_seconds < math.inf and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._watch, name="inflight-failure-detector", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="inflight-failure-detector", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._num_running += 1
         try:
             yield
         finally:

@@ -123,8 +123,8 @@ class AsyncGrpcCall:
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
-        with self._connection.detector.watching():
-            try:
+        try:
+            with self._connection.detector.watching():
                 messages = aiter(self._call)
                 message = await self._next(messages, begun=False)
                 while message is not None:
@@ -135,16 +135,16 @@ class AsyncGrpcCall:
                         raise await self._connection.explain(message.error_message, self._model)
                     yield grpc_wire.decode(message.infer_response)
                     message = await self._next(messages, begun=True)
-            except grpc.RpcError as error:
-                raise self._channel.error_of(error) from error
-            except asyncio.CancelledError:
-                # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
-                if self._cancelled or self._connection.closed:
-                    raise RequestCancelled("the request was cancelled") from None
-                _raise_if_lost(self._channel)
-                raise
-            finally:
-                self._call.cancel()  # In case the caller stopped reading before the end.
+        except grpc.RpcError as error:
+            raise self._channel.error_of(error) from error
+        except asyncio.CancelledError:
+            # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
+            if self._cancelled or self._connection.closed:
+                raise RequestCancelled("the request was cancelled") from None
+            _raise_if_lost(self._channel)
+            raise
+        finally:
+            self._call.cancel()  # In case the caller stopped reading before the end.
 
     async def _next(self, messages: AsyncIterator[Any], *, begun: bool) -> Any:
         """Return the next message, or None at the end. `begun`: it is not the first."""

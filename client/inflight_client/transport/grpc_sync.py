@@ -133,8 +133,8 @@ class GrpcCall:
     def replies(self) -> Iterator[Reply]:
         """See `Call`."""
         begun = False
-        with self._connection.detector.watching():
-            try:
+        try:
+            with self._connection.detector.watching():
                 for message in self._call:
                     self._watch.pause()
                     self._connection.detector.heard()
@@ -144,12 +144,12 @@ class GrpcCall:
                         raise self._connection.explain(message.error_message, self._request.model)
                     yield grpc_wire.decode(message.infer_response)
                     self._wait_for_next()
-            except grpc.RpcError as error:
-                if self._watch.expired:
-                    raise self._limits.nothing_came(begun=begun) from error
-                raise self._channel.error_of(error) from error
-            finally:
-                self.cancel()  # In case the caller stopped reading before the end.
+        except grpc.RpcError as error:
+            if self._watch.expired:
+                raise self._limits.nothing_came(begun=begun) from error
+            raise self._channel.error_of(error) from error
+        finally:
+            self.cancel()  # In case the caller stopped reading before the end.
 
     def _wait_for_next(self) -> None:
         """Bound the wait for the response after one that has come."""

@@ -144,8 +144,8 @@ class AsyncHttpCall:
             timeout=http_wire.timeouts(self._connection.options),
         )
         self._connection.calls.add(self)
-        with self._connection.detector.watching():
-            try:
+        try:
+            with self._connection.detector.watching():
                 self._response = response = await self._until(next_at, opening.__aenter__())
                 try:
                     if response.is_error:
@@ -162,10 +162,10 @@ class AsyncHttpCall:
                             next_at = asyncio.get_running_loop().time() + self._limits.gap
                 finally:
                     await opening.__aexit__(None, None, None)
-            except httpx.HTTPError as error:
-                raise http_wire.error_of_httpx(error) from error
-            finally:
-                self._connection.calls.discard(self)
+        except httpx.HTTPError as error:
+            raise http_wire.error_of_httpx(error) from error
+        finally:
+            self._connection.calls.discard(self)
 
     async def _until(self, time: float, waiting: Awaitable[_T]) -> _T:
         """Wait for something until a time, the end of the request's time, or a call of `end`."""
