@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from load_tests.compare.contenders import PEERS, Contender, drafting, ours, peers, read_peers, read_system, strategies
+from load_tests.compare.contenders import DRAFTING, PEERS, Contender, ours, peers, read_peers, read_system, strategies
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.loads import read_loads, write_prompts_in_text
@@ -40,6 +40,8 @@ from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
 from scripts.peers import vllm
 from scripts.peers.dtype import best_dtype
+
+_DRAFTING = {"speculative_config": '{"method": "ngram"}'}
 
 
 def read_levels(text: str) -> list[int]:
@@ -55,9 +57,11 @@ def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], d
     systems = [ours(name, model, parameters) for name, parameters in options.system or []]
     if options.peers is None:
         return systems or strategies(model), {}
-    others, absent = peers(model, options.peers)
+    others, absent = peers(model, options.peers, drafting=options.drafting)
     mine = systems or [ours("Inflight", model, {}, slot_for_each_user=True)]
-    return [*mine, *others, *(drafting(model, options.peers) if options.drafting else [])], absent
+    if options.drafting:
+        mine.append(ours(f"Inflight{DRAFTING}", model, _DRAFTING, slot_for_each_user=True))
+    return [*mine, *others], absent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,7 +115,10 @@ def _write(levels: dict[int, dict[str, dict[str, Compared]]], folder: Path) -> N
 
 def main() -> int:
     """Run the comparison and return its exit status. If it is 1, a line on standard error says why."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.drafting and options.peers is None:
+        parser.error("--drafting is given without --peers")
     # Handle SIGTERM like Ctrl-C, so that `kill` stops the servers too, including the paused ones.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -91,20 +90,13 @@ def read_peers(text: str) -> list[str]:
     return names
 
 
-def drafting(model: Path, names: Sequence[str]) -> list[Contender]:
-    """Our server and those of `names` that have speculative decoding by n-gram look-up, with it turned on."""
-    config = json.dumps({"method": "ngram"})
-    present = [ours(f"Inflight{DRAFTING}", model, {"speculative_config": config}, slot_for_each_user=True)]
-    if vllm.NAME in names and vllm.installed():
-        present.append(peer(f"{vllm.NAME}{DRAFTING}", partial(vllm.server, model, drafts=True)))
-    if llama_cpp.NAME in names and llama_cpp.installed():
-        file = llama_cpp.model_file(model)
-        present.append(peer(f"{llama_cpp.NAME}{DRAFTING}", partial(llama_cpp.server, file, drafts=True)))
-    return present
+def peers(
+    model: Path, names: Sequence[str] = PEERS, *, drafting: bool = False
+) -> tuple[list[Contender], dict[str, str]]:
+    """Those of `names` that can serve a model, and why each of the others can't.
 
-
-def peers(model: Path, names: Sequence[str] = PEERS) -> tuple[list[Contender], dict[str, str]]:
-    """Those of `names` that can serve a model, and why each of the others can't."""
+    With `drafting`, those that have speculative decoding by n-gram look-up come a second time, with it turned on.
+    """
     present: dict[str, Callable[[int], Peer]] = {}
     absent = {name: NOT_INSTALLED for name in names if name != TRANSFORMERS}
     if TRANSFORMERS in names:
@@ -112,11 +104,17 @@ def peers(model: Path, names: Sequence[str] = PEERS) -> tuple[list[Contender], d
             f"transformers, {batching}": partial(transformers.server, batching, model) for batching in BATCHINGS
         }
     if vllm.NAME in names and vllm.installed():
-        present[vllm.NAME] = partial(vllm.server, model)
+        present |= _variants(vllm.NAME, partial(vllm.server, model), drafting=drafting)
     if llama_cpp.NAME in names and llama_cpp.installed():
         try:
-            present[llama_cpp.NAME] = partial(llama_cpp.server, llama_cpp.model_file(model))
+            server = partial(llama_cpp.server, llama_cpp.model_file(model))
+            present |= _variants(llama_cpp.NAME, server, drafting=drafting)
         except LauncherError as error:
             absent[llama_cpp.NAME] = str(error)
     missing = {name: reason for name, reason in absent.items() if name not in present}
     return [peer(name, make) for name, make in present.items()], missing
+
+
+def _variants(name: str, make: Callable[..., Peer], *, drafting: bool) -> dict[str, Callable[[int], Peer]]:
+    """A server by its name, and with `drafting` also the one that drafts."""
+    return {name: make, **({f"{name}{DRAFTING}": partial(make, drafts=True)} if drafting else {})}

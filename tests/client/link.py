@@ -1,4 +1,4 @@
-"""A link to a server that can be severed without a word: packets are dropped, and no connection ends."""
+"""A link to a server that can be severed silently: packets are dropped, and no connection ends."""
 
 import asyncio
 import queue

@@ -1,4 +1,4 @@
-"""A server that goes away without a word is noticed in seconds, and one that computes for long is not given up."""
+"""A server that disappears silently is noticed in seconds, and one that computes for long is not given up."""
 
 import asyncio
 import socket
@@ -176,12 +176,12 @@ def test_a_client_that_was_stopped_does_not_give_up_its_server(way: Way, severab
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
 def test_an_event_loop_that_is_slow_does_not_give_up_its_server(server: TritonServer, scheme: str) -> None:
-    """Other tasks prolong each turn of the loop to the length of several ticks of the detector."""
+    """Other tasks prolong each turn of the loop beyond a tick of the detector."""
     url = server.grpc_url if scheme == "grpc" else f"http://{server.http_url}"
 
     async def block(ended: asyncio.Event) -> None:
         while not ended.is_set():
-            time.sleep(0.1)
+            time.sleep(0.2)
             await asyncio.sleep(0)
 
     async def ask() -> str:

@@ -1,4 +1,4 @@
-"""A server that goes away without a word: users get an error, or the answer of another server."""
+"""A server that disappears silently: users get an error, or the answer of another server."""
 
 from concurrent.futures import ThreadPoolExecutor
 

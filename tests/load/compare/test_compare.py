@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from load_tests.compare.__main__ import read_levels
+from load_tests.compare.__main__ import main, read_levels
 from load_tests.compare.contenders import Connect, Contender, read_peers, read_system
 from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
@@ -85,6 +85,13 @@ def test_peers_are_named_or_refused() -> None:
     assert read_peers("vLLM,transformers") == ["vLLM", "transformers"]
     with pytest.raises(argparse.ArgumentTypeError, match="'vllm' is none of transformers, vLLM"):
         read_peers("vllm")
+
+
+def test_drafting_needs_peers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["compare", "--drafting"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--drafting is given without --peers" in capsys.readouterr().err
 
 
 def test_systems_have_a_name_and_settings() -> None:

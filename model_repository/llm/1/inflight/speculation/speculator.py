@@ -63,7 +63,7 @@ class Speculator(NoSpeculation):
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """See `NoSpeculation`."""
         if plan.num_tokens > self._times.most_rows:
-            return  # In steps with long prompts, a row costs less than in those with drafts.
+            return  # Beyond the measured rows, each costs less. Such steps mostly have long prompts.
         drafted = sum([each.num_draft for each in plan.scheduled])
         if drafted and self._times.known:
             predicted = self._times.step_seconds(plan.num_tokens, plan.num_cached, plan.num_pairs)
