@@ -197,7 +197,7 @@ def test_an_event_loop_that_is_slow_does_not_give_up_its_server(server: TritonSe
 
 def test_nothing_is_left(way: Way, severable: Link) -> None:
     before = our_threads()
-    client = way.client(severable.address)
+    client = way.client(severable.address, timeouts=LONGER)
     assert client.generate("one").text == "one "
     # Without a request there is no watch.
     assert eventually(lambda: not [each for each in threading.enumerate() if "failure-detector" in each.name])
@@ -207,7 +207,7 @@ def test_nothing_is_left(way: Way, severable: Link) -> None:
         assert not eventually(future.done, 0.5)
         severable.sever()
         # A probe runs now.
-        assert not eventually(future.done, 0.4)
+        assert not eventually(future.done, 0.8)
         closed_of(client)()
         with pytest.raises(RequestCancelled):
             future.result(10)

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <climits>
+#include <semaphore>
 #include <thread>
 
 namespace {
@@ -39,6 +40,10 @@ bool wait_awake(const Done& done) {
   }
   return true;
 }
+
+// The thread-local variables of this library are one block, which the C library allocates when a thread first uses one of
+// them. It ends the process if there is no memory then, so helpers do it when they start.
+thread_local volatile char first_used;
 
 }  // namespace
 
@@ -79,7 +84,13 @@ void ThreadPool::open(int64_t count, Call call, const void* context) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this, team = team_.load()] { help(team); }).detach();
+    std::binary_semaphore is_ready{0};
+    std::thread([this, &is_ready, team = team_.load()] {
+      first_used = 1;
+      is_ready.release();
+      help(team);
+    }).detach();
+    is_ready.acquire();
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   call_ = call;
