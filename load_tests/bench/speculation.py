@@ -1,7 +1,8 @@
 """`make bench-speculation`: what speculative decoding gains where answers copy from prompts, and costs elsewhere.
 
-Two engines over the same loaded model, with and without drafts, take turns in process. A turn is a number of requests
-that begin at once. Both must give the same tokens. Gaps are the times between two pieces of an output; a piece may be
+Engines over the same loaded model, with and without drafts, take turns in process. In a turn, each user sends a few
+requests, one after the other. Time and tokens count until the first user is done, so that the number of users is always
+the same. All must give the same tokens. Gaps are the times between two pieces of an output; a piece may be
 several tokens.
 
 A model with random weights copies nothing. So under the loads `replayed`, requests bring their answers as drafts, with
@@ -28,6 +29,7 @@ from scripts.launch.errors import LauncherError
 
 USERS = (1, 8, 32, 64)
 TOKENS = {1: 128, 8: 96, 32: 64, 64: 48}
+REQUESTS = 3  # Of each user in a turn.
 SAMPLED = {"temperature 1": {"temperature": 1.0, "top_p": 1.0, "top_k": 0}}
 HEADER = (
     "| Load | Users | Tokens/s without | With | Ratio | Tokens a step and user | Drafted tokens that were right "
@@ -74,8 +76,8 @@ class Load:
             options.append(RequestOptions(draft_input_ids=tuple(draft.tolist())))
         return options
 
-    def prompts(self, users: int, turn: int) -> list[str]:
-        return [PROMPTS[self.kinds[i % len(self.kinds)]](turn * users + i) for i in range(users)]
+    def prompts(self, count: int, turn: int) -> list[str]:
+        return [PROMPTS[self.kinds[i % len(self.kinds)]](turn * count + i) for i in range(count)]
 
 
 LOADS = [
@@ -94,19 +96,22 @@ def run_turn(
     prompts: Sequence[str],
     options: Sequence[RequestOptions],
     params: dict[str, Any],
-    tokens: int,
+    users: int,
     seen: Turns,
 ) -> None:
-    """Serve one turn, and add what it shows."""
-    before = engine.stats()
-    begun = time.perf_counter()
-    ids = [
-        engine.submit(prompt, SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, **params), each)
-        for number, (prompt, each) in enumerate(zip(prompts, options, strict=True))
-    ]
+    """Serve the requests of a turn, `users` at a time, and add what it shows."""
+    before, begun = engine.stats(), time.perf_counter()
+    most = TOKENS.get(users, 64)
+    ids: list[str] = []
     last: dict[str, float] = {}
     outputs: dict[str, list[int]] = {}
-    while len(outputs) < len(ids):
+    is_measured = False
+    while len(outputs) < len(prompts):
+        for number in range(len(ids), min(len(outputs) + users, len(prompts))):
+            # Of several lengths, so that users do not all begin anew at once.
+            tokens = most - number % 8 * most // 16
+            sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, **params)
+            ids.append(engine.submit(prompts[number], sampling, options[number]))
         changed = engine.step()
         now = time.perf_counter()
         for output in changed:
@@ -116,11 +121,12 @@ def run_turn(
             last[output.request_id] = now
             if output.finished:
                 outputs[output.request_id] = list(output.token_ids)
+        if not is_measured and len(prompts) - len(outputs) < users:
+            is_measured = True
+            seen.rates.append((engine.stats().output_tokens - before.output_tokens) / (now - begun))
     after = engine.stats()
     seen.outputs = [outputs[name] for name in ids]
-    count = sum(map(len, seen.outputs))
-    seen.rates.append(count / (time.perf_counter() - begun))
-    seen.tokens += count - len(ids)
+    seen.tokens += sum(map(len, seen.outputs)) - len(ids)
     seen.drafted += after.draft_tokens - before.draft_tokens
     seen.accepted += after.accepted_draft_tokens - before.accepted_draft_tokens
 
@@ -148,19 +154,22 @@ def main() -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     config = EngineConfig(
-        model=str(model_folder(options)), dtype="bfloat16", kv_cache_tokens=64 * 2048, token_budget="adaptive"
+        model=str(model_folder(options)), dtype="bfloat16", kv_cache_tokens=64 * 1280, token_budget="adaptive"
     )
     plain = Engine(config)
     drafting = Engine(replace(config, speculative_config=options.config), plain.model)
+    # Turns without drafts come both before and after, so that a machine that gets slower favours nobody.
+    plain_too = Engine(config, plain.model)
     print(f"{model_name(options)}, speculative_config {json.dumps(options.config)}\n\n{HEADER}", end="", flush=True)
     work = [(load, users) for load in LOADS for users in options.users]
     for load, users in tqdm(work, desc="loads"):
         found = Turns(), Turns()
         for turn in range(options.turns):
-            prompts, drafts = load.prompts(users, turn), [RequestOptions()] * users
-            for engine, seen in zip((plain, drafting), found, strict=True):
-                run_turn(engine, prompts, drafts, load.sampling, TOKENS.get(users, 64), seen)
-                drafts = load.drafts(seen.outputs, turn)
+            prompts = load.prompts(REQUESTS * users, turn)
+            none = [RequestOptions()] * len(prompts)
+            run_turn(plain, prompts, none, load.sampling, users, found[0])
+            run_turn(drafting, prompts, load.drafts(found[0].outputs, turn), load.sampling, users, found[1])
+            run_turn(plain_too, prompts, none, load.sampling, users, found[0])
             if found[0].outputs != found[1].outputs:
                 sys.exit(f"{load.name}, {users} users: drafts changed an output")
         tqdm.write(row(load, users, *found), file=sys.stdout)

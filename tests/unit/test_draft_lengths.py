@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.scheduler.row_times import RowTimes
-from inflight.scheduler.step_time import StepTimeModel
 from inflight.speculation.draft_lengths import Outlook, draft_lengths
+from inflight.speculation.measured_step_time import MeasuredStepTime
 
 
 def rate(lengths: tuple[int, ...], outlooks: list[Outlook], cost: list[float], seconds: float) -> float:
@@ -70,26 +70,37 @@ def test_nothing_is_drafted_where_a_row_more_costs_as_much_as_a_token() -> None:
     assert lengths == [0] * 64
 
 
-@given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=6), st.integers(1, 40))
-def test_row_times_are_those_that_were_measured_up_to_a_factor(seconds: list[float], rows: int) -> None:
+@given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=6), st.integers(1, 100))
+def test_row_times_are_those_that_were_measured_and_never_fall(seconds: list[float], rows: int) -> None:
     sizes = [1, 2, 4, 8, 16, 32][: len(seconds)]
     times = RowTimes(sizes, seconds)
-    assert times.weight(1) == pytest.approx(1)
-    assert times.weight(rows + 1) >= times.weight(rows)
-    if times.seconds[-1] > 1.001 * times.seconds[0]:
-        assert times.weight(sizes[-1]) == pytest.approx(sizes[-1])
-        slope = (times.seconds[-1] - times.seconds[0]) / (sizes[-1] - 1)
-        for size, measured in zip(sizes, times.seconds, strict=True):
-            assert slope * (times.weight(size) - 1) == pytest.approx(measured - times.seconds[0], abs=1e-9)
+    assert [times.seconds_of(size) for size in sizes] == pytest.approx(times.seconds)
+    assert times.seconds_of(rows + 1) >= times.seconds_of(rows)
+
+
+ROWS = [1, 2, 4, 8, 16, 32, 64]
+MEASURED = RowTimes(ROWS, [max(0.08, 0.01 * count) for count in ROWS])
+
+
+def test_the_first_step_is_predicted_as_it_was_measured() -> None:
+    times = MeasuredStepTime(MEASURED)
+    assert times.step_seconds(1, 100, 101) == pytest.approx(0.08)
+    assert times.step_seconds(32, 0, 32) == pytest.approx(0.32)
 
 
 def test_the_model_of_step_times_sees_that_the_first_rows_are_cheap() -> None:
-    rows = [1, 2, 4, 8, 16, 32, 64]
-    measured = [max(0.08, 0.01 * count) for count in rows]
-    times = StepTimeModel(RowTimes(rows, measured))
+    times = MeasuredStepTime(MEASURED)
     for step in range(200):  # It is in use by others, so that all takes twice as long.
         count = (1, 8, 32, 5)[step % 4]
         times.observe(count, 0, count, 2 * max(0.08, 0.01 * count))
-    assert times.decode_seconds(1, 0) == pytest.approx(0.16, rel=0.05)
-    assert times.draft_seconds(1, 7, 0) == pytest.approx(0.0, abs=0.01)
-    assert times.draft_seconds(32, 16, 0) == pytest.approx(0.32, rel=0.05)
+    assert times.step_seconds(1, 0, 1) == pytest.approx(0.16, rel=0.05)
+    assert times.step_seconds(8, 0, 8) == pytest.approx(0.16, rel=0.05)
+    assert times.step_seconds(48, 0, 48) - times.step_seconds(32, 0, 32) == pytest.approx(0.32, rel=0.05)
+
+
+def test_steps_that_are_all_alike_teach_what_a_row_more_costs() -> None:
+    times = MeasuredStepTime(MEASURED)
+    for _ in range(2000):
+        times.observe(32, 3200, 3232, 0.35)
+    assert times.step_seconds(32, 3200, 3232) == pytest.approx(0.35, rel=0.02)
+    assert times.step_seconds(64, 3200, 3264) - times.step_seconds(32, 3200, 3232) == pytest.approx(0.32, rel=0.15)

@@ -5,7 +5,7 @@ import math
 from inflight.scheduler.plan import ScheduledRequest, StepPlan, Want
 from inflight.scheduler.prefill_budget import PrefillAllowance
 from inflight.scheduler.row_times import RowTimes
-from inflight.scheduler.step_time import StepTimeModel
+from inflight.speculation.measured_step_time import MeasuredStepTime
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.speculation.speculator import Speculator
 from tests.unit.builders import admit, make_request, make_tables, tables_of
@@ -29,7 +29,7 @@ def drafted_after(factor: float, stall: float = 0.0) -> int:
         request.token_ids.append(1)
         decodes.append(ScheduledRequest(request, 4, [1], Want.TOKEN, begins=False, last_token_at=0.0))
     rows = [1, USERS, 128]
-    times = StepTimeModel(RowTimes(rows, [BASE, BASE, BASE + (128 - USERS) * ROW]))
+    times = MeasuredStepTime(RowTimes(rows, [BASE, BASE, BASE + (128 - USERS) * ROW]))
     speculator = Speculator(SpeculativeConfig(), FakeDrafter("half right"), tables, times)
     for number in range(STEPS):
         scheduled = speculator.with_drafts(decodes, PrefillAllowance(1000, seconds=math.inf))

@@ -34,6 +34,7 @@ from inflight.scheduler.step_time import StepTimeModel
 from inflight.scheduler.waiting_queue import WaitingQueue
 from inflight.speculation.drafter import Drafter
 from inflight.speculation.lookup_drafter import LookupDrafter
+from inflight.speculation.measured_step_time import MeasuredStepTime
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.speculation.speculator import NoSpeculation, Speculator
 
@@ -169,7 +170,8 @@ def make_speculator(
     if not config.speculative_config:
         return NoSpeculation()
     settings = SpeculativeConfig.of(config.speculative_config)
-    return Speculator(settings, drafter or LookupDrafter(settings), tables, StepTimeModel(row_times))
+    times = StepTimeModel() if row_times is None else MeasuredStepTime(row_times)
+    return Speculator(settings, drafter or LookupDrafter(settings), tables, times)
 
 
 def check_levels(config: SchedulerConfig, levels: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 # A step with drafts must be better by this factor. Sampling more rows and looking up take time that is not predicted.
-_MARGIN = 1.03
+_MARGIN = 1.05
 _LEAST_GAIN = 0.02
 
 

@@ -9,9 +9,12 @@ from inflight.scheduler.prefill_budget import PrefillAllowance
 from inflight.scheduler.step_time import StepTimeModel
 from inflight.speculation.draft_lengths import Outlook, draft_lengths
 from inflight.speculation.drafter import Drafter
+from inflight.speculation.measured_step_time import MeasuredStepTime
 from inflight.speculation.speculative_config import MAX_DRAFT, SpeculativeConfig
 
 _SMOOTHING = 0.05
+# What drafts cost is forgotten slowly while there are none, so that they are tried again.
+_FADING = 0.995
 
 
 class NoSpeculation:
@@ -37,7 +40,13 @@ class NoSpeculation:
 class Speculator(NoSpeculation):
     """Drafts for requests that decode, with what all others leave of a step: tokens, time and empty blocks."""
 
-    def __init__(self, config: SpeculativeConfig, drafter: Drafter, tables: BlockTables, times: StepTimeModel) -> None:
+    def __init__(
+        self,
+        config: SpeculativeConfig,
+        drafter: Drafter,
+        tables: BlockTables,
+        times: StepTimeModel | MeasuredStepTime,
+    ) -> None:
         self._config, self._drafter = config, drafter
         self._tables, self._times = tables, times
         self._extra = 0.0
@@ -61,17 +70,23 @@ class Speculator(NoSpeculation):
         self._drafter.observe(request)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
-        """See `NoSpeculation`."""
+        """See `NoSpeculation`.
+
+        The step-time model learns from steps without drafts, and what drafts add to its predictions is learned from the
+        others. If both learned from all steps, nobody could say whether a step is long because of its drafts or because
+        the machine is busy.
+        """
         if plan.num_tokens > self._times.most_rows:
             return  # Beyond the measured rows, each costs less. Such steps mostly have long prompts.
         drafted = sum([each.num_draft for each in plan.scheduled])
-        if drafted and self._times.known:
-            predicted = self._times.step_seconds(plan.num_tokens, plan.num_cached, plan.num_pairs)
+        if not drafted:
+            self._times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
+            self._extra *= _FADING
+        elif predicted := self._times.step_seconds(plan.num_tokens, plan.num_cached, plan.num_pairs):
             # With a bound, because after a single step that stood still drafts would never pay again.
-            row = self._times.chunk_seconds(0, 1)
+            row = predicted / plan.num_tokens
             extra = min(row, max(-row, (seconds - predicted) / drafted))
             self._extra += _SMOOTHING * (extra - self._extra)
-        self._times.observe(plan.num_tokens, plan.num_cached, plan.num_pairs, seconds)
 
     def completed(self, request: Request) -> None:
         """See `NoSpeculation`."""
@@ -107,15 +122,17 @@ class Speculator(NoSpeculation):
             return lengths
         sampling = [each for each in scheduled if each.samples]
         cached = sum([each.first for each in sampling])
-        seconds = self._times.decode_seconds(len(sampling), cached)
+        pairs = cached + len(sampling)
+        seconds = self._times.step_seconds(len(sampling), cached, pairs)
         if not seconds:  # It is not known yet.
             return [0] * len(outlooks)
-        rows = sum([each.num_tokens for each in scheduled])
-        drafting = self._drafter.seconds_per_token(len(outlooks))
+        rows, context = sum([each.num_tokens for each in scheduled]), cached // len(sampling)
+        without = self._times.step_seconds(rows, cached, pairs)
+        drafting = self._drafter.seconds_per_token(len(outlooks)) + max(0.0, self._extra)
 
         def draft_seconds(count: int) -> float:
-            longer = self._times.draft_seconds(rows, count, cached // len(sampling))
-            return longer + (drafting + max(0.0, self._extra)) * count
+            longer = self._times.step_seconds(rows + count, cached, pairs + count * context) - without
+            return longer + drafting * count
 
         return draft_lengths(
             outlooks,
