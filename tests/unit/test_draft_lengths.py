@@ -98,7 +98,7 @@ def test_the_model_of_step_times_sees_that_the_first_rows_are_cheap() -> None:
     assert times.step_seconds(48, 0, 48) - times.step_seconds(32, 0, 32) == pytest.approx(0.32, rel=0.05)
 
 
-def test_steps_that_are_all_alike_teach_what_a_row_more_costs() -> None:
+def test_steps_that_are_all_alike_leave_the_cost_of_a_row_as_it_was_measured() -> None:
     times = MeasuredStepTime(MEASURED)
     for _ in range(2000):
         times.observe(32, 3200, 3232, 0.35)

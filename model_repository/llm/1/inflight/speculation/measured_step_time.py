@@ -20,7 +20,7 @@ class MeasuredStepTime:
         self._measured = measured
         self.most_rows = measured.rows[-1]
         """The largest number of rows that was measured."""
-        scales = 1 / max(measured.seconds[0], 1e-9), *SCALES[2:]
+        scales = 1 / measured.seconds[0], *SCALES[2:]
         self._fit = LeastSquares(scales, (1.0, 0.0, 0.0), variance=1 / self._STEPS_MEASURED)
 
     def observe(self, tokens: int, cached: int, pairs: int, seconds: float) -> None:

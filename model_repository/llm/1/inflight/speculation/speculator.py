@@ -13,8 +13,9 @@ from inflight.speculation.measured_step_time import MeasuredStepTime
 from inflight.speculation.speculative_config import MAX_DRAFT, SpeculativeConfig
 
 _SMOOTHING = 0.05
-# What drafts cost is forgotten slowly while there are none, so that they are tried again.
-_FADING = 0.995
+# What drafts cost is forgotten slowly while there are none, so that they are tried again. Each trial that does not pay
+# costs time, so it is seldom: about once in a hundred steps where drafts cost much more than was measured.
+_FADING = 0.9995
 
 
 class NoSpeculation:
