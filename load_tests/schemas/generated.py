@@ -82,7 +82,13 @@ def generated(count: int) -> dict[str, Schema]:
     found: dict[str, Schema] = {}
 
     @seed(0)
-    @settings(max_examples=5 * count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=5 * count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(SCHEMAS)
     def collect(schema: Schema) -> None:
         found.setdefault(json.dumps(schema), schema)
