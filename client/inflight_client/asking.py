@@ -81,6 +81,8 @@ class Asking(ABC):
         messages: Sequence[Message] | None = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
         add_special_tokens: bool = True,
         return_token_strs: bool = False,
     ) -> Tokenization:
@@ -89,8 +91,14 @@ class Asking(ABC):
         >>> client.tokenize("A, B, C,").token_ids
         (49, 28, 389, 28, 340, 28)
         """
+        chat = {
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
         flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        question = questions.tokens(self._model, prompt, messages, tools, chat_template_kwargs, **flags)
+        question = questions.tokens(self._model, prompt, messages, chat, **flags)
         return self._ask(question, self._timeouts.first_token)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
@@ -144,12 +152,20 @@ class AsyncAsking(ABC):
         messages: Sequence[Message] | None = None,
         tools: Sequence[Mapping[str, object]] | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | None = None,
         add_special_tokens: bool = True,
         return_token_strs: bool = False,
     ) -> Tokenization:
         """Return the tokens of a prompt or of a chat, as `generate` would send them to the model."""
+        chat = {
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
         flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        question = questions.tokens(self._model, prompt, messages, tools, chat_template_kwargs, **flags)
+        question = questions.tokens(self._model, prompt, messages, chat, **flags)
         return await self._ask(question, self._timeouts.first_token)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:

@@ -137,15 +137,17 @@ def tokens(
     model: str,
     prompt: str | None,
     messages: Sequence[Message] | None,
-    tools: Sequence[Mapping[str, object]] | None,
-    chat_template_kwargs: Mapping[str, object] | None,
+    of_chats: Mapping[str, object],
     *,
     add_special_tokens: bool,
     return_token_strs: bool,
 ) -> Question[Tokenization]:
-    """Ask for the tokens of a prompt. Raises what `make_request` raises."""
-    given = {"tools": tools, "chat_template_kwargs": chat_template_kwargs}
-    sampling = cast(Sampling, {name: value for name, value in given.items() if value is not None})
+    """Ask for the tokens of a prompt. `of_chats`: further fields of a chat; None: not given.
+
+    Raises:
+        TypeError, InvalidRequest: as in `make_request`.
+    """
+    sampling = cast(Sampling, {name: value for name, value in of_chats.items() if value is not None})
     flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
     request = _request(model, "tokenize", prompt, messages, sampling, **flags)
 

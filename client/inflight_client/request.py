@@ -69,6 +69,8 @@ class Sampling(Queueing, total=False):
     seed: int
     n: int
     stop: Sequence[str]
+    # True: the stop string that ends an answer is part of its text.
+    include_stop_str_in_output: bool
     stop_token_ids: Sequence[int]
     bad_words: Sequence[str]
     logit_bias: Mapping[int, float]
@@ -77,6 +79,10 @@ class Sampling(Queueing, total=False):
     tools: Sequence[Mapping[str, object]]
     # Variables for the chat template, such as enable_thinking. Only with messages.
     chat_template_kwargs: Mapping[str, object]
+    # True: the answer continues the last message, which is the assistant's. Only with messages.
+    continue_final_message: bool
+    # False: the template does not begin a message of the assistant. Only with messages.
+    add_generation_prompt: bool
     # What the answer must be: an object with one of json, json_object, regex, choice, grammar and structural_tag.
     structured_outputs: Mapping[str, object]
     # The same as a JSON schema, a pydantic model or a dataclass. The answer has it as `parsed`.
@@ -105,6 +111,8 @@ class Sampling(Queueing, total=False):
     # Return what the server did for each answer: drafted tokens, reused blocks and times.
     return_perf_metrics: bool
     target_ttft_ms: int
+    # The request shares cached prefixes only with requests of the same salt.
+    cache_salt: str
     # Further parameters, sent unchanged. The keys above take precedence.
     sampling_parameters: Mapping[str, object]
 

@@ -21,6 +21,7 @@ from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.messages import sent_messages
 from inflight_gateway.prediction import draft_of
+from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, sampling, usage_count
@@ -46,9 +47,11 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
     asked |= await draft_of(body.prediction, service)
-    ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), body.chat_template_kwargs or {})
-    plan = await plan_chat(service.client, await service.model.formats(), ask)
-    head = {
+    formats = await service.model.formats()
+    variables = effort_variables(body.reasoning_effort, "reasoning_effort", formats) | (body.chat_template_kwargs or {})
+    ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), variables, body.chat_end)
+    plan = await plan_chat(service.client, formats, ask)
+    head: dict[str, Any] = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
@@ -61,6 +64,8 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         answer = await service.client.generate(**plan.arguments(asked))
     service.answered(answer.usage, [choice.finish_reason for choice in answer.choices])
     choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
+    if body.return_token_ids and answer.prompt is not None:
+        head["prompt_token_ids"] = answer.prompt.token_ids
     return JSONResponse(
         {**head, "choices": choices, "usage": usage_count(answer.usage, answer.perf if body.prediction else None)}
     )
@@ -121,12 +126,15 @@ def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> Ch
     reader = plan.reader()
     message = message_of([*reader.feed(answer.text), *reader.end()])
     has_calls = answer.finish_reason == "stop" and "tool_calls" in message
-    return {
+    choice: ChatChoice = {
         "index": index,
         "message": message,
         "logprobs": _logprobs(answer, body),
         "finish_reason": TOOL_CALLS if has_calls else answer.finish_reason,
     }
+    if body.return_token_ids:
+        choice["token_ids"] = list(answer.token_ids)
+    return choice
 
 
 def _logprobs(answer: Choice | Chunk, body: ChatRequest) -> ChatLogprobs | None:

@@ -28,6 +28,8 @@ class ChatAsk:
     """What an answer without calls must be."""
     tools: ToolUse | None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_end: Mapping[str, bool] = field(default_factory=dict)
+    """How the prompt ends; see `ChatEnd`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         text = "the gateway does not know how this model writes calls; its option --tool-format can say it"
         raise invalid("tools", f"tools is not supported: {text}")
     chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
-    request = chat.arguments()
+    request = {**chat.arguments(), **ask.chat_end}
     opened = False
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.

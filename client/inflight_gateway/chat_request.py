@@ -1,6 +1,6 @@
 """The body of POST /v1/chat/completions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -15,6 +15,7 @@ MAX_TOOL_CALLS = 128
 
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Text = Annotated[str, Field(min_length=1)]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class TextPart(Strict):
@@ -169,7 +170,24 @@ ToolChoiceField = Annotated[
 ]
 
 
-class ChatRequest(Generation):
+class ChatEnd(Strict):
+    """How the prompt of a chat ends, as in vLLM."""
+
+    add_generation_prompt: bool | None = Field(
+        None, description="Begin a message of the assistant. Default: true, unless continue_final_message is."
+    )
+    continue_final_message: bool | None = Field(
+        None, description="The answer continues the last message, which is the assistant's."
+    )
+
+    @property
+    def chat_end(self) -> dict[str, Any]:
+        """Return those of the two fields that are given."""
+        given = {name: getattr(self, name) for name in ChatEnd.model_fields}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class ChatRequest(Generation, ChatEnd):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -183,6 +201,9 @@ class ChatRequest(Generation):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."
     )
+    reasoning_effort: Effort | None = Field(
+        None, description="For the chat template. Refused where the template does not use it."
+    )
     prediction: Prediction | None = Field(
         None, description="It makes the answer faster where it is right. Ignored where the server takes no drafts."
     )
@@ -191,9 +212,7 @@ class ChatRequest(Generation):
     verbosity: Literal["medium"] | None = None
     # vllm-router adds these to each chat.
     no_stop_trim: Never | None = None
-    continue_final_message: Never | None = None
     return_hidden_states: Never | None = None
-    skip_special_tokens: Always | None = None
     separate_reasoning: Always | None = None
     stream_reasoning: Always | None = None
     include_reasoning: Always | None = None

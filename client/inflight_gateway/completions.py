@@ -61,10 +61,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     choices = [(prompt, answer, c) for prompt, answer in zip(prompts, answers, strict=True) for c in answer.choices]
     usage = total([answer.usage for answer in answers])
     service.answered(usage, [choice.finish_reason for _, _, choice in choices])
-    whole = [
-        _echo(index, prompt, answer, choice, body) if body.echo else _choice(index, choice, body, 0)
-        for index, (prompt, answer, choice) in enumerate(choices)
-    ]
+    whole = [_whole(index, prompt, answer, choice, body) for index, (prompt, answer, choice) in enumerate(choices)]
     return JSONResponse({**head, "choices": whole, "usage": usage_count(usage)})
 
 
@@ -95,6 +92,14 @@ def _for_echo(body: CompletionRequest) -> Sampling:
     if body.logprobs is not None or body.max_tokens == 0:
         asked["prompt_logprobs"] = body.logprobs or 0
     return asked
+
+
+def _whole(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: CompletionRequest) -> CompletionChoice:
+    """Return a whole answer with all that was asked for."""
+    choice = _echo(index, prompt, whole, answer, body) if body.echo else _choice(index, answer, body, 0)
+    if body.return_token_ids and whole.prompt is not None:
+        choice["token_ids"], choice["prompt_token_ids"] = list(answer.token_ids), list(whole.prompt.token_ids)
+    return choice
 
 
 def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: CompletionRequest) -> CompletionChoice:

@@ -34,6 +34,7 @@ class Formats:
     """The variable with which the chat template shows tools to the model. None: there is none, so the gateway does."""
     template_writes_calls: bool
     """Whether the chat template writes the calls of earlier messages. If not, the gateway does."""
+    template_variables: frozenset[str]
     special_tokens: frozenset[str]
 
     @classmethod
@@ -49,6 +50,7 @@ class Formats:
             reasoning_format=_reasoning_format(template, reasoning_format),
             tools_variable=tools_variable,
             template_writes_calls="tool_calls" in template,
+            template_variables=frozenset(model.template_variables),
             special_tokens=frozenset(model.special_tokens.values()),
         )
 

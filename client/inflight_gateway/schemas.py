@@ -12,6 +12,8 @@ MAX_SAMPLES = 16
 MAX_PROMPTS = 64
 MAX_INPUTS = 2048
 """OpenAI's bound on the inputs of one request for embeddings."""
+MAX_STOPS = 16
+"""OpenAI has at most 4."""
 MAX_STOP_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default."""
@@ -61,7 +63,7 @@ _Input = Annotated[
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[
-    Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=4), Tag("a list")],
+    Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=MAX_STOPS), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -116,6 +118,14 @@ class Generation(Authored, GuidedFields):
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = Field(None, description="Default: true.")
+    bad_words: Annotated[list[_StopText], Field(max_length=128)] | None = Field(
+        None, description="As in vLLM: texts that the answer must not contain."
+    )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="As in vLLM: only requests of the same salt share cached prefixes."
+    )
     logprob_token_ids: Annotated[list[_TokenId], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."
     )
@@ -123,6 +133,9 @@ class Generation(Authored, GuidedFields):
         None, description="Maximum number of drafted tokens in a step; 0: none. The answer is the same."
     )
 
+    return_token_ids: bool | None = Field(
+        None, description="As in vLLM: `token_ids` of each answer and `prompt_token_ids`. Not with stream."
+    )
     use_beam_search: bool | None = Field(
         None, description="As in vLLM: `n` beams, or `best_of` in a completion. Not with stream, seed and logprobs."
     )
@@ -143,7 +156,7 @@ class Generation(Authored, GuidedFields):
             raise ValueError("it must be absent unless stream is true")
         return value
 
-    @field_validator("use_beam_search")
+    @field_validator("use_beam_search", "return_token_ids")
     @classmethod
     def _not_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and info.data.get("stream"):

@@ -32,6 +32,10 @@ _SAME = (
     "min_tokens",
     "ignore_eos",
     "stop_token_ids",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "bad_words",
+    "cache_salt",
     "logprob_token_ids",
     "length_penalty",
     "early_stopping",
@@ -94,6 +98,8 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
         fields["seed"] = body.seed % 2**64
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    if body.return_token_ids:
+        fields["return_prompt"] = True  # Whole answers have their own tokens anyway.
     if body.use_beam_search:
         if body.num_sequences == 1:
             message = "use_beam_search is true; n must be at least 2, or best_of in a completion"

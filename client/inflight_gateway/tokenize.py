@@ -25,7 +25,7 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
         tools = list(tools_by_name(body.tools or ()).values())
         kwargs = body.chat_template_kwargs or {}
         chat = shown_chat(sent_messages(body.messages), tools, kwargs, await service.model.formats())
-        found = await service.client.tokenize(**chat.arguments(), return_token_strs=wants_strs)
+        found = await service.client.tokenize(**chat.arguments(), **body.chat_end, return_token_strs=wants_strs)
     return {
         "count": len(found.token_ids),
         "max_model_len": found.max_model_len,

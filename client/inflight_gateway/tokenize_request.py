@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, ChatMessage, FunctionTool
+from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, ChatEnd, ChatMessage, FunctionTool
 from inflight_gateway.schemas import TokenIds
 from inflight_gateway.strict import Strict
 
@@ -21,16 +21,14 @@ class TokenizeText(_Tokenize):
     add_special_tokens: bool = True
 
 
-class TokenizeChat(_Tokenize):
+class TokenizeChat(_Tokenize, ChatEnd):
     """The messages of a chat."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = None
 
-    # With the accepted values they change nothing.
-    add_generation_prompt: Literal[True] | None = None
-    continue_final_message: Literal[False] | None = None
+    # With the accepted value it changes nothing.
     add_special_tokens: Literal[False] | None = None
 
 

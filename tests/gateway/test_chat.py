@@ -131,6 +131,30 @@ def test_fields_reach_the_server(client: OpenAI, fields: dict[str, Any], expecte
     assert {name: parameters[name] for name in expected} == expected
 
 
+def test_an_answer_can_continue_the_last_message(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "!request"}]
+    for end in ({"continue_final_message": True}, {"continue_final_message": True, "add_generation_prompt": False}):
+        sent, parameters = arrived(client, messages, extra_body=end)
+        assert sent == messages
+        assert {name: parameters[name] for name in end} == end
+
+
+def test_an_answer_has_its_tokens_if_they_are_asked_for(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one three"}]
+    answer = client.chat.completions.create(model="llm", messages=messages, extra_body={"return_token_ids": True})
+    assert answer.choices[0].to_dict()["token_ids"] == [4, 6]
+    assert answer.to_dict()["prompt_token_ids"] == [4, 6]
+
+
+def test_an_effort_that_the_template_does_not_know_is_refused(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one"}]
+    with pytest.raises(BadRequestError, match="reasoning_effort is 'low'; it must be absent"):
+        client.chat.completions.create(model="llm", messages=messages, reasoning_effort="low")
+    with pytest.raises(BadRequestError, match=r"reasoning\.effort is 'low'; it must be absent"):
+        client.responses.create(model="llm", input="one", reasoning={"effort": "low"})
+    assert client.responses.create(model="llm", input="one", reasoning={"effort": None}).output_text == "one "
+
+
 def test_a_prediction_is_a_hint_that_a_server_without_drafts_never_sees(client: OpenAI) -> None:
     prediction: Any = {"type": "content", "content": "one two three"}
     asked: Any = {"model": "llm", "messages": [{"role": "user", "content": "!request"}], "prediction": prediction}

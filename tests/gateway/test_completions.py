@@ -125,11 +125,26 @@ def test_fields_reach_the_server(client: OpenAI) -> None:
         "ignore_eos": True,
         "stop_token_ids": [9],
         "logprob_token_ids": [5, 6],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "bad_words": ["worse"],
+        "cache_salt": "mine",
         "priority": 2,
     }
     parameters = arrived(client, stop="end", logit_bias={"5": -3}, user="ann", best_of=1, extra_body=ours, **fields)
     expected = {**fields, **ours, "stop": ["end"], "logit_bias": {"5": -3.0}, "tenant": "ann"}
     assert {name: parameters[name] for name in expected} == expected
+
+
+def test_answers_have_their_tokens_if_they_are_asked_for(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "llm", "prompt": [[5, 6], [7]], "max_tokens": 2}
+    answer = client.completions.create(**asked, extra_body={"return_token_ids": True})
+    # A token of this model is the length of a word and the space after it. It reads the prompt as `[5, 6]`.
+    assert [choice.to_dict()["token_ids"] for choice in answer.choices] == [[4, 3], [4]]
+    assert [choice.to_dict()["prompt_token_ids"] for choice in answer.choices] == [[4, 3], [4]]
+    assert "token_ids" not in client.completions.create(**asked).choices[0].to_dict()
+    with pytest.raises(BadRequestError, match="return_token_ids is True: it must be false or absent if stream is true"):
+        client.completions.create(**asked, stream=True, extra_body={"return_token_ids": True})
 
 
 def test_negative_seed_is_one_of_the_server_s(client: OpenAI) -> None:

@@ -28,7 +28,7 @@ def test_tokens_and_their_text(gateway: GatewayProcess, body: dict[str, Any]) ->
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": user("a"), "add_generation_prompt": False}, "add_generation_prompt"),
+        ("/tokenize", {"messages": user("a"), "add_generation_prompt": 1}, "add_generation_prompt"),
         ("/tokenize", {"messages": user("a"), "chat_template": "{{ messages }}"}, "chat_template"),
         ("/detokenize", {"tokens": []}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),

@@ -48,6 +48,21 @@ def test_a_chat_has_the_tokens_that_generate_sends_to_the_model(client: Client, 
     assert usage.prompt_tokens == len(expected)
 
 
+def test_an_answer_can_continue_the_last_message(client: Client, tokenizer: Any) -> None:
+    begun: Any = [*MESSAGES, {"role": "assistant", "content": "One, two, <|im_end|>"}]
+    found = client.tokenize(messages=begun, continue_final_message=True)
+    expected = tokenizer.apply_chat_template(
+        begun, continue_final_message=True, return_dict=False, sanitize_control_tokens=True
+    )
+    assert list(found.token_ids) == expected
+    assert found.end.endswith("One, two, <|im_end|>")
+    asked: Any = {"max_tokens": 5, "temperature": 0}
+    continued, whole = client.chat(begun, continue_final_message=True, **asked), client.generate(expected, **asked)
+    assert (continued.text, continued.token_ids) == (whole.text, whole.token_ids)
+    without = client.tokenize(messages=MESSAGES, add_generation_prompt=False)
+    assert without.end.endswith("Hello.<|im_end|>\n")
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
@@ -59,6 +74,8 @@ def test_a_chat_has_the_tokens_that_generate_sends_to_the_model(client: Client, 
         (lambda client: client.detokenize([1] * 8193), "input_ids has 8193 elements; it must have at most 8192"),
         (lambda client: client.chat(MESSAGES, chat_template_kwargs={"tools": 1}), "has the key 'tools', which only"),
         (lambda client: client.generate("a", chat_template_kwargs={}), "chat_template_kwargs is given with text_input"),
+        (lambda client: client.generate("a", continue_final_message=True), "continue_final_message is given with text"),
+        (lambda client: client.chat(MESSAGES, continue_final_message=True), "the last message must be one of the assi"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(client: Client, ask: Callable[[Client], object], says: str) -> None:

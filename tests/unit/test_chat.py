@@ -187,6 +187,41 @@ def test_variables_of_a_client_reach_the_template() -> None:
     assert tokenizer.got["enable_thinking"] is False
 
 
+ANSWER = {"role": "assistant", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, {"add_generation_prompt": True}),
+        ({"add_generation_prompt": False}, {"add_generation_prompt": False}),
+        ({"continue_final_message": True}, {"continue_final_message": True}),
+        ({"continue_final_message": True, "add_generation_prompt": False}, {"continue_final_message": True}),
+        ({"continue_final_message": False, "add_generation_prompt": True}, {"add_generation_prompt": True}),
+    ],
+)
+def test_a_chat_ends_with_a_header_or_within_its_last_message(
+    asked: dict[str, bool], expected: dict[str, bool]
+) -> None:
+    tokenizer = Tokenizer()
+    chat_ids(tokenizer, Chat([*MESSAGES, ANSWER], **asked))
+    names = ("add_generation_prompt", "continue_final_message")
+    assert {name: tokenizer.got[name] for name in names if name in tokenizer.got} == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "says"),
+    [
+        (ANSWER, {"add_generation_prompt": True}, "add_generation_prompt is true; it must be false where continue_"),
+        (MESSAGES[0], {}, "the last message must be one of the assistant, without tool_calls"),
+        ({**ANSWER, "tool_calls": [call({})]}, {}, "the last message must be one of the assistant, without tool_calls"),
+    ],
+)
+def test_only_what_the_assistant_says_can_be_continued(last: object, more: dict[str, bool], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        chat_ids(Tokenizer(), Chat([*MESSAGES, last], continue_final_message=True, **more))
+
+
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from inflight_client import ModelDescription
+from inflight_gateway.chat_request import Effort
+from inflight_gateway.errors import ApiError
 from inflight_gateway.formats import Formats
+from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.tool_formats import Tool
 
@@ -51,6 +54,30 @@ def test_formats_can_be_named() -> None:
     assert (found.tool_format.name, found.reasoning_format) == ("llama3", None)
     assert formats("", reasoning="think").reasoning_format is not None
     assert formats("", tools="mistral").are_special(("[TOOL_CALLS]",))
+
+
+@pytest.mark.parametrize(
+    ("variable", "effort", "found"),
+    [
+        ("reasoning_effort", "low", {"reasoning_effort": "low"}),
+        ("reasoning_effort", "none", {"reasoning_effort": "none"}),
+        ("enable_thinking", "none", {"enable_thinking": False}),
+        ("enable_thinking", None, {}),
+        ("messages", None, {}),
+        ("enable_thinking", "low", "effort is 'low'; it must be 'none' or absent, as the model knows no levels"),
+        ("messages", "none", "effort is 'none'; it must be absent, as the model's chat template does not use it"),
+    ],
+)
+def test_the_effort_is_what_the_template_has_for_it(
+    variable: str, effort: Effort | None, found: dict[str, Any] | str
+) -> None:
+    model = formats("", variable)
+    if isinstance(found, dict):
+        assert effort_variables(effort, "effort", model) == found
+    else:
+        with pytest.raises(ApiError) as raised:
+            effort_variables(effort, "effort", model)
+        assert (raised.value.status_code, raised.value.detail, raised.value.param) == (400, found, "effort")
 
 
 TOOL = Tool("now", description="Tells the time.")

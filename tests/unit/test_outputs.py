@@ -176,6 +176,14 @@ def test_a_stop_token_gives_no_text() -> None:
     assert (output.text, output.token_ids) == ("done", ids("done!"))
 
 
+def test_what_ends_the_text_stays_in_it_if_that_is_asked_for() -> None:
+    shown: Any = {"include_stop_str_in_output": True}
+    output, _, _ = process_singly(tokens(make(stop=("ne!",), **shown), "done! more"))
+    assert (output.text, output.finish_reason) == ("done!", "stop")
+    output, _, _ = process_singly(tokens(make(stop_token_ids=ids("!"), **shown), "done!", "stop"))
+    assert (output.text, output.token_ids) == ("done!", ids("done!"))
+
+
 def test_logprobs_are_kept_if_asked_for() -> None:
     entry = TokenLogprobs(-0.5, 1, {3: -0.5})
     for logprobs, kept in ((1, [entry]), (None, None)):

@@ -11,17 +11,17 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=4), max_size=4)
 PIECES = st.lists(st.text("abc", max_size=5), max_size=8)
 
 
-def shown_before_stop(text: str, stops: list[str]) -> str | None:
-    """The text before the stop string that ends first, the longest of several that end together."""
+def ended_by_stop(text: str, stops: list[str], *, stop_shown: bool) -> str | None:
+    """The text up to the stop string that ends first, the longest of several that end together."""
     for end in range(1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
-            return text[: end - max(map(len, complete))]
+            return text[: end if stop_shown else end - max(map(len, complete))]
     return None
 
 
-def feed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    matcher, shown = StopStrings(stops), ""
+def feed(stops: list[str], pieces: list[str], *, stop_shown: bool = False) -> tuple[str, bool]:
+    matcher, shown = StopStrings(stops, shown=stop_shown), ""
     for piece in pieces:
         text, stopped = matcher.push(piece)
         shown += text
@@ -32,11 +32,13 @@ def feed(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
 
 
 @settings(max_examples=500)
-@given(STOPS, PIECES)
-def test_the_output_is_the_text_before_the_stop_however_it_is_cut(stops: list[str], pieces: list[str]) -> None:
+@given(STOPS, PIECES, st.booleans())
+def test_the_output_is_the_text_up_to_the_stop_however_it_is_cut(
+    stops: list[str], pieces: list[str], stop_shown: bool
+) -> None:
     text = "".join(pieces)
-    before = shown_before_stop(text, stops)
-    assert feed(stops, pieces) == ((text, False) if before is None else (before, True))
+    ended = ended_by_stop(text, stops, stop_shown=stop_shown)
+    assert feed(stops, pieces, stop_shown=stop_shown) == ((text, False) if ended is None else (ended, True))
 
 
 @given(STOPS, PIECES)

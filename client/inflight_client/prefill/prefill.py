@@ -29,7 +29,8 @@ _CHARACTERS_PER_TOKEN = 4
 _KEPT = frozenset(
     (
         *("priority", "tenant", "request_class", "cache_salt", "client_request_id", "traceparent", "tracestate"),
-        *("deadline_ms", "timeout", "target_ttft_ms", "tools", "chat_template_kwargs"),
+        *("deadline_ms", "timeout", "target_ttft_ms", "tools", "chat_template_kwargs", "add_generation_prompt"),
+        "continue_final_message",
     )
 )
 

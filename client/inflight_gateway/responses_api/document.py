@@ -46,7 +46,7 @@ class Document:
             "background": False,
             "max_output_tokens": body.max_output_tokens,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": False,
             "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)},
             "truncation": "disabled",

@@ -16,6 +16,7 @@ from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
+from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import messages_of
 from inflight_gateway.responses_api.document import Document, ResponseDocument
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
@@ -43,8 +44,10 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     service.describe(body.model)
     note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, 1)
-    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), body.chat_template_kwargs or {})
     formats = await service.model.formats()
+    effort = None if body.reasoning is None else body.reasoning.effort
+    variables = effort_variables(effort, "reasoning.effort", formats) | (body.chat_template_kwargs or {})
+    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables)
     asked = _sampling(body, request)
     document = Document(body)
     with naming_fields(_FIELDS):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
+from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort
 from inflight_gateway.responses_api.input_items import InputItem
 from inflight_gateway.schemas import Authored, Count, text_or_list
 from inflight_gateway.strict import Never, Strict
@@ -36,7 +36,11 @@ class TextOptions(Strict):
 
 
 class Reasoning(Strict):
-    """Nothing about thoughts can be chosen here; see chat_template_kwargs."""
+    """How much the model thinks."""
+
+    effort: Effort | None = Field(
+        None, description="For the chat template. Refused where the template does not use it."
+    )
 
 
 class FunctionToolItem(Strict):

@@ -14,7 +14,7 @@ _KEPT = frozenset(
     (
         *("text_input", "messages", "input_ids", "tools", "chat_template_kwargs", "priority", "tenant", "cache_salt"),
         *("request_class", "x-request-class", "client_request_id", "x-request-id", "timeout", "deadline_ms"),
-        *("target_ttft_ms", "traceparent", "tracestate"),
+        *("target_ttft_ms", "traceparent", "tracestate", "add_generation_prompt", "continue_final_message"),
     )
 )
 _JSON = "sampling_parameters"

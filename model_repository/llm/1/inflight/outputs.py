@@ -116,7 +116,7 @@ class _OpenOutput:
         self._min_tokens = request.params.min_tokens
         self._decoder = decoder
         self._detokenizer: Detokenizer | None = None
-        self._stops = StopStrings(request.params.stop)
+        self._stops = StopStrings(request.params.stop, shown=request.params.include_stop_str_in_output)
 
     def apply(self, event: TokenEvent, delta: Delta) -> None:
         """Add an event to a delta. Tokens after a stop string are dropped."""
@@ -134,6 +134,7 @@ class _OpenOutput:
             # Like a stop string, a stop token is not part of the text. The last token of a grammar is.
             is_last = event.finish_reason == STOP and index == len(event.token_ids) - 1
             ends = is_last and token in event.request.stop_token_ids
+            ends &= not event.request.params.include_stop_str_in_output
             if self._detokenizer is not None and not ends:
                 text, stopped = self._show(self._detokenizer.push(token))
                 delta.text += text

@@ -35,6 +35,7 @@ _NEUTRAL_FOR_BEAMS: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "seed": (None,),
     "stop": ((),),
+    "include_stop_str_in_output": (False,),
     "bad_words": ((),),
     "logit_bias": ({},),
     "logprobs": (None,),
@@ -87,6 +88,9 @@ class SamplingParams:
 
     stop: tuple[str, ...] = ()
     """Texts that end the output and are not part of it; at most 16."""
+
+    include_stop_str_in_output: bool = False
+    """Leave the stop string, or the stop token, that ends the output in its text."""
 
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the output, in addition to the model's end-of-sequence tokens; at most 1024."""
@@ -154,7 +158,7 @@ class SamplingParams:
         if self.logprob_token_ids:
             object.__setattr__(self, "logprobs", 0)
         _check_bias(self.logit_bias)
-        for name in ("ignore_eos", "skip_special_tokens"):
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequest(f"{name} is {getattr(self, name)!r}; it must be true or false")
         if self.max_tokens not in (None, ROOM_FOR_ALL) and self.min_tokens > self.max_tokens:

@@ -91,11 +91,24 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             JSON_OBJECT,
             "Variables for the chat template, such as `enable_thinking`. Only with `messages`.",
         ),
+        Field(
+            "add_generation_prompt",
+            TRUTH,
+            "Begin the assistant's next message after the last one. Default: true, unless `continue_final_message` is. "
+            "Only with `messages`.",
+        ),
+        Field(
+            "continue_final_message",
+            TRUTH,
+            "Continue the last message, which is the assistant's, in place of beginning a new one. Only with "
+            "`messages`.",
+        ),
     ),
     "Length and end": (
         Field("max_tokens", INTEGER, also=("max_completion_tokens",), not_inputs=("max_completion_tokens",)),
         Field("min_tokens", INTEGER, also=("min_length",)),
         Field("stop", TEXTS, also=("stop_words",)),
+        Field("include_stop_str_in_output", TRUTH),
         Field("stop_token_ids", INTEGERS),
         Field("ignore_eos", TRUTH),
         Field(

@@ -30,6 +30,13 @@ _MAX_WARNINGS = 100
 _CANCEL_KEY = re.compile("[0-9a-f]{32}")
 _warned_of: set[str] = set()
 _PROMPTS = ("text_input", "messages", "input_ids", "embedding_request")
+_OF_CHATS = {
+    "tools": "tools",
+    "chat_template_kwargs": "template_kwargs",
+    "add_generation_prompt": "add_generation_prompt",
+    "continue_final_message": "continue_final_message",
+}
+"""The fields that need messages, and their names in `Chat`."""
 _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "structured_outputs"]
 _OPTIONS = [
     field.name
@@ -185,8 +192,8 @@ def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
     if given[0] == "messages":
         messages = values.decoded("messages", value, MAX_MESSAGES_CHARACTERS)
-        return None, Chat(messages, fields.get("tools"), fields.get("chat_template_kwargs", {})), None
-    for name in ("tools", "chat_template_kwargs"):
+        return None, Chat(messages, **{mine: fields[name] for name, mine in _OF_CHATS.items() if name in fields}), None
+    for name in _OF_CHATS:
         if name in fields:
             raise InvalidRequest(f"{name} is given with {given[0]}; it needs messages")
     if given[0] == "embedding_request":

@@ -121,6 +121,4 @@ class Preparation:
         return stream not in self._streams
 
     def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
-        if (chat := parsed.chat) is None:
-            return parsed.prompt or ()
-        return self._engine.chat_prompt_ids(chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs)
+        return parsed.prompt or () if parsed.chat is None else self._engine.encoder.encode_chat(parsed.chat)

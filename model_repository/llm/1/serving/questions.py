@@ -53,9 +53,7 @@ class Questions:
         fields, parameters = read_request(request, self._engine.max_model_len)
         prompt, chat, pooling = read_prompt(fields)
         if chat is not None:
-            token_ids = self._engine.chat_prompt_ids(
-                chat.messages, tools=chat.tools, template_kwargs=chat.template_kwargs
-            )
+            token_ids = self._engine.encoder.encode_chat(chat)
         elif isinstance(prompt, str) and pooling is None:
             add = values.truth("add_special_tokens", parameters.get("add_special_tokens", True))
             token_ids = self._engine.encoder.encode(prompt, add_special_tokens=add)

@@ -27,10 +27,14 @@ class Chat:
     """See `checked_tools`."""
     template_kwargs: object = field(default_factory=dict)
     """Variables for the template, such as `enable_thinking`."""
+    add_generation_prompt: bool | None = None
+    """Whether the header of the assistant's next message follows. Default: unless the last message is continued."""
+    continue_final_message: bool = False
+    """Whether the output continues the last message, which is the assistant's."""
 
 
 def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = len) -> list[int]:
-    """Return the tokens of a conversation, including the header of the assistant's next message.
+    """Return the tokens of a conversation, and of the header of the assistant's next message where one begins.
 
     All control tokens come from the template. Those that a message or a tool spells out are encoded as ordinary text,
     so that nobody can end a turn from within it, or begin one in another role.
@@ -46,8 +50,10 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     """
     if tokenizer.chat_template is None:
         raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
+    messages = checked_messages(chat.messages)
+    end = _checked_end(chat, messages[-1])
     parts: dict[str, Any] = {
-        "messages": checked_messages(chat.messages),
+        "messages": messages,
         "tools": None if chat.tools is None else checked_tools(chat.tools),
         "chat_template_kwargs": _checked_kwargs(tokenizer, chat.template_kwargs),
     }
@@ -56,7 +62,7 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
         messages: Any, tools: Any, chat_template_kwargs: dict[str, Any], *, tokenize: bool = False, **options: Any
     ) -> Any:
         return tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=tokenize, **options, **chat_template_kwargs
+            messages, tools=tools, tokenize=tokenize, **end, **options, **chat_template_kwargs
         )
 
     try:
@@ -75,6 +81,19 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     except ValueError as error:
         raise InvalidRequest(f"messages hold a control token: {error}") from error
     return token_ids
+
+
+def _checked_end(chat: Chat, last: dict[str, Any]) -> dict[str, bool]:
+    """Return how the conversation ends, as `apply_chat_template` takes it."""
+    if not chat.continue_final_message:
+        return {"add_generation_prompt": chat.add_generation_prompt is not False}
+    if chat.add_generation_prompt:
+        raise InvalidRequest("add_generation_prompt is true; it must be false where continue_final_message is true")
+    if last["role"] != "assistant" or last.get("tool_calls"):
+        raise InvalidRequest(
+            "continue_final_message is true; the last message must be one of the assistant, without tool_calls"
+        )
+    return {"continue_final_message": True}
 
 
 def _checked_kwargs(tokenizer: Any, given: object) -> dict[str, Any]:

@@ -9,21 +9,22 @@ class StopStrings:
     Only the longest tail of the text that is also the beginning of a stop string is held back.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
+    def __init__(self, stops: Sequence[str], *, shown: bool = False) -> None:
+        """`shown`: the stop string that ends the text is part of it."""
+        self._stops, self._shown = stops, shown
         self._held = ""
 
     def push(self, piece: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """Add the next piece of text. Return the text that may be shown now, and whether a stop string is complete.
 
-        If several stop strings are complete within the piece, the one that ends first counts. The stop string and the
-        text after it are not returned.
+        If several stop strings are complete within the piece, the one that ends first counts. The text after it is not
+        returned, nor is the stop string itself unless it is to be shown.
         """
         text = self._held + piece
         stop = self._first_to_end(text) if may_stop else None
         if stop is not None:
             self._held = ""
-            return text[:stop], True
+            return text[: stop[self._shown]], True
         held = self._longest_beginning(text)
         self._held = text[len(text) - held :]
         return text[: len(text) - held], False
@@ -33,10 +34,10 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_to_end(self, text: str) -> int | None:
-        """Return the start of the stop string that ends first in `text`. If several end there, the longest counts."""
+    def _first_to_end(self, text: str) -> tuple[int, int] | None:
+        """Return start and end of the stop string that ends first in `text`. If several end there, the longest."""
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        return min(found)[::-1] if found else None
 
     def _longest_beginning(self, text: str) -> int:
         longest = max((len(stop) for stop in self._stops), default=0) - 1
