@@ -62,7 +62,8 @@ async def watched(url: str, changes: list[Changes]) -> AsyncIterator[None]:
     ):
         page = await browser.new_page(viewport={"width": 1280, "height": 900})
         await page.goto(f"{url}/ui")
-        await page.wait_for_function("document.querySelector('#state').textContent === 'live'")
+        # As an expression, not a function, it would be evaluated anew in the page, whose policy forbids that.
+        await page.wait_for_function("() => document.querySelector('#state').textContent === 'live'")
         await page.evaluate(_NOTE_CHANGES)
         yield
         changes.append(Changes(await page.evaluate("window.changes")))
