@@ -13,6 +13,8 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: NotRequired[int]
+    """The length of the context, as vLLM has it. Absent as long as the server has not told it."""
 
 
 class ModelList(TypedDict):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from inflight_client import AsyncClient, InflightError
+from inflight_client import AsyncClient, InflightError, ModelDescription
 from inflight_gateway.formats import Formats
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ class ServedModel:
         self._client = client
         self._names = (tool_format, reasoning_format)
         self._formats: Formats | None = None
-        self._max_draft_input_ids = 0
+        self._described: ModelDescription | None = None
         self._lock = asyncio.Lock()
 
     async def formats(self) -> Formats:
@@ -36,7 +36,12 @@ class ServedModel:
     async def max_draft_input_ids(self) -> int:
         """Return how many token ids a draft may have; 0 where the model takes none. Raises what `formats` raises."""
         await self.formats()
-        return self._max_draft_input_ids
+        return 0 if self._described is None else self._described.max_draft_input_ids
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The length of the context in tokens; None if the server has not told it yet."""
+        return None if self._described is None else self._described.max_model_len
 
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[None, None]:
@@ -63,5 +68,5 @@ class ServedModel:
         if found != self._formats:
             tools, reasoning = found.tool_format, found.reasoning_format
             logger.info("tool format %s, reasoning format %s", tools and tools.name, reasoning and reasoning.name)
-        self._formats, self._max_draft_input_ids = found, model.max_draft_input_ids
+        self._formats, self._described = found, model
         return found

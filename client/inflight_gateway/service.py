@@ -65,7 +65,10 @@ class Service:
         if name != self.model_name:
             message = f"model is {name!a}; it must be {self.model_name}"
             raise ApiError(404, "model_not_found", message, param="model")
-        return {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
+        model: Model = {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
+        if (context := self.model.max_model_len) is not None:
+            model["max_model_len"] = context
+        return model
 
     def answered(self, usage: Usage, finish_reasons: Sequence[str]) -> None:
         """Count the tokens of a finished answer, in the metrics and in the request's span."""

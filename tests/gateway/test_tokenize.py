@@ -22,6 +22,12 @@ def test_tokens_and_their_text(gateway: GatewayProcess, body: dict[str, Any]) ->
     assert post(gateway, "/detokenize", {"tokens": tokens}).json() == {"prompt": "Ulm"}
 
 
+def test_the_list_of_models_tells_the_length_of_the_context(gateway: GatewayProcess) -> None:
+    post(gateway, "/v1/chat/completions", {"model": "llm", "messages": user("a")})  # By now, the model is known.
+    (model,) = httpx.get(f"{gateway.url}/v1/models").json()["data"]
+    assert (model["id"], model["max_model_len"]) == ("llm", 8192)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
