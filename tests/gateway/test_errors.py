@@ -39,7 +39,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ({"n": 2, "best_of": 3}, "best_of", "3.*2"),
         ({"logprobs": 6}, "logprobs", "6.*5"),
         ({"logprobs": True}, "logprobs", "True"),
-        ({"stop": ["a"] * 5}, "stop", "at most 4"),
+        ({"stop": ["a"] * 17}, "stop", "at most 16"),
         ({"echo": True, "stream": True}, "echo", "True"),
         ({"suffix": "z"}, "suffix", "suffix is not supported"),
         ({"logit_bias": {"a": 1}}, "logit_bias.a", "pattern"),
