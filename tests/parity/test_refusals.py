@@ -1,8 +1,12 @@
 """What cannot be served right is refused at load, with the reason."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3TextConfig,
     Gemma4TextConfig,
@@ -66,6 +70,56 @@ def test_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="weights cannot be loaded"):
+        Engine(config_for(tmp_path))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"weights cannot be loaded: .*not fully covered"):
+        Engine(config_for(tmp_path))
+
+
+def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    """transformers would fill it with random numbers."""
+    save_model(SERVED["llama"].config, tmp_path)
+    name = "model.layers.1.self_attn.q_proj.weight"
+    change_weights(tmp_path, lambda weights: weights.pop(name))
+    with pytest.raises(ValueError, match=f"its weights lack {name}$"):
+        Engine(config_for(tmp_path))
+    change_weights(tmp_path, lambda weights: weights.pop("model.norm.weight"))
+    with pytest.raises(ValueError, match=f"its weights lack {name} and 1 more"):
+        Engine(config_for(tmp_path))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_weights(tmp_path, lambda weights: weights.update({"model.norm.weight": torch.ones(63)}))
+    with pytest.raises(ValueError, match=r"norm.weight has the shape \[63\] in its weights and \[64\] by its config"):
+        Engine(config_for(tmp_path))
+
+
+def test_weights_without_an_output_head_make_embeddings_but_no_text(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    whole = Engine(config_for(tmp_path)).embed([[5, 6, 7]])
+    change_weights(tmp_path, lambda weights: weights.pop("lm_head.weight"))
+    engine = Engine(config_for(tmp_path))
+    assert np.array_equal(engine.embed([[5, 6, 7]]), whole)
+    with pytest.raises(InvalidRequest, match="no output head; it makes embeddings"):
+        engine.generate([[5, 6, 7]], SamplingParams(max_tokens=1))
+
+
+def test_shared_embeddings_are_no_output_head(tmp_path: Path) -> None:
+    save_model(SERVED["gpt2"].config, tmp_path)
+    change_weights(tmp_path, lambda weights: weights.pop("transformer.wte.weight"))
+    with pytest.raises(ValueError, match=r"its weights lack lm_head\.weight and 1 more"):
         Engine(config_for(tmp_path))
 
 

@@ -69,6 +69,8 @@ class RequestMaker:
         self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
     ) -> Request:
         """Make a request that wants tokens or scores. Without the `grammar` that it needs, this waits for it."""
+        if not self._model.has_head:
+            raise InvalidRequest("text is asked for, but the model's weights have no output head; it makes embeddings")
         if grammar is None and params.structured_outputs is not None:
             grammar = self._grammars.compile(params.structured_outputs).result()
         params = self._filled(params)

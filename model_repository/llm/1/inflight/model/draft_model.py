@@ -21,6 +21,8 @@ def load_draft_model(config: EngineConfig, target: LoadedModel) -> LoadedModel |
     if settings.model is None:
         return None
     draft = load_model(_config_of(config, settings.model))
+    if not draft.has_head:
+        raise ValueError(f"speculative_config: model is {settings.model!r}, whose weights have no output head")
     if _tokens(draft) != _tokens(target):
         raise ValueError(
             f"speculative_config: model is {settings.model!r}; its tokenizer must have the same tokens as the one of "

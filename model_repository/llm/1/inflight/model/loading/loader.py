@@ -10,16 +10,12 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
-from transformers.distributed.configuration_utils import DistributedConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
-from transformers.utils.import_utils import is_accelerate_available
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
-from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
-from inflight.model.attention import interface
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
@@ -28,8 +24,8 @@ from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.self_check import LONGEST, SelfCheck
-from inflight.model.parallel.layers import DividedWeight, divide, whole
-from inflight.model.parallel.plan import check_plan
+from inflight.model.loading.weights import load_divided_module, load_module
+from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 
 logger = logging.getLogger(__name__)
@@ -53,6 +49,8 @@ class LoadedModel:
     defaults: GenerationDefaults
     max_model_len: int
     vocab_size: int
+    has_head: bool
+    """Whether the weights have an output head. If not, the logits are random."""
     hidden_width: int | None
     """The width of the hidden states that the head reads; None if they cannot be had apart from the logits."""
     device: torch.device
@@ -90,9 +88,9 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     device = device_of(config) if shards is None else shards.device
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
-        module = _module(config, hf_config, device)
+        module, has_head = load_module(config, hf_config, device)
     else:
-        module, divided = _divided_module(config, hf_config, shards)
+        module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
     digest = model_digest(module)
     text_config = hf_config.get_text_config(decoder=True)
@@ -114,6 +112,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
         vocab_size=vocab_size(module),
+        has_head=has_head,
         hidden_width=check.hidden_width(forward, layers, backend),
         device=device,
         dtype=module.dtype,
@@ -160,56 +159,6 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
     return hf_config
-
-
-def _divided_module(
-    config: EngineConfig, hf_config: PreTrainedConfig, shards: Shards
-) -> tuple[Any, list[DividedWeight]]:
-    changes = check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
-    with shards.loading():
-        module = _module(
-            config, hf_config, shards.device, DistributedConfig(tp_size=shards.size, tp_plan=changes or None)
-        )
-        divided = divide(module, shards, changes)
-    shards.renew(0)
-    mine = sum(weight.nbytes for weight in module.parameters())
-    others = sum(part.nbytes * (shards.size // copies - 1) for part, copies in {(d.part, d.copies) for d in divided})
-    logger.info("each of %d ranks holds %.1f %% of the weights", shards.size, 100 * mine / (mine + others))
-    return module, divided
-
-
-def _module(
-    config: EngineConfig,
-    hf_config: PreTrainedConfig,
-    device: torch.device,
-    distributed: DistributedConfig | None = None,
-) -> Any:
-    # accelerate loads weights directly to the device. Without it they take a detour through host memory.
-    directly = device.type != "cpu" and is_accelerate_available() and distributed is None
-    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
-    try:
-        module: Any = AutoModelForCausalLM.from_pretrained(
-            config.model,
-            revision=config.revision,
-            config=hf_config,
-            dtype=dtype,
-            attn_implementation=interface.NAME,
-            device_map={"": device} if directly else None,
-            use_safetensors=True,
-            trust_remote_code=config.trust_remote_code,
-            distributed_config=distributed,
-        )
-    except OSError as error:
-        raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
-    except (ValueError, KeyError) as error:
-        if interface.NAME in str(error):
-            raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
-        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
-    support.check_attention_is_ours(module)
-    module.to(device)
-    module.eval()
-    module.requires_grad_(False)
-    return module
 
 
 def device_of(config: EngineConfig, rank: int = 0) -> torch.device:

@@ -1,0 +1,117 @@
+"""Loads the weights of a model, and checks that they are all there."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.utils.import_utils import is_accelerate_available
+
+from inflight.config import EngineConfig
+from inflight.errors import UnsupportedModel
+from inflight.model.attention import interface
+from inflight.model.loading import support
+from inflight.model.parallel.layers import DividedWeight, divide
+from inflight.model.parallel.plan import check_plan
+from inflight.model.parallel.shards import Shards
+
+logger = logging.getLogger(__name__)
+
+
+def load_module(
+    config: EngineConfig,
+    hf_config: PreTrainedConfig,
+    device: torch.device,
+    distributed: DistributedConfig | None = None,
+) -> tuple[Any, bool]:
+    """Return the module with its weights, and whether it has an output head.
+
+    Raises:
+        UnsupportedModel: transformers cannot load it as a decoder with our attention.
+        ValueError: The weights are damaged, incomplete or of another shape, or need a package that is not there.
+    """
+    # accelerate loads weights directly to the device. Without it they take a detour through host memory.
+    directly = device.type != "cpu" and is_accelerate_available() and distributed is None
+    dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            config.model,
+            revision=config.revision,
+            config=hf_config,
+            dtype=dtype,
+            attn_implementation=interface.NAME,
+            device_map={"": device} if directly else None,
+            use_safetensors=True,
+            trust_remote_code=config.trust_remote_code,
+            distributed_config=distributed,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `_has_head` names them better.
+        )
+    except (OSError, ImportError, SafetensorError) as error:
+        raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
+    except (ValueError, KeyError) as error:
+        if interface.NAME in str(error):
+            raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
+        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
+    module, report = loaded
+    has_head = _has_head(config, module, report)
+    support.check_attention_is_ours(module)
+    module.to(device)
+    module.eval()
+    module.requires_grad_(False)
+    return module, has_head
+
+
+def load_divided_module(
+    config: EngineConfig, hf_config: PreTrainedConfig, shards: Shards
+) -> tuple[Any, bool, list[DividedWeight]]:
+    """Like `load_module`, but load only what one rank holds. Also return its parts of weights."""
+    changes = check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
+    with shards.loading():
+        module, has_head = load_module(
+            config, hf_config, shards.device, DistributedConfig(tp_size=shards.size, tp_plan=changes or None)
+        )
+        divided = divide(module, shards, changes)
+    shards.renew(0)
+    mine = sum(weight.nbytes for weight in module.parameters())
+    others = sum(part.nbytes * (shards.size // copies - 1) for part, copies in {(d.part, d.copies) for d in divided})
+    logger.info("each of %d ranks holds %.1f %% of the weights", shards.size, 100 * mine / (mine + others))
+    return module, has_head, divided
+
+
+def _has_head(config: EngineConfig, module: Any, report: Mapping[str, Any]) -> bool:
+    """Return whether the weights have an output head, which those of embedding models lack.
+
+    transformers fills what is missing with random numbers, and so what has another shape.
+
+    Raises:
+        ValueError: anything else is missing, or a shape is another one.
+    """
+    if report["mismatched_keys"]:
+        name, found, wanted = min(report["mismatched_keys"])
+        raise ValueError(
+            f"model is {config.model!r}; {name} has the shape {list(found)} in its weights and {list(wanted)} by its "
+            "config"
+        )
+    missing = set(report["missing_keys"])
+    if others := sorted(missing - _names_of_head(module)):
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise ValueError(f"model is {config.model!r}; its weights lack {others[0]}{more}")
+    if unused := sorted(report["unexpected_keys"]):
+        logger.warning("%d tensors of the weights are not part of the model, such as %s", len(unused), unused[0])
+    if missing:
+        logger.warning("the weights have no output head, so the model makes embeddings but no text")
+    return not missing
+
+
+def _names_of_head(module: Any) -> set[str]:
+    """Return the names of the weights that only the output head has. It may share those of the input embeddings."""
+    head, embeddings = module.get_output_embeddings(), module.get_input_embeddings()
+    if head is None:
+        return set()
+    shared = {id(weight) for weight in embeddings.parameters()}
+    own = {id(weight) for weight in head.parameters()} - shared
+    return {name for name, weight in module.named_parameters() if id(weight) in own}
