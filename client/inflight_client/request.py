@@ -49,6 +49,8 @@ class Queueing(Tracing, total=False):
     tenant: str
     # The class of the request, one of the server's `request_classes`. Default: that of its tenant or its priority.
     request_class: str
+    # The request shares cached prefixes only with requests of the same salt.
+    cache_salt: str
     # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
     deadline_ms: int
 
@@ -69,7 +71,7 @@ class Sampling(Queueing, total=False):
     seed: int
     n: int
     stop: Sequence[str]
-    # True: the stop string that ends an answer is part of its text.
+    # True: the stop string or the stop token that ends an answer is part of its text.
     include_stop_str_in_output: bool
     stop_token_ids: Sequence[int]
     bad_words: Sequence[str]
@@ -111,8 +113,6 @@ class Sampling(Queueing, total=False):
     # Return what the server did for each answer: drafted tokens, reused blocks and times.
     return_perf_metrics: bool
     target_ttft_ms: int
-    # The request shares cached prefixes only with requests of the same salt.
-    cache_salt: str
     # Further parameters, sent unchanged. The keys above take precedence.
     sampling_parameters: Mapping[str, object]
 

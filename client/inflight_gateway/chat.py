@@ -48,7 +48,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         asked["logprobs"] = body.top_logprobs or 0
     asked |= await draft_of(body.prediction, service)
     formats = await service.model.formats()
-    variables = effort_variables(body.reasoning_effort, "reasoning_effort", formats) | (body.chat_template_kwargs or {})
+    variables = (body.chat_template_kwargs or {}) | effort_variables(body.reasoning_effort, "reasoning_effort", formats)
     ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), variables, body.chat_end)
     plan = await plan_chat(service.client, formats, ask)
     head: dict[str, Any] = {

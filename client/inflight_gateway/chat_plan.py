@@ -31,6 +31,11 @@ class ChatAsk:
     chat_end: Mapping[str, bool] = field(default_factory=dict)
     """How the prompt ends; see `ChatEnd`."""
 
+    @property
+    def continues(self) -> bool:
+        """Whether the answer continues the last message."""
+        return bool(self.chat_end.get("continue_final_message"))
+
 
 @dataclass(frozen=True)
 class ChatPlan:
@@ -49,7 +54,14 @@ class ChatPlan:
     """The field of the client that the server's `structured_outputs` comes from."""
 
     def arguments(self, sampling: Sampling) -> dict[str, Any]:
-        """Return the keyword arguments of `AsyncClient.generate` and `stream` with these sampling parameters."""
+        """Return the keyword arguments of `AsyncClient.generate` and `stream` with these sampling parameters.
+
+        Raises:
+            ApiError: the answer would end with a special token that the client does not want to see.
+        """
+        if sampling.get("include_stop_str_in_output") and self.request.get("skip_special_tokens") is False:
+            text = "it must be false or absent with tools or reasoning, which this model marks with special tokens"
+            raise invalid("include_stop_str_in_output", f"include_stop_str_in_output is true; {text}")
         return {**sampling, **self.request}
 
     def reader(self) -> Reader:
@@ -75,14 +87,18 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     if use is not None and formats.tool_format is None:
         text = "the gateway does not know how this model writes calls; its option --tool-format can say it"
         raise invalid("tools", f"tools is not supported: {text}")
+    if ask.continues:
+        _check_continued(ask.messages[-1], thinking)
+        thinking = None  # The answer has begun.
     chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
     request = {**chat.arguments(), **ask.chat_end}
     opened = False
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
         tokens = await client.tokenize(**request)
-        opened = thinking.is_open(tokens.end)
-        thinking = None if thinking.is_closed(tokens.end) else thinking
+        if not ask.chat_end:  # Otherwise the prompt ends with what the client wrote.
+            opened = thinking.is_open(tokens.end)
+            thinking = None if thinking.is_closed(tokens.end) else thinking
         request = {"prompt": tokens.token_ids}
     structured = _structured_outputs(ask, formats.tool_format, thinking, opened=opened)
     if structured is not None:
@@ -99,6 +115,16 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         opened=opened,
         form_field=ask.form.asked_by if ask.form is not None else "tools",
     )
+
+
+def _check_continued(last: Message, thinking: ReasoningFormat | None) -> None:
+    """Refuse a last message that an answer cannot continue."""
+    field, content = "continue_final_message", last.get("content") or ""
+    if last["role"] != "assistant" or last.get("tool_calls"):
+        raise invalid(field, f"{field} is true; the last message must be one of the assistant, without tool_calls")
+    if thinking is not None and any(marker in content for marker in thinking.markers):
+        text = f"the last message must have no {thinking.begin} and {thinking.end}; give thoughts as reasoning_content"
+        raise invalid(field, f"{field} is true; {text}")
 
 
 def _structured_outputs(

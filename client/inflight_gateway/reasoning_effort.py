@@ -19,10 +19,9 @@ def effort_variables(effort: Effort | None, field: str, formats: Formats) -> dic
     """
     if effort is None:
         return {}
-    if _LEVEL in formats.template_variables:
-        return {_LEVEL: effort}
-    if _SWITCH not in formats.template_variables:
+    has_levels, has_switch = (name in formats.template_variables for name in (_LEVEL, _SWITCH))
+    if not has_levels and not has_switch:
         raise invalid(field, f"{field} is {effort!r}; it must be absent, as the model's chat template does not use it")
-    if effort != "none":
+    if not has_levels and effort != "none":
         raise invalid(field, f"{field} is {effort!r}; it must be 'none' or absent, as the model knows no levels")
-    return {_SWITCH: False}
+    return ({_LEVEL: effort} if has_levels else {}) | ({_SWITCH: False} if has_switch and effort == "none" else {})

@@ -14,7 +14,7 @@ MAX_INPUTS = 2048
 """OpenAI's bound on the inputs of one request for embeddings."""
 MAX_STOPS = 16
 """OpenAI has at most 4."""
-MAX_STOP_CHARACTERS = 1024
+MAX_TEXT_CHARACTERS = 1024
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default."""
 ALL_TOKENS = -1
@@ -42,7 +42,7 @@ def text_or_list(value: Any) -> str:
 
 
 _Text = Annotated[str, Field(min_length=1)]
-_StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_ShortText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
@@ -63,7 +63,7 @@ _Input = Annotated[
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[
-    Annotated[_StopText, Tag("a text")] | Annotated[list[_StopText], Field(max_length=MAX_STOPS), Tag("a list")],
+    Annotated[_ShortText, Tag("a text")] | Annotated[list[_ShortText], Field(max_length=MAX_STOPS), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -82,7 +82,7 @@ class StreamOptions(Strict):
 
 
 class Authored(Strict):
-    """The fields that say on whose behalf a request runs, and how urgent it is."""
+    """The fields that say on whose behalf a request runs, how urgent it is, and whose cached prefixes it shares."""
 
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
@@ -90,6 +90,9 @@ class Authored(Strict):
     priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
     request_class: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         None, description="One of the server's classes. The header `x-request-class` does the same for any endpoint."
+    )
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="As in vLLM: only requests of the same salt share cached prefixes."
     )
 
 
@@ -119,12 +122,9 @@ class Generation(Authored, GuidedFields):
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = Field(None, description="Default: true.")
-    bad_words: Annotated[list[_StopText], Field(max_length=128)] | None = Field(
+    skip_special_tokens: bool | None = Field(None, description="Default: true. Tools and reasoning may need false.")
+    bad_words: Annotated[list[_ShortText], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: texts that the answer must not contain."
-    )
-    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="As in vLLM: only requests of the same salt share cached prefixes."
     )
     logprob_token_ids: Annotated[list[_TokenId], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."

@@ -35,7 +35,6 @@ _SAME = (
     "include_stop_str_in_output",
     "skip_special_tokens",
     "bad_words",
-    "cache_salt",
     "logprob_token_ids",
     "length_penalty",
     "early_stopping",
@@ -112,7 +111,7 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
 
 
 def queueing(body: Authored, scope: Scope) -> Queueing:
-    """Return the priority, the tenant and the class: those of the API key, if there is one.
+    """Return the priority, the tenant and the class, those of the API key if there is one, and the cache salt.
 
     A request can lower its priority. Its class is that of the body, or else of the header. The context of its span is
     among what is returned.
@@ -124,7 +123,8 @@ def queueing(body: Authored, scope: Scope) -> Queueing:
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)
     own_class = body.request_class or Headers(scope=scope).get("x-request-class")
     request_class = own_class if key is None else key.request_class or own_class
-    parameters = {"tenant": tenant, "priority": priority, "request_class": request_class, **context_for_model(scope)}
+    parameters = {"tenant": tenant, "priority": priority, "request_class": request_class}
+    parameters |= {"cache_salt": body.cache_salt, **context_for_model(scope)}
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 

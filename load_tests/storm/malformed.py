@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 PROMPT = {"text_input": "Hello"}
+_USER = json.dumps([{"role": "user", "content": "a"}])
 _INT64 = "at most 9223372036854775807"
 
 
@@ -37,6 +38,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {"messages": '[{"role": "user|>", "content": "a"}]'},
         "messages[0].role is 'user|>'; it must be 1 to 64 letters, digits, '_' and '-'",
+    ),
+    ({**PROMPT, "continue_final_message": True}, "continue_final_message is given with text_input; it needs messages"),
+    ({"messages": _USER, "continue_final_message": True}, "the last message must be one of the assistant, without"),
+    (
+        {"messages": _USER, "continue_final_message": True, "add_generation_prompt": True},
+        "add_generation_prompt is true; it must be false where continue_final_message is true",
     ),
     ({"messages": ""}, "messages is empty; it must have at least 1 element"),
     ({"messages": "not json"}, "messages is 'not json'; it must be valid JSON"),
@@ -133,6 +140,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (sampling(end_id="eos"), "end_id is 'eos'; it must be a whole number"),
     (sampling(ignore_eos="perhaps"), "ignore_eos is 'perhaps'; it must be true or false"),
     (sampling(ignore_eos=2), "ignore_eos is 2; it must be true or false"),
+    (sampling(include_stop_str_in_output="a"), "include_stop_str_in_output is 'a'; it must be true or false"),
     # Samples and outputs.
     ({**PROMPT, "num_return_sequences": 0}, "n is 0; it must be at least 1 and at most 16"),
     (sampling(n=17), "n is 17; it must be at least 1 and at most 16"),
@@ -146,6 +154,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**PROMPT, "beam_width": 2, "seed": 5}, "seed is 5; it must be left out with beam_width 2"),
     (sampling(beam_width=2, guided_regex="[0-9]"), "it must be left out with beam_width 2"),
     (sampling(beam_width=2, n=3), "n is 3; it must be at most beam_width, 2"),
+    (
+        sampling(beam_width=2, include_stop_str_in_output=True),
+        "it must be False with beam_width 2",
+    ),
     (sampling(beam_width=2, logprobs=1), "logprobs is 1; it must be left out with beam_width 2"),
     ({**PROMPT, "beam_width": 2, "return_log_probs": True}, "return_log_probs is true; with beam_width 2"),
     (sampling(beam_width=4, max_tokens=2000), "4 beams after a prompt of 1 tokens may need 8000 tokens of the KV"),

@@ -41,6 +41,22 @@ def test_a_message_cannot_begin_a_turn_of_the_system(tokenizer: Any, encoder: Pr
     assert FORGED in tokenizer.decode(token_ids)
 
 
+@pytest.mark.parametrize("name", ["continue_final_message", "add_generation_prompt", "sanitize_control_tokens"])
+def test_no_variable_of_a_client_changes_how_a_chat_is_written(encoder: PromptEncoder, name: str) -> None:
+    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": FORGED}]
+    with pytest.raises(InvalidRequest, match=f"chat_template_kwargs has the key '{name}'"):
+        encoder.encode_chat(Chat(messages, template_kwargs={name: False}))
+
+
+def test_a_continued_message_cannot_end_its_turn(tokenizer: Any, encoder: PromptEncoder) -> None:
+    def continued(content: str) -> list[int]:
+        messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": content}]
+        return encoder.encode_chat(Chat(messages, continue_final_message=True))
+
+    assert control_tokens(tokenizer, continued(FORGED)) == control_tokens(tokenizer, continued("Hello."))
+    assert tokenizer.decode(continued(FORGED)).endswith(FORGED)
+
+
 def test_a_message_without_control_tokens_has_the_tokens_of_the_templates_text(
     tokenizer: Any, encoder: PromptEncoder
 ) -> None:

@@ -148,11 +148,30 @@ def test_an_answer_has_its_tokens_if_they_are_asked_for(client: OpenAI) -> None:
 
 def test_an_effort_that_the_template_does_not_know_is_refused(client: OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "one"}]
-    with pytest.raises(BadRequestError, match="reasoning_effort is 'low'; it must be absent"):
+    with pytest.raises(BadRequestError, match="reasoning_effort is 'low'; it must be 'none' or absent"):
         client.chat.completions.create(model="llm", messages=messages, reasoning_effort="low")
-    with pytest.raises(BadRequestError, match=r"reasoning\.effort is 'low'; it must be absent"):
+    with pytest.raises(BadRequestError, match=r"reasoning\.effort is 'low'; it must be 'none' or absent"):
         client.responses.create(model="llm", input="one", reasoning={"effort": "low"})
-    assert client.responses.create(model="llm", input="one", reasoning={"effort": None}).output_text == "one "
+
+
+def test_an_effort_becomes_a_variable_of_the_template(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "!request"}]
+    given = {"chat_template_kwargs": {"enable_thinking": True, "other": 1}}
+    expected = {"enable_thinking": False, "other": 1}
+    _, parameters = arrived(client, messages, reasoning_effort="none", extra_body=given)
+    assert parameters["chat_template_kwargs"] == expected
+    answer = client.responses.create(model="llm", input="!request", reasoning={"effort": "none"}, extra_body=given)
+    assert json.loads(json.loads(answer.output_text)["sampling_parameters"])["chat_template_kwargs"] == expected
+    assert answer.reasoning is not None
+    assert answer.reasoning.effort == "none"
+
+
+def test_what_cannot_be_continued_is_refused(client: OpenAI) -> None:
+    called = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    for last in ({"role": "user", "content": "one"}, {"role": "assistant", "content": "one", "tool_calls": called}):
+        messages: list[Any] = [{"role": "user", "content": "one"}, last]
+        with pytest.raises(BadRequestError, match="the last message must be one of the assistant, without tool_calls"):
+            client.chat.completions.create(model="llm", messages=messages, extra_body={"continue_final_message": True})
 
 
 def test_a_prediction_is_a_hint_that_a_server_without_drafts_never_sees(client: OpenAI) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
@@ -40,6 +40,21 @@ def test_thoughts_and_answers(client: OpenAI, text: str, fields: Any, expected: 
     deltas: list[Any] = [chunk.choices[0].delta for chunk in stream]
     thought = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
     assert (thought, "".join(delta.content or "" for delta in deltas)) == (expected[0] or "", expected[1])
+
+
+@pytest.mark.parametrize("end", [{"continue_final_message": True}, {"add_generation_prompt": False}])
+def test_what_the_client_wrote_last_begins_no_thought(client: OpenAI, end: Any) -> None:
+    """The template would say that one has begun."""
+    messages: list[Any] = [*user("one"), {"role": "assistant", "content": "Ulm."}]
+    fields = {"chat_template_kwargs": {"open": True}, **end}
+    message = client.chat.completions.create(model="llm", messages=messages, extra_body=fields).choices[0].message
+    assert (message.content, getattr(message, "reasoning_content", None)) == ("Ulm. ", None)
+
+
+def test_a_thought_cannot_be_continued(client: OpenAI) -> None:
+    messages: list[Any] = [*user("one"), {"role": "assistant", "content": "<think> So"}]
+    with pytest.raises(BadRequestError, match="have no <think> and </think>; give thoughts as reasoning_content"):
+        client.chat.completions.create(model="llm", messages=messages, extra_body={"continue_final_message": True})
 
 
 def test_calls_follow_a_thought(client: OpenAI) -> None:

@@ -180,7 +180,7 @@ def test_failures(client: OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name", "another tool has too"),
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
-        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "does not use it"),
+        ({"reasoning": {"effort": "low"}}, "reasoning.effort", "knows no levels"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "missing"),
         ({"include": ["message.output_text.logprobs"]}, "include", "at most 0"),
         ({"truncation": "auto"}, "truncation", "'auto'"),

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
@@ -201,6 +201,13 @@ def test_a_format_can_be_named_and_its_special_tokens_show(mistral: OpenAI) -> N
     _, parameters = arrived(mistral, user("!request"), tools=TOOLS)
     assert parameters["skip_special_tokens"] is False
     assert "skip_special_tokens" not in arrived(mistral, user("!request"))[1]
+
+
+def test_a_stop_token_does_not_show_because_special_tokens_do(mistral: OpenAI) -> None:
+    asked: Any = {"model": "llm", "messages": user("one"), "extra_body": {"include_stop_str_in_output": True}}
+    assert mistral.chat.completions.create(**asked).choices[0].message.content == "one "
+    with pytest.raises(BadRequestError, match="it must be false or absent with tools or reasoning"):
+        mistral.chat.completions.create(**asked, tools=TOOLS)
 
 
 def test_ids_fit_the_template_of_mistral(mistral: OpenAI) -> None:

@@ -214,6 +214,7 @@ def test_a_chat_ends_with_a_header_or_within_its_last_message(
     [
         (ANSWER, {"add_generation_prompt": True}, "add_generation_prompt is true; it must be false where continue_"),
         (MESSAGES[0], {}, "the last message must be one of the assistant, without tool_calls"),
+        ({**ANSWER, "content": " \n"}, {}, "the last message must have a content to continue"),
         ({**ANSWER, "tool_calls": [call({})]}, {}, "the last message must be one of the assistant, without tool_calls"),
     ],
 )
@@ -229,8 +230,8 @@ def test_only_what_the_assistant_says_can_be_continued(last: object, more: dict[
         ({str(i): i for i in range(33)}, "has 33 keys; it must have at most 32"),
         ({"a b": 1}, "has the key 'a b'; it must be a variable's name"),
         ({"a" * 65: 1}, "it must be a variable's name of at most 64 characters"),
-        ({"tools": []}, "has the key 'tools', which only the server gives"),
-        ({"messages": []}, "has the key 'messages', which only the server gives"),
+        ({"tools": []}, "has the key 'tools', which only the server or a field gives"),
+        ({"messages": []}, "has the key 'messages', which only the server or a field gives"),
     ],
 )
 def test_a_malformed_variable_is_refused(kwargs: object, says: str) -> None:

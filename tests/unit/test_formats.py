@@ -57,10 +57,12 @@ def test_formats_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "effort", "found"),
+    ("variables", "effort", "found"),
     [
         ("reasoning_effort", "low", {"reasoning_effort": "low"}),
         ("reasoning_effort", "none", {"reasoning_effort": "none"}),
+        ("reasoning_effort enable_thinking", "none", {"reasoning_effort": "none", "enable_thinking": False}),
+        ("reasoning_effort enable_thinking", "low", {"reasoning_effort": "low"}),
         ("enable_thinking", "none", {"enable_thinking": False}),
         ("enable_thinking", None, {}),
         ("messages", None, {}),
@@ -69,9 +71,9 @@ def test_formats_can_be_named() -> None:
     ],
 )
 def test_the_effort_is_what_the_template_has_for_it(
-    variable: str, effort: Effort | None, found: dict[str, Any] | str
+    variables: str, effort: Effort | None, found: dict[str, Any] | str
 ) -> None:
-    model = formats("", variable)
+    model = formats("", *variables.split())
     if isinstance(found, dict):
         assert effort_variables(effort, "effort", model) == found
     else:

@@ -19,9 +19,10 @@ from inflight_client import (
 from inflight_client.options import TimeLimits
 from inflight_client.prefill.async_connection import AsyncPrefillConnection
 from inflight_client.prefill.connection import PrefillConnection
-from inflight_client.prefill.prefill import PrefillServers, second_call
+from inflight_client.prefill.prefill import _KEPT, PrefillServers, second_call
 from inflight_client.request import Request, make_embedding_request, make_request
 from inflight_client.response import Reply
+from serving.fields import GROUPS
 
 PREFILL = Prefill(url="prefill:8001", min_tokens=8, timeout=3)
 LIMITS = TimeLimits(60, 60, 60)
@@ -75,6 +76,11 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
     assert not PREFILL.is_for(ask(prompt_logprobs=0))
     assert not PREFILL.is_for(ask(sampling_parameters={"kv_transfer_params": OFFER}))
     assert not PREFILL.is_for(make_embedding_request("llm", LONG, "last", True, None, {}))
+
+
+def test_the_first_call_has_all_that_makes_the_prompt() -> None:
+    prompt = ("text_input", "messages", "input_ids", "embedding_request")
+    assert {field.name for field in GROUPS["Prompt"]} - set(prompt) <= _KEPT
 
 
 def test_the_first_call_has_the_place_of_the_request_and_none_of_its_answer() -> None:

@@ -46,7 +46,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     take_samples(request.scope, 1)
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
-    variables = effort_variables(effort, "reasoning.effort", formats) | (body.chat_template_kwargs or {})
+    variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
     ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables)
     asked = _sampling(body, request)
     document = Document(body)

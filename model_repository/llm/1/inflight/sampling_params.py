@@ -87,7 +87,7 @@ class SamplingParams:
     """The same seed and request give the same tokens, whatever else is in the batch. Default: random."""
 
     stop: tuple[str, ...] = ()
-    """Texts that end the output and are not part of it; at most 16."""
+    """Texts that end the output; at most 16. They are not part of it unless `include_stop_str_in_output` is true."""
 
     include_stop_str_in_output: bool = False
     """Leave the stop string, or the stop token, that ends the output in its text."""

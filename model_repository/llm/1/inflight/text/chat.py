@@ -74,6 +74,10 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
         raise InvalidRequest(f"messages do not fit the model's chat template: {error}") from error
     except Exception as error:
         # Templates are code of the model's authors, and what it raises depends on the messages.
+        if chat.continue_final_message and "continue_final_message" in str(error):
+            raise InvalidRequest(
+                "continue_final_message is true, but the model's chat template changes the last message"
+            ) from error
         reason = f"{type(error).__name__}: {error}"
         raise InvalidRequest(f"messages do not fit the model's chat template: {reason}") from error
     try:
@@ -93,6 +97,8 @@ def _checked_end(chat: Chat, last: dict[str, Any]) -> dict[str, bool]:
         raise InvalidRequest(
             "continue_final_message is true; the last message must be one of the assistant, without tool_calls"
         )
+    if not last["content"].strip():
+        raise InvalidRequest("continue_final_message is true; the last message must have a content to continue")
     return {"continue_final_message": True}
 
 
@@ -111,5 +117,5 @@ def _checked_kwargs(tokenizer: Any, given: object) -> dict[str, Any]:
                 f"{_MAX_NAME_CHARACTERS} characters"
             )
         if name in taken:
-            raise InvalidRequest(f"chat_template_kwargs has the key {name!r}, which only the server gives")
+            raise InvalidRequest(f"chat_template_kwargs has the key {name!r}, which only the server or a field gives")
     return given

@@ -157,7 +157,7 @@ def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | Non
             "vocab_size": CHARACTERS,
             "max_model_len": 8192,
             "chat_template": "{{ messages }}{{ tools }}<tool_call>{{ messages[0].tool_calls }}",
-            "template_variables": ["messages", "tools"],
+            "template_variables": ["messages", "tools", "enable_thinking"],
             "special_tokens": {"0": "[TOOL_CALLS]"},
             "eos_token_ids": [2],
         }
