@@ -1,5 +1,6 @@
 """What cannot be served right is refused at load, with the reason."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,6 +104,21 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     change_weights(tmp_path, lambda weights: weights.update({"model.norm.weight": torch.ones(63)}))
     with pytest.raises(ValueError, match=r"norm.weight has the shape \[63\] in its weights and \[64\] by its config"):
+        Engine(config_for(tmp_path))
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_weights(tmp_path, lambda weights: weights["model.norm.weight"].fill_(math.nan))
+    with pytest.raises(UnsupportedModel, match="llama: its own forward pass gives logits that are not numbers"):
+        Engine(config_for(tmp_path))
+
+
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
+    """transformers would serve the model without it."""
+    save_model(SERVED["llama"].config, tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(UnsupportedModel, match="has a LoRA adapter; adapters are not supported"):
         Engine(config_for(tmp_path))
 
 

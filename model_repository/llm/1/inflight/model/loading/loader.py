@@ -12,9 +12,11 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
+from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
@@ -30,6 +32,7 @@ from inflight.model.parallel.shards import Shards
 
 logger = logging.getLogger(__name__)
 
+_CONFIGS = ("config.json", "adapter_config.json")
 # A tokenizer without a known maximum length reports a huge number instead.
 _NO_LENGTH = 10**9
 
@@ -138,10 +141,20 @@ def _at_one_commit(config: EngineConfig) -> EngineConfig:
     """Return the settings with the commit of a model of the hub, so that all its files come from that commit.
 
     A branch may move between two downloads.
+
+    Raises:
+        UnsupportedModel: It has an adapter.
+        ValueError: It has no config.
     """
-    if config.model.startswith((".", "/", "~")) and not Path(config.model, "config.json").is_file():
+    folder = Path(config.model)
+    if config.model.startswith((".", "/", "~")) and not any((folder / name).is_file() for name in _CONFIGS):
         raise ValueError(f"model is {config.model!r}; that folder has no config.json")
     try:
+        if find_adapter_config_file(config.model, revision=config.revision) is not None:
+            raise UnsupportedModel(
+                f"model is {config.model!r}, which has a LoRA adapter; adapters are not supported, so merge it into "
+                "the weights first"
+            )
         commit = extract_commit_hash(cached_file(config.model, "config.json", revision=config.revision), None)
     except OSError as error:
         raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error

@@ -39,7 +39,7 @@ class SelfCheck:
     """Holds the logits of a model's own forward pass, to compare them with the logits that serving computes.
 
     Raises:
-        UnsupportedModel: The model's own forward pass fails.
+        UnsupportedModel: The model's own forward pass fails, or gives no numbers.
     """
 
     def __init__(
@@ -66,6 +66,11 @@ class SelfCheck:
         """Compute the reference anew, after a change of weights that is intended and too large for the tolerance."""
         with _failing_as_unsupported(self._module), self._reference():
             self._wanted = _eager_logits(self._module, self._prompts)
+        if any(logits.isnan().any() for logits in self._wanted):
+            raise UnsupportedModel(
+                f"{self._module.config.model_type}: its own forward pass gives logits that are not numbers; are the "
+                "weights whole?"
+            )
 
     def served_layers(self, candidates: Sequence[tuple[AttentionLayer, ...]]) -> tuple[AttentionLayer, ...]:
         """Return the first reading of the layers that gives the right logits at every position.
