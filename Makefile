@@ -18,7 +18,9 @@ model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 help:
 	@echo "make serve    run Triton with the model on 127.0.0.1, in the foreground"
-	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags)"
+	@echo "              variables: MODEL (folder or hub id), HTTP_PORT, GRPC_PORT, METRICS_PORT, ARGS (tritonserver flags),"
+	@echo "              OPERATOR_KEY (for inflight drain and Triton's operator interfaces; by default a random one),"
+	@echo "              ALLOW_EXPOSED_TRITON (any value: ARGS may name addresses beyond loopback)"
 	@echo "make gateway  run OpenAI's API on 127.0.0.1:9000 in front of a running server; variables: GRPC_PORT, ARGS (flags of the gateway)"
 	@echo "make demo     watch a running server batch requests in flight"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
