@@ -62,10 +62,10 @@ help:
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the whole test suite, on a real server"
-	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two minutes"
+	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
 	@echo "make lint     run the linter and the type checker"
-	@echo "make check    lint, and run the unit tests; takes seconds"
+	@echo "make check    lint, and run the unit tests; takes one to two minutes"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 
