@@ -36,6 +36,11 @@ class ChatAsk:
         """Whether the answer continues the last message."""
         return bool(self.chat_end.get("continue_final_message"))
 
+    @property
+    def ends_with_header(self) -> bool:
+        """Whether the prompt ends as the template writes it, and not with what the client wrote."""
+        return not self.continues and self.chat_end.get("add_generation_prompt") is not False
+
 
 @dataclass(frozen=True)
 class ChatPlan:
@@ -96,7 +101,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
         tokens = await client.tokenize(**request)
-        if not ask.chat_end:  # Otherwise the prompt ends with what the client wrote.
+        if ask.ends_with_header:
             opened = thinking.is_open(tokens.end)
             thinking = None if thinking.is_closed(tokens.end) else thinking
         request = {"prompt": tokens.token_ids}

@@ -11,6 +11,8 @@ from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_tools import CALL, TOOLS, user
 
+# vllm-router adds one of them to each chat.
+AS_BY_DEFAULT = {"continue_final_message": False, "add_generation_prompt": True}
 OPEN, CLOSED = ({"chat_template_kwargs": {"open": is_open}} for is_open in (True, False))
 
 
@@ -26,6 +28,7 @@ def client(server: TritonServer) -> Iterator[OpenAI]:
     [
         ("<think> So. </think> Ulm.", {}, ("So.", "Ulm. ")),
         ("So. </think> Ulm.", OPEN, ("So.", "Ulm. ")),
+        ("So. </think> Ulm.", {**OPEN, **AS_BY_DEFAULT}, ("So.", "Ulm. ")),
         ("Ulm <think> Ulm", {}, (None, "Ulm <think> Ulm ")),
         ("So it goes on", OPEN, ("So it goes on ", "")),
         ("Ulm.", CLOSED, (None, "Ulm. ")),
