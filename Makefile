@@ -65,7 +65,7 @@ help:
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
 	@echo "make lint     run the linter and the type checker"
-	@echo "make check    lint, and run the unit tests; takes one to two minutes"
+	@echo "make check    lint, and run the unit tests; takes one to three minutes"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 

@@ -91,12 +91,7 @@ class Asking(ABC):
         >>> client.tokenize("A, B, C,").token_ids
         (49, 28, 389, 28, 340, 28)
         """
-        chat = {
-            "tools": tools,
-            "chat_template_kwargs": chat_template_kwargs,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-        }
+        chat = questions.chat_fields(tools, chat_template_kwargs, add_generation_prompt, continue_final_message)
         flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
         question = questions.tokens(self._model, prompt, messages, chat, **flags)
         return self._ask(question, self._timeouts.first_token)
@@ -158,12 +153,7 @@ class AsyncAsking(ABC):
         return_token_strs: bool = False,
     ) -> Tokenization:
         """Return the tokens of a prompt or of a chat, as `generate` would send them to the model."""
-        chat = {
-            "tools": tools,
-            "chat_template_kwargs": chat_template_kwargs,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-        }
+        chat = questions.chat_fields(tools, chat_template_kwargs, add_generation_prompt, continue_final_message)
         flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
         question = questions.tokens(self._model, prompt, messages, chat, **flags)
         return await self._ask(question, self._timeouts.first_token)

@@ -133,23 +133,34 @@ def description(model: str) -> Question[ModelDescription]:
     return Question(_request(model, "describe_model"), read)
 
 
+def chat_fields(
+    tools: Sequence[Mapping[str, object]] | None,
+    chat_template_kwargs: Mapping[str, object] | None,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+) -> Sampling:
+    """Return what belongs to a chat besides its messages, as far as it is given."""
+    given = {
+        "tools": tools,
+        "chat_template_kwargs": chat_template_kwargs,
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+    }
+    return cast(Sampling, {name: value for name, value in given.items() if value is not None})
+
+
 def tokens(
     model: str,
     prompt: str | None,
     messages: Sequence[Message] | None,
-    of_chats: Mapping[str, object],
+    chat: Sampling,
     *,
     add_special_tokens: bool,
     return_token_strs: bool,
 ) -> Question[Tokenization]:
-    """Ask for the tokens of a prompt. `of_chats`: further fields of a chat; None: not given.
-
-    Raises:
-        TypeError, InvalidRequest: as in `make_request`.
-    """
-    sampling = cast(Sampling, {name: value for name, value in of_chats.items() if value is not None})
+    """Ask for the tokens of a prompt. Raises what `make_request` raises."""
     flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-    request = _request(model, "tokenize", prompt, messages, sampling, **flags)
+    request = _request(model, "tokenize", prompt, messages, chat, **flags)
 
     def read(answer: dict[str, Any]) -> Tokenization:
         strs = tuple(answer["token_strs"]) if return_token_strs else None

@@ -123,9 +123,9 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
 
 
 def _check_continued(last: Message, thinking: ReasoningFormat | None) -> None:
-    """Refuse a last message that an answer cannot continue."""
+    """Refuse what the server cannot refuse: here calls may become text, and only the gateway knows of thoughts."""
     field, content = "continue_final_message", last.get("content") or ""
-    if last["role"] != "assistant" or last.get("tool_calls"):
+    if last.get("tool_calls"):
         raise invalid(field, f"{field} is true; the last message must be one of the assistant, without tool_calls")
     if thinking is not None and any(marker in content for marker in thinking.markers):
         text = f"the last message must have no {thinking.begin} and {thinking.end}; give thoughts as reasoning_content"

@@ -122,7 +122,7 @@ class Generation(Authored, GuidedFields):
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = Field(None, description="Default: true. Tools and reasoning may need false.")
+    skip_special_tokens: bool | None = Field(None, description="Default: true. Tools and reasoning may override it.")
     bad_words: Annotated[list[_ShortText], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: texts that the answer must not contain."
     )

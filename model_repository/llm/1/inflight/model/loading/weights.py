@@ -48,7 +48,7 @@ def load_module(
             trust_remote_code=config.trust_remote_code,
             distributed_config=distributed,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `_has_head` names them better.
+            ignore_mismatched_sizes=True,  # `_check_weights` names them better.
         )
     except (OSError, ImportError, SafetensorError) as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
@@ -57,7 +57,7 @@ def load_module(
             raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     module, report = loaded
-    has_head = _has_head(config, module, report)
+    has_head = _check_weights(config, module, report)
     support.check_attention_is_ours(module)
     module.to(device)
     module.eval()
@@ -82,8 +82,8 @@ def load_divided_module(
     return module, has_head, divided
 
 
-def _has_head(config: EngineConfig, module: Any, report: Mapping[str, Any]) -> bool:
-    """Return whether the weights have an output head, which those of embedding models lack.
+def _check_weights(config: EngineConfig, module: Any, report: Mapping[str, Any]) -> bool:
+    """Check that the weights are complete. Return whether they have an output head, which embedding models may lack.
 
     transformers fills what is missing with random numbers, and so what has another shape.
 
