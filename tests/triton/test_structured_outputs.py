@@ -85,6 +85,7 @@ REFUSED = [
         "json is too complex: after a few tokens it exceeds a limit: ",
     ),
     ({"guided_regex": "(.*a.{500}b.*c.{500}d)+"}, "regex is too complex: after a few tokens it exceeds a limit: "),
+    ({"guided_regex": "(.*a.{30}b)+"}, "regex is too complex: after a few tokens it exceeds a limit: "),
     ({"guided_regex": "(a|a"}, "regex cannot be enforced"),
     ({"guided_regex": "a(?=b)"}, "regex cannot be enforced"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice constrain the same output"),

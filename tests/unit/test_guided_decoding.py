@@ -253,7 +253,8 @@ def test_tokens_without_choice_are_forced(grammars: Grammars) -> None:
 def test_an_output_that_uses_up_the_shared_lexer_does_not_end_the_others(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammar_module, "_limits", lambda: LLParserLimits(max_lexer_states=400, verbose_errors=False))
+    limits = LLParserLimits(max_lexer_states=400, verbose_errors=False)
+    monkeypatch.setattr(grammar_module, "_limits", lambda strictness: limits)
     grammar = grammars.compile(StructuredOutputs(regex="(.*a.{30}b.*c.{20}d)+")).result()
     greedy, modest = grammar.begin(), grammar.begin()
     letters = random.Random(5).choices("abcd", k=2000)

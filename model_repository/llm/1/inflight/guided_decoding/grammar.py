@@ -40,7 +40,7 @@ class Grammar:
                 error = error.replace(theirs, ours)
             reason = error_of_part(error, text) if name == STRUCTURAL_TAG else error
             raise InvalidRequest(f"{name} cannot be enforced: {reason}")
-        if (later := error_soon(self._start, tokenizer)) is not None:
+        if (later := error_soon(self._start, self._fresh_matcher(strictness=4), tokenizer)) is not None:
             raise InvalidRequest(f"{name} is too complex: after a few tokens it exceeds a limit: {later}")
         self._seconds = time.perf_counter() - begun
 
@@ -48,23 +48,25 @@ class Grammar:
         """Return the state of a new output."""
         return GrammarState(self._start.deep_copy(), self._fresh_matcher, self._seconds)
 
-    def _fresh_matcher(self) -> LLMatcher:
+    def _fresh_matcher(self, strictness: int = 1) -> LLMatcher:
         """Return a matcher at the start of the output that shares nothing with others."""
-        return LLMatcher(self._tokenizer, self._text, log_level=0, limits=_limits())
+        return LLMatcher(self._tokenizer, self._text, log_level=0, limits=_limits(strictness))
 
 
-def _limits() -> LLParserLimits:
+def _limits(strictness: int) -> LLParserLimits:
     """Return bounds on what one grammar may cost, because grammars come from clients.
+
+    With a `strictness` of 4, an output may cost a quarter.
 
     Compiling takes less than half a second, and a mask less than some milliseconds. By llguidance's documentation, a
     millisecond is 50 thousand steps for building a lexer, 14 thousand of the lexer and 20 thousand of the parser.
     """
     return LLParserLimits(
         initial_lexer_fuel=500_000,
-        step_lexer_fuel=50_000,
-        step_max_items=20_000,
+        step_lexer_fuel=50_000 // strictness,
+        step_max_items=20_000 // strictness,
         # A state takes one or two kilobytes.
-        max_lexer_states=20_000,
+        max_lexer_states=20_000 // strictness,
         max_grammar_size=100_000,
         verbose_errors=False,
     )

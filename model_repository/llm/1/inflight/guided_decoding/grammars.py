@@ -28,8 +28,8 @@ _MAX_WAITING_IN_ALL = 1024
 class Grammars:
     """Compiles constraints on a thread of its own. Any thread may use it.
 
-    Most take a millisecond, and the GIL is free most of that time. The worst take half a second. So tenants take turns:
-    however many constraints one of them sends, the next one of another tenant waits for a single one.
+    Most take a few milliseconds, and the GIL is free most of that time. The worst take half a second. So tenants take
+    turns: however many constraints one of them sends, the next one of another tenant waits for a single one.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
