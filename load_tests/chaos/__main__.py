@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--times", type=int, default=5, help="how often each fault is caused (%(default)s)")
     add("--users", type=int, default=32, help="number of users (%(default)s)")
     add("--faults", type=_faults, default=FAULTS, metavar="NAME,...", help="the faults to cause; all if not given")
-    add("--set-clock", action="store_true", help="also set this machine's clock 10 minutes forward, for 5 s each time")
+    add("--set-clock", action="store_true", help="also set this machine's clock a minute forward, for 5 s each time")
     add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")
     return parser
 

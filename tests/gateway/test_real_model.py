@@ -13,6 +13,7 @@ import pytest
 from openai import OpenAI
 from transformers import AutoTokenizer
 
+from load_tests.storm.malformed import BAD_AT_THE_GATEWAY
 from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
@@ -47,6 +48,17 @@ def chat(client: OpenAI, **fields: Any) -> Any:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     defaults = {"model": "llm", "messages": messages, "temperature": 0, "max_tokens": 8}
     return client.chat.completions.create(**{**defaults, **fields})
+
+
+@pytest.mark.parametrize(("path", "body", "status", "says"), BAD_AT_THE_GATEWAY)
+def test_malformed_requests_are_refused(
+    real_gateway: GatewayProcess, path: str, body: str, status: int, says: str
+) -> None:
+    """The storm sends these at random."""
+    headers = {"Content-Type": "application/json"}
+    reply = httpx.post(f"{real_gateway.url}{path}", content=body, headers=headers, timeout=30)
+    assert reply.status_code == status
+    assert says in reply.text
 
 
 def streamed_texts(stream: Any, count: int) -> list[str]:
