@@ -58,7 +58,7 @@ class Viewers:
 
 @router.get(EVENTS, include_in_schema=False)
 async def watch(request: Request, service: TheService) -> Response:
-    """Stream what runs and what waits, about four times a second."""
+    """Stream what runs and what waits, more than twice a second."""
     key: ApiKey | None = request.scope.get(KEY)
     if key is None:
         _check_host(request)

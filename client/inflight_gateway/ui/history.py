@@ -11,7 +11,8 @@ RATE_SECONDS = 5.0
 LATENCY_SECONDS = 60.0
 # After a longer time in which nobody watched, the figures of one step would be means over that time.
 _LONGEST_GAP = 3.0
-_SECONDS_BETWEEN_KEPT = 1.0
+# The model updates its metrics twice a second. In a plot of five minutes, nobody would see every update.
+_SECONDS_BETWEEN_POINTS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,17 @@ class History:
     def __init__(self) -> None:
         self._points: deque[Point] = deque()
         self._kept: deque[Reading] = deque()
-        """One reading for each of the last 60 seconds, the oldest first."""
+        """The readings of the last 60 seconds, the oldest first."""
         self._newest: Reading | None = None
 
     def add(self, reading: Reading) -> None:
-        """Add a reading whose time is that of its metrics. One with the time of the last one brings nothing new.
+        """Add a reading whose time is that of its metrics. One that comes too soon after the last one is left out.
 
         Raises:
             KeyError: a metric is missing.
         """
         before = self._newest
-        if before is not None and reading.seconds == before.seconds:
+        if before is not None and 0 <= reading.seconds - before.seconds < _SECONDS_BETWEEN_POINTS:
             return
         if before is not None and reading.seconds < before.seconds:  # The clock was set back.
             self._points.clear()
@@ -70,8 +71,7 @@ class History:
             recent = next(kept for kept in self._kept if kept.seconds >= reading.seconds - RATE_SECONDS)
             step, minute = load(before, reading), load(self._kept[0], reading)
             self._points.append(_point(reading.seconds, step, load(recent, reading), minute, self._last_step(step)))
-        if not self._kept or reading.seconds - self._kept[-1].seconds >= _SECONDS_BETWEEN_KEPT:
-            self._kept.append(reading)
+        self._kept.append(reading)
 
     def _last_step(self, step: Load) -> tuple[float | None, float | None]:
         """Return the tokens of prompts and of answers in a step."""

@@ -14,7 +14,7 @@ from inflight_gateway.ui.history import History
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 0.25
+INTERVAL_SECONDS = 0.4
 _UPDATED = "inflight:last_update_time_seconds"
 MAX_LISTED = 100
 """The server lists so many requests, the oldest."""
@@ -39,7 +39,7 @@ class Problem:
 
 
 class Observer:
-    """Asks the model at most four times a second, however many ask this object, and not at all if nobody does."""
+    """Asks the model at most every `INTERVAL_SECONDS`, however many ask this object, and not at all if nobody does."""
 
     def __init__(self, client: AsyncClient, model_metrics: ModelMetrics, model: str) -> None:
         """`model`: the name in Triton."""

@@ -31,6 +31,11 @@ export class Plot {
     this.canvas = figure.appendChild(document.createElement("canvas"));
     this.canvas.setAttribute("aria-hidden", "true");  // The caption has the newest figures.
     parent.appendChild(figure);
+    // Asked for its size while it draws, the browser would compute the layout anew for each plot.
+    [this.width, this.height] = [0, 0];
+    new ResizeObserver(([{ contentRect }]) => {
+      [this.width, this.height] = [contentRect.width, contentRect.height];
+    }).observe(this.canvas);
   }
 
   draw(history) {
@@ -66,15 +71,13 @@ export class Plot {
 
   fit() {
     const ratio = devicePixelRatio;
-    const { clientWidth, clientHeight } = this.canvas;
-    if (this.canvas.width !== Math.round(clientWidth * ratio)) {
-      this.canvas.width = Math.round(clientWidth * ratio);
-      this.canvas.height = Math.round(clientHeight * ratio);
+    if (this.canvas.width !== Math.round(this.width * ratio)) {
+      this.canvas.width = Math.round(this.width * ratio);
+      this.canvas.height = Math.round(this.height * ratio);
     }
-    [this.width, this.height] = [clientWidth, clientHeight];
     const context = this.canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, clientWidth, clientHeight);
+    context.clearRect(0, 0, this.width, this.height);
     return context;
   }
 

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 _OUTPUTS, _TOKENS = 4, 32
 
 
-def error_soon(start: LLMatcher, strict: LLMatcher, tokenizer: LLTokenizer) -> str | None:
+def error_soon(start: LLMatcher, strict: LLMatcher | None, tokenizer: LLTokenizer) -> str | None:
     """Follow a few random outputs from their start on. Return the error that one of them meets, or None.
 
     Most constraints are far from every limit, and then a single output is enough: that of `strict`, a matcher with
-    lower limits. The outputs are the same for equal constraints.
+    lower limits, if it is given. The outputs are the same for equal constraints.
     """
-    _follow(strict, tokenizer, Random(0))
-    if not strict.is_error():
-        return None
+    if strict is not None:
+        _follow(strict, tokenizer, Random(0))
+        if not strict.is_error():
+            return None
     for seed in range(_OUTPUTS):
         # Copies share the states of the lexer, so that these add up.
         matcher = start.deep_copy()

@@ -11,6 +11,9 @@ from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.structural_tag import error_of_part
 from inflight.structured_outputs import STRUCTURAL_TAG
 
+# A text of more characters takes so long to compile that this is not done twice.
+_LARGE = 8192
+
 # Reasons of llguidance that speak of its options and parts, and what they mean.
 _WORDINGS = {
     ". Enable 'coerce_one_of' option to approximate oneOf with anyOf": " where more than one part may match",
@@ -40,7 +43,8 @@ class Grammar:
                 error = error.replace(theirs, ours)
             reason = error_of_part(error, text) if name == STRUCTURAL_TAG else error
             raise InvalidRequest(f"{name} cannot be enforced: {reason}")
-        if (later := error_soon(self._start, self._fresh_matcher(strictness=4), tokenizer)) is not None:
+        strict = self._fresh_matcher(strictness=4) if len(text) <= _LARGE else None
+        if (later := error_soon(self._start, strict, tokenizer)) is not None:
             raise InvalidRequest(f"{name} is too complex: after a few tokens it exceeds a limit: {later}")
         self._seconds = time.perf_counter() - begun
 
