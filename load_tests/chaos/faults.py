@@ -67,16 +67,6 @@ def _signals(
     return begin
 
 
-@contextlib.asynccontextmanager
-async def _no_launcher(stage: Stage) -> AsyncIterator[None]:
-    """Kill `make serve`. The kernel then asks its server to end in order; wait for this on exit."""
-    triton = stage.service.triton()
-    os.kill(stage.service.server.pid, signal.SIGKILL)
-    yield
-    while psutil.pid_exists(triton):
-        await asyncio.sleep(_POLL_SECONDS)
-
-
 def _command(command: str) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
     """Give the model a command."""
 
@@ -198,7 +188,7 @@ FAULTS = (
     Fault("completion's guardian killed", _signals(lambda service: service.guardian("completion"), signal.SIGKILL)),
     Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL), restarts=True),
     Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL), restarts=True),
-    Fault("make serve killed", _no_launcher),
+    Fault("make serve killed", _signals(lambda service: service.server.pid, signal.SIGKILL), restarts=True),
     Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM, orderly=True)),
     Fault(
         "SIGTERM twice",

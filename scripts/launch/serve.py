@@ -13,16 +13,17 @@ import shlex
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts.launch.cache import cache_root
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.exposure import check_loopback
 from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.launch.restarts import keep_running
+from scripts.launch.scratch import scratch_folder
 from scripts.launch.server_log import LogFilter
 from scripts.launch.server_process import ADDRESS
 from scripts.launch.triton_runtime import triton_runtime
@@ -115,9 +116,9 @@ def serve(settings: ServeSettings, repository: Path) -> int:
     runtime = triton_runtime()
     model = settings.model or str(default_model())
     shown = LogFilter()
-    with tempfile.TemporaryDirectory(prefix="inflight-") as scratch:
+    with scratch_folder(cache_root() / "serving") as scratch:
         server = TritonServer(
-            render_repository(Path(scratch) / "models", parameters={"model": model}, source=repository),
+            render_repository(scratch / "models", parameters={"model": model}, source=repository),
             http_port=settings.http_port,
             grpc_port=settings.grpc_port,
             metrics_port=settings.metrics_port,

@@ -41,11 +41,12 @@ class ServerProcess(ABC):
     `log` gets every line that the server writes. The last lines are also kept for error messages. A stop gives running
     requests `drain_seconds` to finish.
 
-    The server runs in its own session, so Ctrl-C does not reach it. The kernel sends it SIGTERM when the thread that
-    started it ends. So start it from a thread that outlives it.
+    The server runs in its own session, so Ctrl-C does not reach it. The kernel sends it `orphan_signal` when the thread
+    that started it ends. So start it from a thread that outlives it.
     """
 
     name: str
+    orphan_signal = signal.SIGTERM
 
     def __init__(self, http_port: int, *, log: Callable[[str], object] | None = None, drain_seconds: int = 30) -> None:
         self.http_port = http_port
@@ -97,7 +98,7 @@ class ServerProcess(ABC):
             raise LauncherError(f"{self.name} does not start: there is no program {command[0]}")
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), str(int(self.orphan_signal)), *command],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Run a command that ends with whoever started it: `python tied.py PARENT_PID COMMAND...`.
+"""Run a command that gets a signal when whoever started it ends: `python tied.py PARENT_PID SIGNAL COMMAND...`.
 
 This runs in the new process, before the command takes its place. Python's `preexec_fn` could do the same, but only
 after a fork(), in which gRPC's handlers now and then abort the new process ("Epoll1Poller encountered epoll_wait
@@ -15,8 +15,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Prepare the process, and become the command."""
-    parent, *command = sys.argv[1:]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    parent, number, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != int(parent):
         sys.exit("whoever started this process has ended")
     # If a script started the launcher in the background, SIGINT is ignored, and the server would inherit that.

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ class TritonServer(ServerProcess):
     """
 
     name = "tritonserver"
+    # An orderly end would refuse all new requests for as long as the running ones take, and the next launcher could not
+    # have the ports. The guardians of the models end everything else.
+    orphan_signal = signal.SIGKILL
 
     def __init__(
         self,

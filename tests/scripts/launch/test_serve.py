@@ -1,5 +1,6 @@
 """What `make serve` rejects before it starts anything, and how it ends."""
 
+import copy
 import http.client
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from scripts.launch.errors import LauncherError
@@ -203,3 +205,30 @@ def test_a_served_model_that_dies_answers_the_same_afterwards(tmp_path: Path, po
     launcher.communicate(timeout=60)
     assert launcher.returncode == 0
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+
+
+def test_a_killed_launcher_takes_all_with_it_and_can_be_started_again(tmp_path: Path, ports: dict[str, str]) -> None:
+    config = copy.deepcopy(SERVED["llama"].config)
+    config.max_position_embeddings = 16_384
+    save_model(config, tmp_path)
+    url = f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm"
+    body = {"input_ids": [5, 6, 7], "ignore_eos": True, "return_token_ids": True}
+    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    before = httpx.post(f"{url}/generate", json={**body, "max_tokens": 8}, timeout=60).json()["token_ids"]
+    running = psutil.Process(launcher.pid).children(recursive=True)
+    endless = {**body, "max_tokens": 16_000, "stream": True}
+    with httpx.stream("POST", f"{url}/generate_stream", json=endless, timeout=60) as answer:
+        lines = answer.iter_lines()
+        assert '"token_ids"' in next(lines)
+        launcher.kill()
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+    launcher.communicate(timeout=10)
+    _, alive = psutil.wait_procs(running, timeout=10)
+    assert alive == []
+    assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    assert httpx.post(f"{url}/generate", json={**body, "max_tokens": 8}, timeout=60).json()["token_ids"] == before
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 0

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -27,14 +26,6 @@ def running(group: int) -> list[str]:
     listing = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
     processes = (line.split(maxsplit=2) for line in listing.stdout.splitlines())
     return [" ".join(fields) for fields in processes if int(fields[0]) == group and fields[1][0] != "Z"]
-
-
-def wait_until_gone(group: int, launcher: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (running(group) or regions_of(f"inflight_{launcher}_")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert running(group) == []
-    assert regions_of(f"inflight_{launcher}_") == []
 
 
 def ask(server: TritonServer, text: str) -> str:
@@ -139,25 +130,6 @@ def test_a_server_that_is_not_ready_in_time_is_reported(repository: Path) -> Non
         pytest.raises(LauncherError, match="not ready after"),
     ):
         server.wait_ready(2, ["no_such_model"])
-
-
-def test_a_killed_launcher_takes_its_server_with_it(repository: Path) -> None:
-    program = """
-import sys, time
-from pathlib import Path
-from scripts.launch.triton_server import TritonServer
-server = TritonServer(Path(sys.argv[1]), log=print)
-server.start()
-server.wait_ready(60, ["llm"])
-print("GROUP", server.pid, flush=True)
-time.sleep(60)
-"""
-    command = [sys.executable, "-c", program, str(repository)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
-        assert launcher.stdout is not None
-        group = next(int(line.split()[1]) for line in launcher.stdout if line.startswith("GROUP"))
-        launcher.kill()
-    wait_until_gone(group, launcher.pid, seconds=20)
 
 
 class HangsWhileDying(TritonServer):

@@ -77,8 +77,8 @@ class ResponseStream:
     def flush(self) -> bool:
         """Send the new output if a response is due, and return whether it was the last.
 
-        A streamed request gets a response for each piece of text, any other request one response at the end. Raises as
-        `Sender.send` does.
+        A streamed request gets a response for each piece of text, or for each token if it asked for tokens. Any other
+        request gets one response at the end. Raises as `Sender.send` does.
         """
         samples = self._beams or list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
@@ -94,7 +94,8 @@ class ResponseStream:
         return final
 
     def _due(self, samples: Sequence[Sample]) -> bool:
-        if not any(sample.text for sample in samples):
+        # Tokens without text, as those of a model without a tokenizer, are news only to whoever asked for them.
+        if not any(sample.text or (self._outputs.token_ids and sample.token_ids) for sample in samples):
             return False
         return not self._begun or max(len(sample.token_ids) for sample in samples) >= self._interval
 
