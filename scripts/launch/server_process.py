@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from scripts.launch.errors import LauncherError
+from scripts.launch.process_group import group_members, kill_group, proportional_bytes, send, started_by_group
 
 ADDRESS = "127.0.0.1"
 
@@ -64,6 +65,10 @@ class ServerProcess(ABC):
         """Return whether a line of its output says that the server is about to die of a fault."""
         return False
 
+    def _is_idle(self) -> bool:
+        """Return whether a server that was told to end serves nobody, and does not end by itself."""
+        return False
+
     @property
     def http_url(self) -> str:
         """Host and port of the HTTP endpoint, as tritonclient wants them."""
@@ -80,7 +85,7 @@ class ServerProcess(ABC):
 
     def resident_bytes(self) -> int:
         """Return the memory of the server and its descendants. Shared memory counts once."""
-        return sum(_proportional_bytes(pid) for pid in _group_members(self.pid))
+        return sum(proportional_bytes(pid) for pid in group_members(self.pid))
 
     def __enter__(self) -> Self:
         self.start()
@@ -149,14 +154,14 @@ class ServerProcess(ABC):
         That includes the guardians, which have sessions of their own: one that went on would miss the model's signs of
         life and end the server.
         """
-        _send(_started_by_group(self.pid), signal.SIGSTOP)
+        send(started_by_group(self.pid), signal.SIGSTOP)
         os.killpg(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a paused server."""
-        guardians = _started_by_group(self.pid)
+        guardians = started_by_group(self.pid)
         os.killpg(self.pid, signal.SIGCONT)
-        _send(guardians, signal.SIGCONT)
+        send(guardians, signal.SIGCONT)
 
     def wait(self) -> str:
         """Wait until the server ends by itself, and end its descendants.
@@ -165,7 +170,7 @@ class ServerProcess(ABC):
         """
         code = self._started().wait()
         # They serve nobody any more, and keep the pipe of its output open.
-        _kill_group(self.name, self._started())
+        kill_group(self.name, self._started())
         self._join_reader()
         return _describe_exit(code)
 
@@ -179,8 +184,9 @@ class ServerProcess(ABC):
         self._process.terminate()
         with contextlib.suppress(ProcessLookupError):
             self.resume()  # A paused server does not react to SIGTERM.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(self.drain_seconds + _EXIT_MARGIN_SECONDS)
+        deadline = time.monotonic() + self.drain_seconds + _EXIT_MARGIN_SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline and not self._is_idle():
+            time.sleep(_POLL_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -188,8 +194,8 @@ class ServerProcess(ABC):
         if self._process is None:
             return
         # A guardian that is paused would not notice the end.
-        _send(_started_by_group(self.pid), signal.SIGCONT)
-        _kill_group(self.name, self._process)
+        send(started_by_group(self.pid), signal.SIGCONT)
+        kill_group(self.name, self._process)
         self._process = None
         self._join_reader()
 
@@ -264,52 +270,3 @@ def _answers_ok(port: int, path: str) -> bool:
 
 def _describe_exit(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-
-
-def _kill_group(name: str, leader: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + _EXIT_MARGIN_SECONDS
-    while leader.poll() is None or _group_members(leader.pid):
-        if time.monotonic() > deadline:
-            raise LauncherError(f"processes {_group_members(leader.pid)} of {name} do not end on SIGKILL")
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader.pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _group_members(group: int) -> list[int]:
-    """Return the processes of a group, without zombies, which only wait for init and hold no resources."""
-    return [pid for pid, _, process_group in _processes() if process_group == group]
-
-
-def _started_by_group(group: int) -> list[int]:
-    """Return the processes outside of a group that its members have started."""
-    processes = list(_processes())
-    members = {pid for pid, _, process_group in processes if process_group == group}
-    return [pid for pid, parent, process_group in processes if parent in members and process_group != group]
-
-
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """Yield the ids of each process, of its parent and of its group, except those of zombies."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end after it was listed and before its status is read.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
-            if state != "Z":
-                yield int(stat.parent.name), int(parent), int(group)
-
-
-def _send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to those of the processes that have not ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _proportional_bytes(pid: int) -> int:
-    """Resident memory of a process, with each shared page divided by the number of its users. 0 if the process has
-    ended."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0

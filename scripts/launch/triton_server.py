@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import signal
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,12 @@ _BACKEND_THREADS = 128
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2"}
 # A model that does not answer has nothing to finish.
 _DRAIN_SECONDS = 2.0
+# How long after the beginning of a drain a server may be idle: the model refuses new requests after 3 s, and 5 s later
+# its last requests are in the metrics, and its traces were sent.
+_IDLE_SECONDS = 8.0
+_WAITS_FOR_CONNECTIONS = re.compile(r"Timeout \d+: Found \d+ HTTP service connections")
+_WAITS_FOR_MODELS = "Waiting for in-flight requests to complete"
+_NUM_REQUESTS = re.compile(r"^inflight:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
 _FATAL_SIGNAL = re.compile(r"Signal \((4|6|7|8|11)\) received\.")
 
 
@@ -61,6 +68,7 @@ class TritonServer(ServerProcess):
         self._runtime = runtime
         # The model reads it, too.
         self.operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
+        self._drains_since: float | None = None
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 
@@ -96,7 +104,32 @@ class TritonServer(ServerProcess):
         connection = http.client.HTTPConnection(ADDRESS, self.http_port, timeout=_DRAIN_SECONDS)
         with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("POST", f"/v2/models/{model}/generate", body)
-            connection.getresponse().read()
+            if connection.getresponse().status == 200:
+                self._drains_since = time.monotonic()
+
+    def _is_idle(self) -> bool:
+        """After SIGTERM Triton waits until all HTTP connections are closed, or until its exit timeout, even if they are
+        idle. Clients keep connections open for minutes."""
+        if self._drains_since is None or time.monotonic() < self._drains_since + _IDLE_SECONDS:
+            return False
+        return self._waits_for_connections() and self._num_requests() == 0
+
+    def _waits_for_connections(self) -> bool:
+        for line in reversed(self.log_tail().splitlines()):
+            if _WAITS_FOR_MODELS in line:
+                return False
+            if _WAITS_FOR_CONNECTIONS.search(line):
+                return True
+        return False
+
+    def _num_requests(self) -> int | None:
+        """The requests of all our models in the server. None if the metrics cannot be read."""
+        connection = http.client.HTTPConnection(ADDRESS, self.metrics_port, timeout=_DRAIN_SECONDS)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/metrics")
+            found = _NUM_REQUESTS.findall(connection.getresponse().read().decode())
+            return sum(int(float(number)) for number in found) if found else None
+        return None
 
     def kill(self) -> None:
         """End the server and its stubs at once and remove their shared memory. Otherwise like `stop`."""
