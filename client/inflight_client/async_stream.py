@@ -9,7 +9,7 @@ from typing import Self
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import Timeouts
 from inflight_client.request import Request
-from inflight_client.response import Chunk, Completion, Embedding, PerfMetrics, Reply, Timings, Usage
+from inflight_client.response import Chunk, Completion, Embedding, PerfMetrics, PromptTokens, Reply, Timings, Usage
 from inflight_client.retry import Attempts, RetryPolicy
 from inflight_client.transcript import Transcript
 from inflight_client.transport.connection import AsyncConnection
@@ -54,7 +54,9 @@ class AsyncTextStream:
             try:
                 return await anext(self._replies, None)
             except InflightError as error:
-                if self._transcript.begun or self._cancelled.is_set():
+                if self._cancelled.is_set():
+                    raise RequestCancelled("the request was cancelled") from error
+                if self._transcript.begun:
                     raise
                 await self._wait(self._attempts.wait_after(error))
                 self._send()
@@ -80,6 +82,12 @@ class AsyncTextStream:
     def timings(self) -> Timings:
         """The times measured so far."""
         return self._transcript.timings()
+
+    @property
+    def prompt(self) -> PromptTokens | None:
+        """The prompt as the model read it, from the first chunk on, if `return_prompt` or `prompt_logprobs` asked for
+        it."""
+        return self._transcript.prompt
 
     @property
     def perf(self) -> tuple[PerfMetrics, ...]:

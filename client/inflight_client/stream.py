@@ -8,7 +8,7 @@ from typing import Self
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import Timeouts
 from inflight_client.request import Request
-from inflight_client.response import Chunk, Completion, Embedding, PerfMetrics, Reply, Timings, Usage
+from inflight_client.response import Chunk, Completion, Embedding, PerfMetrics, PromptTokens, Reply, Timings, Usage
 from inflight_client.retry import Attempts, RetryPolicy
 from inflight_client.transcript import Transcript
 from inflight_client.transport.connection import Connection
@@ -57,7 +57,9 @@ class TextStream:
             try:
                 return next(self._replies, None)
             except InflightError as error:
-                if self._transcript.begun or self._cancelled.is_set():
+                if self._cancelled.is_set():
+                    raise RequestCancelled("the request was cancelled") from error
+                if self._transcript.begun:
                     raise
                 if self._cancelled.wait(self._attempts.wait_after(error)):
                     raise RequestCancelled("the request was cancelled") from error
@@ -77,6 +79,12 @@ class TextStream:
     def timings(self) -> Timings:
         """The times measured so far."""
         return self._transcript.timings()
+
+    @property
+    def prompt(self) -> PromptTokens | None:
+        """The prompt as the model read it, from the first chunk on, if `return_prompt` or `prompt_logprobs` asked for
+        it."""
+        return self._transcript.prompt
 
     @property
     def perf(self) -> tuple[PerfMetrics, ...]:

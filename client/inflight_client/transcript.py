@@ -34,7 +34,8 @@ class Transcript:
         self._num_token_ids = 0
         self._finished: set[int] = set()
         self._usage = Usage(0, 0)
-        self._prompt: PromptTokens | None = None
+        self.prompt: PromptTokens | None = None
+        """The prompt as the model read it, once a response has brought it."""
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
         self._embedding: tuple[float, ...] = ()
         self._perf: tuple[PerfMetrics, ...] = ()
@@ -64,9 +65,9 @@ class Transcript:
         self._first = self._first or self._last
         self._usage = reply.usage or self._usage
         if reply.prompt:
-            self._prompt = parse_prompt(reply.prompt)
+            self.prompt = parse_prompt(reply.prompt)
             if reply.prompt_logprobs:
-                self._prompt_logprobs = parse_prompt_logprobs(reply.prompt_logprobs, self._prompt.token_ids)
+                self._prompt_logprobs = parse_prompt_logprobs(reply.prompt_logprobs, self.prompt.token_ids)
         if reply.embedding:
             self._embedding = tuple(reply.embedding)
         self._perf = tuple(reply.perf)
@@ -112,7 +113,7 @@ class Transcript:
         """Return the whole answer. Raises ServerFault unless it is finished."""
         self.check_finished()
         choices = tuple(_choice(chunks, self._request.schema) for chunks in self._chunks)
-        return Completion(choices, self.usage(), self.timings(), self._prompt, self._prompt_logprobs, self._perf)
+        return Completion(choices, self.usage(), self.timings(), self.prompt, self._prompt_logprobs, self._perf)
 
     def embedding(self) -> Embedding:
         """Return the embedding. Raises ServerFault unless there is one."""

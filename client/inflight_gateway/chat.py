@@ -59,7 +59,6 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     }
     with naming_fields(server_names(plan.form_field)):
         if body.stream:
-            asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, plan, asked, head), service.metrics)
         answer = await service.client.generate(**plan.arguments(asked))
     service.answered(answer.usage, [choice.finish_reason for choice in answer.choices])
@@ -83,8 +82,11 @@ async def _events(
             if body.wants_running_usage:
                 head["usage"] = usage_count(answers.usage)
             if chunk.index not in streamed:
+                begun = {**head, "choices": [_delta(chunk.index, {"role": "assistant", "content": ""})]}
+                if body.return_token_ids and not streamed:
+                    begun["prompt_token_ids"] = answers.prompt_ids(0)
                 streamed[chunk.index] = _StreamedChoice(body, plan)
-                yield sse.event({**head, "choices": [_delta(chunk.index, {"role": "assistant", "content": ""})]})
+                yield sse.event(begun)
             for choice in streamed[chunk.index].choices(chunk):
                 yield sse.event({**head, "choices": [choice]})
     service.answered(answers.usage, answers.finish_reasons)
@@ -109,10 +111,15 @@ class _StreamedChoice:
             pieces += self._reader.end()
         deltas = list(self._deltas.of(pieces))
         logprobs = _logprobs(chunk, self._body) if chunk.logprobs else None
-        if not deltas and (logprobs or chunk.finish_reason):
+        token_ids = list(chunk.token_ids) if self._body.return_token_ids else None
+        if not deltas and (logprobs or token_ids or chunk.finish_reason):
             deltas = [{}]
         choices = [_delta(chunk.index, delta) for delta in deltas]
         if choices:
+            if token_ids is not None:
+                for choice in choices:
+                    choice["token_ids"] = []
+                choices[0]["token_ids"] = token_ids
             choices[0]["logprobs"] = logprobs
             choices[-1]["finish_reason"] = self._deltas.finish_reason(chunk.finish_reason)
         return choices

@@ -54,7 +54,6 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     }
     with naming_fields({} if form is None else server_names(form.asked_by)):
         if body.stream:
-            asked["return_token_ids"] = body.wants_running_usage
             return await begin(_events(body, service, asked, head), service.metrics)
         prompts = body.prompts
         answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
@@ -76,9 +75,14 @@ async def _events(
         async for prompt_index, chunk in chunks:
             if body.wants_running_usage:
                 head["usage"] = usage_count(answers.usage)
-            if chunk.text or chunk.logprobs or chunk.finish_reason:
+            if chunk.text or chunk.logprobs or chunk.finish_reason or (body.return_token_ids and chunk.token_ids):
                 index = prompt_index * (body.n or 1) + chunk.index
-                yield sse.event({**head, "choices": [_choice(index, chunk, body, offsets[index])]})
+                choice = _choice(index, chunk, body, offsets[index])
+                if body.return_token_ids:
+                    choice["token_ids"] = list(chunk.token_ids)
+                    if index not in offsets:
+                        choice["prompt_token_ids"] = answers.prompt_ids(prompt_index)
+                yield sse.event({**head, "choices": [choice]})
                 offsets[index] += length_of(chunk.logprobs)
     service.answered(answers.usage, answers.finish_reasons)
     if body.wants_usage:

@@ -134,7 +134,7 @@ class Generation(Authored, GuidedFields):
     )
 
     return_token_ids: bool | None = Field(
-        None, description="As in vLLM: `token_ids` of each answer and `prompt_token_ids`. Not with stream."
+        None, description="As in vLLM: `token_ids` of each answer or chunk, and `prompt_token_ids`."
     )
     use_beam_search: bool | None = Field(
         None, description="As in vLLM: `n` beams, or `best_of` in a completion. Not with stream, seed and logprobs."
@@ -156,7 +156,7 @@ class Generation(Authored, GuidedFields):
             raise ValueError("it must be absent unless stream is true")
         return value
 
-    @field_validator("use_beam_search", "return_token_ids")
+    @field_validator("use_beam_search")
     @classmethod
     def _not_in_streams(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and info.data.get("stream"):

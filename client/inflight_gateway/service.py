@@ -101,7 +101,9 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
     if body.return_token_ids:
-        fields["return_prompt"] = True  # Whole answers have their own tokens anyway.
+        fields["return_prompt"] = True
+    if body.return_token_ids or body.wants_running_usage:
+        fields["return_token_ids"] = True
     if body.use_beam_search:
         if body.num_sequences == 1:
             message = "use_beam_search is true; n must be at least 2, or best_of in a completion"

@@ -53,6 +53,11 @@ class Answers:
         if chunk.finish_reason is not None:
             self.finish_reasons.append(chunk.finish_reason)
 
+    def prompt_ids(self, index: int) -> list[int]:
+        """The tokens of a prompt, from its first chunk on. Empty if they were not asked for."""
+        prompt = self._streams[index].prompt
+        return [] if prompt is None else list(prompt.token_ids)
+
     @property
     def usage(self) -> Usage:
         """The number of tokens so far."""

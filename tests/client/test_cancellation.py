@@ -3,13 +3,21 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from inflight_client import AsyncTextStream, Client, RequestCancelled, RetryPolicy, ServerOverloaded, Timeouts
+from inflight_client import (
+    AsyncTextStream,
+    Client,
+    RequestCancelled,
+    RetryPolicy,
+    ServerOverloaded,
+    TextStream,
+    Timeouts,
+)
 from inflight_client.options import TimeLimits
 from inflight_client.request import Request, make_request
 from inflight_client.response import Reply
@@ -140,3 +148,27 @@ def test_cancelling_as_the_wait_for_the_next_attempt_ends(monkeypatch: pytest.Mo
         return connection.sent
 
     assert asyncio.run(scenario()) == 1
+
+
+def test_a_refusal_after_the_cancellation_changes_nothing() -> None:
+    streams: list[TextStream] = []
+
+    class Refusing:
+        """A connection whose refusal comes when the request has just been cancelled."""
+
+        def start(self, request: Request, limits: TimeLimits) -> "Refusing":
+            return self
+
+        def replies(self) -> Iterator[Reply]:
+            streams[0].cancel()
+            raise ServerOverloaded("busy")
+            yield
+
+        def cancel(self) -> None:
+            pass
+
+    connection: Any = Refusing()
+    asked = make_request("llm", "one", None, {}, stream=True)
+    streams.append(TextStream(connection, asked, Timeouts(), RetryPolicy()))
+    with pytest.raises(RequestCancelled):
+        next(streams[0])

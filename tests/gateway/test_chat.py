@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -144,6 +144,16 @@ def test_an_answer_has_its_tokens_if_they_are_asked_for(client: OpenAI) -> None:
     answer = client.chat.completions.create(model="llm", messages=messages, extra_body={"return_token_ids": True})
     assert answer.choices[0].to_dict()["token_ids"] == [4, 6]
     assert answer.to_dict()["prompt_token_ids"] == [4, 6]
+
+
+def test_a_streamed_answer_has_its_tokens_if_they_are_asked_for(client: OpenAI) -> None:
+    messages: list[Any] = [{"role": "user", "content": "one three"}]
+    options: dict[str, Any] = {"model": "llm", "messages": messages, "extra_body": {"return_token_ids": True}}
+    chunks = [chunk.to_dict() for chunk in client.chat.completions.create(**options, stream=True)]
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [[4, 6], *[None] * (len(chunks) - 1)]
+    choices: list[Any] = [choice for chunk in chunks for choice in cast("list[Any]", chunk["choices"])]
+    assert "token_ids" not in choices[0]  # The role alone.
+    assert [token for choice in choices[1:] for token in choice["token_ids"]] == [4, 6]
 
 
 def test_an_effort_that_the_template_does_not_know_is_refused(client: OpenAI) -> None:

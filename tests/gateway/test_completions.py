@@ -143,8 +143,19 @@ def test_answers_have_their_tokens_if_they_are_asked_for(client: OpenAI) -> None
     assert [choice.to_dict()["token_ids"] for choice in answer.choices] == [[4, 3], [4]]
     assert [choice.to_dict()["prompt_token_ids"] for choice in answer.choices] == [[4, 3], [4]]
     assert "token_ids" not in client.completions.create(**asked).choices[0].to_dict()
-    with pytest.raises(BadRequestError, match="return_token_ids is True: it must be false or absent if stream is true"):
-        client.completions.create(**asked, stream=True, extra_body={"return_token_ids": True})
+
+
+def test_streamed_answers_have_their_tokens_if_they_are_asked_for(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "llm", "prompt": [[5, 6], [7]], "max_tokens": 2, "stream": True}
+    tokens: dict[int, list[int]] = {0: [], 1: []}
+    prompts = []
+    for chunk in client.completions.create(**asked, extra_body={"return_token_ids": True}):
+        choice: dict[str, Any] = chunk.choices[0].to_dict()
+        tokens[choice["index"]] += choice["token_ids"]
+        if "prompt_token_ids" in choice:
+            prompts.append((choice["index"], choice["prompt_token_ids"]))
+    assert tokens == {0: [4, 3], 1: [4]}
+    assert sorted(prompts) == [(0, [4, 3]), (1, [4])]
 
 
 def test_negative_seed_is_one_of_the_server_s(client: OpenAI) -> None:

@@ -277,3 +277,14 @@ def test_routers_are_told_how_busy_the_model_is(real_gateway: GatewayProcess, cl
         assert 0 < load()["num_used_tokens"] < 1100
     info = httpx.get(f"{real_gateway.url}/server_info").json()
     assert (info["served_model_name"], info["tp_size"], info["dp_size"]) == ("llm", 1, 1)
+
+
+@pytest.mark.parametrize("ask", [complete, chat])
+def test_the_tokens_of_a_stream_are_those_of_the_whole_answer(client: OpenAI, tokenizer: Any, ask: Any) -> None:
+    wanted = {"extra_body": {"return_token_ids": True}}
+    whole = ask(client, **wanted).choices[0].to_dict()
+    choices = [chunk.choices[0].to_dict() for chunk in ask(client, stream=True, **wanted)]
+    streamed = [token for choice in choices for token in choice.get("token_ids", ())]
+    assert streamed == whole["token_ids"]
+    text = whole["text"] if ask is complete else whole["message"]["content"]
+    assert tokenizer.decode(streamed, skip_special_tokens=True) == text

@@ -181,7 +181,7 @@ def response(pieces: list[str], count: int, finish_reason: str, request: dict[st
     if sampling.get("return_token_ids"):
         ids = [[len(piece) for piece in pieces] or [-1]]
         tensors.append(pb_utils.Tensor("token_ids", np.array(ids, dtype=np.int32)))
-    if finish_reason != "None":
+    if sampling and (count <= 1 or not request.get("stream")):
         tensors += of_prompt(request, sampling)
     if sampling.get("return_usage") and (count <= 1 or finish_reason != "None"):
         tensors.append(pb_utils.Tensor("usage", np.array([len(prompt(request).split()), count], dtype=np.uint32)))
