@@ -1,5 +1,6 @@
 """What `make serve` rejects before it starts anything, and how it ends."""
 
+import contextlib
 import copy
 import http.client
 import os
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -114,22 +116,35 @@ def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
 PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
 
 
-def launch(repository: Path, ports: dict[str, str], model: str = "echo") -> tuple["subprocess.Popen[str]", list[str]]:
-    """Start the launcher over `repository`. Return it with its output up to the ready line."""
-    command = [sys.executable, "-c", PROGRAM, str(repository)]
-    environment = {**os.environ, **ports, "MODEL": model, "ARGS": ""}
-    launcher = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert launcher.stdout is not None
-    lines = []
-    for line in launcher.stdout:
-        lines.append(line)
-        if line.startswith("Ready:"):
-            break
-    return launcher, lines
+Launch = Callable[..., tuple["subprocess.Popen[str]", list[str]]]
 
 
-def test_ctrl_c_ends_a_served_model_in_order(repository: Path, ports: dict[str, str]) -> None:
-    launcher, lines = launch(repository, ports)
+@pytest.fixture
+def launch(ports: dict[str, str]) -> Iterator[Launch]:
+    """Starts the launcher over a repository. Returns it with its output up to the ready line."""
+    with contextlib.ExitStack() as launchers:
+
+        def start(repository: Path, model: str = "echo") -> tuple["subprocess.Popen[str]", list[str]]:
+            command = [sys.executable, "-c", PROGRAM, str(repository)]
+            environment = {**os.environ, **ports, "MODEL": model, "ARGS": ""}
+            launcher = launchers.enter_context(
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            )
+            # If the test fails. Its server ends with it.
+            launchers.callback(launcher.kill)
+            assert launcher.stdout is not None
+            lines = []
+            for line in launcher.stdout:
+                lines.append(line)
+                if line.startswith("Ready:"):
+                    break
+            return launcher, lines
+
+        yield start
+
+
+def test_ctrl_c_ends_a_served_model_in_order(repository: Path, ports: dict[str, str], launch: Launch) -> None:
+    launcher, lines = launch(repository)
     assert f"curl -N {ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/generate_stream" in lines[-1]
     # The output has the model's lines, but not the server's tables.
     assert any("the model speaks" in line for line in lines)
@@ -142,8 +157,8 @@ def test_ctrl_c_ends_a_served_model_in_order(repository: Path, ports: dict[str, 
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
 
 
-def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str]) -> None:
-    launcher, _ = launch(repository, ports)
+def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str], launch: Launch) -> None:
+    launcher, _ = launch(repository)
     assert launcher.stdout is not None
     client = http.client.HTTPConnection(ADDRESS, int(ports["HTTP_PORT"]))
     client.request("POST", "/v2/models/llm/generate", '{"text_input": "600"}')
@@ -168,8 +183,8 @@ def output_up_to(launcher: "subprocess.Popen[str]", start: str) -> list[str]:
     raise AssertionError(f"no line {start!r} in {lines}")
 
 
-def test_a_signal_between_two_starts_ends_the_launcher(repository: Path, ports: dict[str, str]) -> None:
-    launcher, _ = launch(repository, ports)
+def test_a_signal_between_two_starts_ends_the_launcher(repository: Path, launch: Launch) -> None:
+    launcher, _ = launch(repository)
     children(launcher.pid)[0].send(signal.SIGKILL)
     output_up_to(launcher, "Starting it again")
     launcher.send_signal(signal.SIGTERM)
@@ -187,11 +202,13 @@ def test_a_model_that_cannot_be_loaded_is_not_tried_again(repository: Path, port
     assert "again" not in run.stdout
 
 
-def test_a_served_model_that_dies_answers_the_same_afterwards(tmp_path: Path, ports: dict[str, str]) -> None:
+def test_a_served_model_that_dies_answers_the_same_afterwards(
+    tmp_path: Path, ports: dict[str, str], launch: Launch
+) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     url = f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/generate"
     body = {"input_ids": [5, 6, 7], "max_tokens": 8, "ignore_eos": True, "return_token_ids": True}
-    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    launcher, _ = launch(MODEL_REPOSITORY, str(tmp_path))
     before = httpx.post(url, json=body, timeout=60).json()["token_ids"]
     (server,) = children(launcher.pid)
     model = next(child for child in children(server.pid) if is_model(child, "llm"))
@@ -207,13 +224,15 @@ def test_a_served_model_that_dies_answers_the_same_afterwards(tmp_path: Path, po
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
 
 
-def test_a_killed_launcher_takes_all_with_it_and_can_be_started_again(tmp_path: Path, ports: dict[str, str]) -> None:
+def test_a_killed_launcher_takes_all_with_it_and_can_be_started_again(
+    tmp_path: Path, ports: dict[str, str], launch: Launch
+) -> None:
     config = copy.deepcopy(SERVED["llama"].config)
     config.max_position_embeddings = 16_384
     save_model(config, tmp_path)
     url = f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm"
     body = {"input_ids": [5, 6, 7], "ignore_eos": True, "return_token_ids": True}
-    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    launcher, _ = launch(MODEL_REPOSITORY, str(tmp_path))
     before = httpx.post(f"{url}/generate", json={**body, "max_tokens": 8}, timeout=60).json()["token_ids"]
     running = psutil.Process(launcher.pid).children(recursive=True)
     endless = {**body, "max_tokens": 16_000, "stream": True}
@@ -227,7 +246,7 @@ def test_a_killed_launcher_takes_all_with_it_and_can_be_started_again(tmp_path: 
     _, alive = psutil.wait_procs(running, timeout=10)
     assert alive == []
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
-    launcher, _ = launch(MODEL_REPOSITORY, ports, str(tmp_path))
+    launcher, _ = launch(MODEL_REPOSITORY, str(tmp_path))
     with httpx.Client(timeout=60) as client:
         assert client.post(f"{url}/generate", json={**body, "max_tokens": 8}).json()["token_ids"] == before
         launcher.send_signal(signal.SIGINT)
