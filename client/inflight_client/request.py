@@ -41,7 +41,7 @@ class Tracing(TypedDict, total=False):
 
 
 class Queueing(Tracing, total=False):
-    """The place of a request on the server, and its time."""
+    """The place of a request on the server, its time, and how much of its prompt is used."""
 
     # Priority in the waiting queue; 1 is the highest.
     priority: int
@@ -51,6 +51,8 @@ class Queueing(Tracing, total=False):
     request_class: str
     # The request shares cached prefixes only with requests of the same salt.
     cache_salt: str
+    # Of a longer prompt, keep only so many tokens at its end; -1: as many as leave room for the answer. Not for chats.
+    truncate_prompt_tokens: int
     # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
     deadline_ms: int
 
@@ -101,8 +103,8 @@ class Sampling(Queueing, total=False):
     logprob_token_ids: Sequence[int]
     # Return the log-probability of each token of the prompt but the first, and of this many likeliest tokens.
     prompt_logprobs: int
-    # Return the prompt as the model read it, with its tokens.
-    return_prompt: bool
+    # Return the prompt as the model read it, with its tokens; "ids": with its token ids alone.
+    return_prompt: bool | Literal["ids"]
     # Return the token ids in the chunks of a stream. This costs some time per chunk. Whole answers always have them.
     return_token_ids: bool
     # Token ids of what the answer may be, or of a text that it may copy from. It comes sooner where they are right.

@@ -208,9 +208,9 @@ def parse_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprob
 
 
 def parse_prompt(written: str) -> PromptTokens:
-    """Read a prompt from a JSON object with its `text`, `token_ids` and `tokens`."""
+    """Read a prompt from a JSON object with its `token_ids` and, if they were asked for, its `text` and `tokens`."""
     prompt = json.loads(written)
-    return PromptTokens(prompt["text"], tuple(prompt["token_ids"]), tuple(prompt["tokens"]))
+    return PromptTokens(prompt.get("text", ""), tuple(prompt["token_ids"]), tuple(prompt.get("tokens", ())))
 
 
 def parse_prompt_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs | None, ...]:

@@ -44,6 +44,8 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         asked["structured_outputs"] = form.structured_outputs()
     if body.logprobs is not None:
         asked["logprobs"] = body.logprobs
+    if body.truncate_prompt_tokens is not None:
+        asked["truncate_prompt_tokens"] = body.truncate_prompt_tokens
     if body.echo:
         asked |= _for_echo(body)
     head = {
@@ -110,7 +112,7 @@ def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Comple
     """Return an answer that begins with its prompt."""
     read = whole.prompt
     assert read is not None  # `_for_echo` asks for it.
-    text = prompt if isinstance(prompt, str) else read.text
+    text = prompt if isinstance(prompt, str) and body.truncate_prompt_tokens is None else read.text
     logprobs = None
     if body.logprobs is not None:
         echoed = echoed_logprobs(read, whole.prompt_logprobs)

@@ -30,13 +30,16 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     note_request("embeddings", body.model)
     concurrency = min(_AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
+    options = queueing(body, request.scope)
+    if body.truncate_prompt_tokens is not None:
+        options["truncate_prompt_tokens"] = body.truncate_prompt_tokens
     embeddings = await service.client.embed_many(
         body.inputs,
         pooling=body.pooling or "last",
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         concurrency=concurrency,
-        **queueing(body, request.scope),
+        **options,
     )
     tokens = sum(embedding.usage.prompt_tokens for embedding in embeddings)
     service.metrics.count_prompt_tokens(tokens)

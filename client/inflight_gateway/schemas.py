@@ -81,6 +81,12 @@ class StreamOptions(Strict):
     include_obfuscation: Never | None = None
 
 
+_Truncation = Annotated[
+    Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None,
+    Field(description="As in vLLM: of a longer prompt, keep only so many tokens at its end; -1: as many as have room."),
+]
+
+
 class Authored(Strict):
     """The fields that say on whose behalf a request runs, how urgent it is, and whose cached prefixes it shares."""
 
@@ -188,6 +194,7 @@ class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: _Prompt
+    truncate_prompt_tokens: _Truncation = None
     echo: bool | None = Field(None, description="Begin each answer with its prompt. Not with stream.")
     max_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = Field(
         None, description=f"0 only with echo. Default: {DEFAULT_COMPLETION_TOKENS}."
@@ -247,6 +254,7 @@ class EmbeddingRequest(Authored):
     dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")
 
     # Fields of this server that OpenAI does not have.
+    truncate_prompt_tokens: _Truncation = None
     pooling: Literal["last", "mean"] | None = Field(None, description="Default: last.")
     normalize: bool | None = Field(None, description="Default: true.")
 

@@ -101,7 +101,7 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
     if body.return_token_ids:
-        fields["return_prompt"] = True
+        fields["return_prompt"] = "ids"
     if body.return_token_ids or body.wants_running_usage:
         fields["return_token_ids"] = True
     if body.use_beam_search:

@@ -119,7 +119,11 @@ def test_a_prompt_comes_back_with_its_tokens_and_scores(client: Client) -> None:
     assert (second.chosen.text, second.chosen.logprob, second.chosen.rank) == ("three ", -0.5, 1)
     plain = client.generate("one three", return_prompt=True)
     assert (plain.prompt, plain.prompt_logprobs) == (answer.prompt, ())
+    assert client.generate("one three", return_prompt="ids").prompt == PromptTokens("", (4, 6), ())
     assert client.generate("one three").prompt is None
+    with client.stream("one three", return_prompt=True) as stream:
+        next(stream)
+        assert stream.prompt == answer.prompt
 
 
 def test_embeddings(client: Client) -> None:

@@ -53,7 +53,8 @@ def test_as_many_inputs_as_openai_takes(client: OpenAI) -> None:
         ({"dimensions": 0}, "dimensions"),
         ({"encoding_format": "int8"}, "encoding_format"),
         ({"extra_body": {"pooling": "max"}}, "pooling"),
-        ({"extra_body": {"truncate_prompt_tokens": 5}}, "truncate_prompt_tokens"),
+        ({"extra_body": {"truncate_prompt_tokens": -2}}, "truncate_prompt_tokens"),
+        ({"extra_body": {"late_chunking": True}}, "late_chunking"),
     ],
 )
 def test_what_is_refused(client: OpenAI, fields: Any, param: str) -> None:

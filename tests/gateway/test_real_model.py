@@ -288,3 +288,14 @@ def test_the_tokens_of_a_stream_are_those_of_the_whole_answer(client: OpenAI, to
     assert streamed == whole["token_ids"]
     text = whole["text"] if ask is complete else whole["message"]["content"]
     assert tokenizer.decode(streamed, skip_special_tokens=True) == text
+
+
+def test_only_the_end_of_a_prompt_is_kept_if_that_is_asked_for(client: OpenAI, tokenizer: Any) -> None:
+    kept = {"extra_body": {"truncate_prompt_tokens": 6}}
+    end = tokenizer(COUNT)["input_ids"][-6:]
+    answer = complete(client, prompt=f"Zero. {COUNT}", **kept)
+    assert (answer.usage.prompt_tokens, answer.choices[0].text) == (6, complete(client, prompt=end).choices[0].text)
+    echoed = complete(client, prompt=f"Zero. {COUNT}", echo=True, **kept).choices[0].text
+    assert echoed == tokenizer.decode(end) + answer.choices[0].text
+    embedded = client.embeddings.create(model="llm", input=COUNT, **kept)
+    assert embedded.usage.prompt_tokens == 6

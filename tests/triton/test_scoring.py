@@ -57,6 +57,12 @@ def test_a_prompt_is_scored_and_nothing_generated(
     assert (answer["finish_reason"], answer["usage"], answer["token_ids"]) == ("length", [len(prompt_ids), 0], -1)
 
 
+def test_a_prompt_comes_back_as_token_ids_alone(server: TritonServer, prompt_ids: list[int]) -> None:
+    asked = json.dumps({"return_prompt": "ids"})
+    answer = generate(server, text_input=PROMPT, max_tokens=1, sampling_parameters=asked)
+    assert json.loads(answer["prompt"]) == {"token_ids": prompt_ids}
+
+
 def test_a_stream_brings_the_scores_once(
     server: TritonServer, tokenizer: Any, reference: Any, prompt_ids: list[int]
 ) -> None:

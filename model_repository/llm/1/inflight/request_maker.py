@@ -58,6 +58,17 @@ class RequestMaker:
             self.check_token("prompt", token)
         return prompt_ids
 
+    def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:
+        """Return the last `most` tokens of a prompt; with -1, as many as leave room for `max_tokens`."""
+        context = self._model.max_model_len
+        if most > context:
+            raise InvalidRequest(f"truncate_prompt_tokens is {most}; it must be at most {context}, the context")
+        if most == -1:
+            wanted = 1 if max_tokens in (None, ROOM_FOR_ALL) else max_tokens
+            # The last token of an output needs no place in the KV cache.
+            most = max(1, min(context, self._capacity + (wanted > 0)) - wanted)
+        return self._encoder.encode_end(prompt, most)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a client's tokens, special ones included. The model must have a tokenizer."""
         self._encoder.tokenizer("input_ids")

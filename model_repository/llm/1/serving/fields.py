@@ -30,6 +30,7 @@ SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
 NUMBER = Kind("number", "TYPE_FP32")
 TRUTH = Kind("true or false", "TYPE_BOOL")
 WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
+PROMPT_PARTS = Kind('true, false or "ids"', "TYPE_BOOL")
 EARLY_STOPPING = Kind('true, false or "never"', "TYPE_BOOL")
 JSON_LIST = Kind("JSON list, or text that holds one", "TYPE_STRING")
 JSON_OBJECT = Kind("JSON object, or text that holds one", "TYPE_STRING")
@@ -75,6 +76,12 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         ),
         Field("messages", TEXT, "The prompt as a JSON list of chat messages, for the model's chat template."),
         Field("input_ids", INTEGERS, "The prompt as token ids."),
+        Field(
+            "truncate_prompt_tokens",
+            INTEGER,
+            "As in vLLM: of a longer prompt, keep only so many tokens at its end; -1: as many as leave room for "
+            "`max_tokens`. Not with `messages`.",
+        ),
         Field(
             "embedding_request",
             TEXT,
@@ -187,7 +194,12 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             TRUTH,
             "Add the output `prompt_logprobs`, which is `null` unless the field `prompt_logprobs` is given.",
         ),
-        Field("return_prompt", TRUTH, "Add the output `prompt`."),
+        Field(
+            "return_prompt",
+            PROMPT_PARTS,
+            'Add the output `prompt`: true with its text, token ids and tokens, "ids" with its token ids alone, which '
+            "costs less. An input tensor takes true and false alone.",
+        ),
         Field(
             "return_embedding",
             TRUTH,

@@ -17,7 +17,8 @@ class OutputOptions:
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     prompt_logprobs: bool = False
-    prompt: bool = False
+    prompt: bool | str = False
+    """True: text, token ids and tokens. "ids": token ids alone, because decoding takes 20 ms for 8,000 tokens."""
     embedding: bool = False
     token_ids: bool = False
     usage: bool = False

@@ -56,6 +56,8 @@ class ParsedRequest:
     """Text, or token ids."""
     chat: Chat | None
     """Exactly one of `prompt` and `chat` is set."""
+    truncate_prompt_tokens: int | None
+    """How many tokens of the prompt to keep, at most; -1: as many as there is room for."""
     params: SamplingParams
     pooling: PoolingParams | None
     """How to make an embedding, if that is what is asked for."""
@@ -113,6 +115,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     return ParsedRequest(
         prompt=prompt,
         chat=chat,
+        truncate_prompt_tokens=_truncation(fields, chat),
         params=params,
         pooling=pooling,
         options=_options(fields, request),
@@ -124,6 +127,17 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
         outputs=outputs,
         cancel_key=_cancel_key(parameters.get("cancel_key")),
     )
+
+
+def _truncation(fields: Mapping[str, Any], chat: Chat | None) -> int | None:
+    most: int | None = fields.get("truncate_prompt_tokens")
+    if most is None:
+        return None
+    if chat is not None:
+        raise InvalidRequest("truncate_prompt_tokens is given with messages; it needs a prompt without a chat template")
+    if most < 1 and most != -1:
+        raise InvalidRequest(f"truncate_prompt_tokens is {most}; it must be at least 1, or -1")
+    return most
 
 
 def _cancel_key(key: object) -> str | None:

@@ -121,4 +121,9 @@ class Preparation:
         return stream not in self._streams
 
     def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
-        return parsed.prompt or () if parsed.chat is None else self._engine.encoder.encode_chat(parsed.chat)
+        if parsed.chat is not None:
+            return self._engine.encoder.encode_chat(parsed.chat)
+        prompt, most = parsed.prompt or (), parsed.truncate_prompt_tokens
+        if most is None:
+            return prompt
+        return self._engine.maker.truncated(prompt, most, 0 if parsed.pooling else parsed.params.max_tokens)

@@ -16,6 +16,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.NUMBER: values.number,
     fields.TRUTH: values.truth,
     fields.WHICH_RESPONSES: values.which_responses,
+    fields.PROMPT_PARTS: values.prompt_parts,
     fields.EARLY_STOPPING: values.early_stopping,
     fields.JSON_LIST: values.json_list,
     fields.JSON_OBJECT: values.json_object,

@@ -144,7 +144,9 @@ class ResponseFormat:
             tensors.append(self._texts("prompt_logprobs", [scores]))
         if outputs.prompt:
             ids = sample.prompt_ids
-            prompt = {"text": self._decode(ids), "token_ids": ids, "tokens": list(map(self._token_text, ids))}
+            prompt: dict[str, Any] = {"token_ids": ids}
+            if outputs.prompt is True:
+                prompt |= {"text": self._decode(ids), "tokens": list(map(self._token_text, ids))}
             tensors.append(self._texts("prompt", [json.dumps(prompt)]))
         if outputs.kv_transfer_params:
             offer = None if sample.request is None else sample.request.kv_transfer_params

@@ -14,6 +14,7 @@ from inflight.sampling_params import NEVER
 from inflight.text.unicode import check_unicode
 
 LAST = "last"
+IDS = "ids"
 MAX_JSON_CHARACTERS = 2**20
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -69,6 +70,11 @@ def truth(name: str, value: Any) -> bool:
 def which_responses(name: str, value: Any) -> bool | str:
     """Read true, false or "last". "last" means: only in responses that end a sample."""
     return LAST if value in (LAST, LAST.encode()) else truth(name, value)
+
+
+def prompt_parts(name: str, value: Any) -> bool | str:
+    """Read true, false or "ids"."""
+    return IDS if value in (IDS, IDS.encode()) else truth(name, value)
 
 
 def early_stopping(name: str, value: Any) -> bool | str:

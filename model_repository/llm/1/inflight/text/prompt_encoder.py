@@ -52,6 +52,25 @@ class PromptEncoder:
         self._check_size("prompt", prompt)
         return list(tokenizer(prompt, add_special_tokens=add_special_tokens)["input_ids"])
 
+    def encode_end(self, prompt: Prompt, most: int) -> list[int]:
+        """Return the last tokens of a prompt, `most` at most, and before them those that come before every text.
+
+        Of a text that is far too long, only the end is tokenized.
+
+        Raises:
+            InvalidRequest: the prompt is no text and no list of whole numbers.
+        """
+        if not isinstance(prompt, str):
+            return _whole_numbers(prompt)[-most:]
+        tokenizer = self.tokenizer("a text prompt")
+        check_unicode("prompt", prompt)
+        encoded = tokenizer(self._end_of(prompt, most), return_special_tokens_mask=True)
+        token_ids, is_added = list(encoded["input_ids"]), list(encoded["special_tokens_mask"])
+        if len(token_ids) <= most:
+            return token_ids
+        before = min(most, is_added.index(0) if 0 in is_added else len(is_added))
+        return token_ids[:before] + token_ids[len(token_ids) - (most - before) :]
+
     def encode_chat(self, chat: Chat) -> list[int]:
         """Return the tokens of a chat, built with the model's chat template.
 
@@ -73,6 +92,21 @@ class PromptEncoder:
         if self._tokenizer is None:
             raise InvalidRequest(f"{needed_for} is given, but the model folder has no tokenizer; give token ids")
         return self._tokenizer
+
+    def _end_of(self, text: str, most: int) -> str:
+        """Return so much of the end of a text that it has `most` tokens, and enough before them that these are right.
+
+        Of a text with very long tokens, it may be less.
+        """
+        size = max(_SHORTEST_PIECE, _PIECE_CHARACTERS_PER_TOKEN * most)
+        longest = max(_ALWAYS_TOKENIZED, _CHARACTERS_PER_TOKEN * most)
+        backend = self.tokenizer("prompt").backend_tokenizer
+        while size < min(len(text), longest):
+            (encoding,) = backend.encode_batch_fast([text[-size:]], add_special_tokens=False)
+            if len(encoding) >= most + _TOKENS_OF_A_CUT:
+                break
+            size *= 2
+        return text[-min(size, longest) :]
 
     def _check_size(self, name: str, text: str, extent: str = "") -> None:
         longest = self._longest_token

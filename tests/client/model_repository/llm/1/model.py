@@ -194,7 +194,9 @@ def of_prompt(request: dict[str, Any], sampling: dict[str, Any]) -> list[Any]:
     words = prompt(request).split() or [prompt(request)]
     if sampling.get("return_prompt"):
         tokens = [f"{word} " for word in words]
-        read = {"text": prompt(request), "token_ids": [len(token) for token in tokens], "tokens": tokens}
+        read: dict[str, Any] = {"token_ids": [len(token) for token in tokens]}
+        if sampling["return_prompt"] is True:
+            read |= {"text": prompt(request), "tokens": tokens}
         tensors.append(text_tensor("prompt", json.dumps(read)))
     if sampling.get("return_prompt_logprobs"):
         entries = [

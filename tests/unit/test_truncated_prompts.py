@@ -1,0 +1,62 @@
+"""The end of a prompt has the tokens that transformers keeps when it truncates on the left."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
+
+from inflight.text.prompt_encoder import PromptEncoder
+from tests.unit.test_longest_token import TEXTS, UNBOUNDED, of_bytes
+
+
+def wrapped(tokenizer: Tokenizer, template: str) -> Any:
+    """With the special token <end> where the template has it, such as in '<end> $A'."""
+    if template != "$A":
+        end = tokenizer.token_to_id("<end>")
+        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<end>", end)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side="left")
+
+
+@pytest.mark.parametrize("template", ["$A", "<end> $A", "<end> $A <end>"])
+@given(text=TEXTS, most=st.integers(3, 12))
+def test_special_tokens_stay(template: str, text: str, most: int) -> None:
+    tokenizer = wrapped(of_bytes(), template)
+    kept = PromptEncoder(tokenizer, max_model_len=16).encode_end(text, most)
+    assert kept == tokenizer(text, truncation=True, max_length=most)["input_ids"]
+
+
+def test_fewer_tokens_than_special_ones() -> None:
+    tokenizer = wrapped(of_bytes(), "<end> $A")
+    assert PromptEncoder(tokenizer, max_model_len=16).encode_end("6 7", 1) == [tokenizer.convert_tokens_to_ids("<end>")]
+
+
+def test_token_ids() -> None:
+    encoder = PromptEncoder(None, max_model_len=4)
+    assert encoder.encode_end([1, 2, 3], 2) == [2, 3]
+    assert encoder.encode_end([1, 2, 3], 4) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["6" * 300_000, "a" * 300_000 + "6é aa " * 1000, "aaa 6 " * 60_000])
+def test_only_the_end_of_a_long_text_is_tokenized(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    tokenizer = wrapped(of_bytes(), "<end> $A")
+    expected = tokenizer(text)["input_ids"]
+    lengths = []
+    whole = PreTrainedTokenizerFast.__call__
+
+    def noting(self: Any, text: str, **options: Any) -> Any:
+        lengths.append(len(text))
+        return whole(self, text, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", noting)
+    kept = PromptEncoder(tokenizer, max_model_len=2000).encode_end(text, 2000)
+    assert kept == expected[:1] + expected[-1999:]
+    assert lengths == [2**16]
+
+
+def test_a_text_with_very_long_tokens_is_cut_at_a_bound() -> None:
+    """One token of this tokenizer stands for a run of any length."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=UNBOUNDED["unigram"])
+    assert len(PromptEncoder(tokenizer, max_model_len=8).encode_end("b" * 2**21, 8)) == 1
