@@ -196,3 +196,22 @@ def test_a_text_with_tokens_outside_the_models_vocabulary_is_refused(tmp_path: P
     assert len(engine.generate("!!", greedy(3))[0].prompt_ids) == 2
     with pytest.raises(InvalidRequest, match=r"prompt holds token \d+; it must be at least 0 and below 160"):
         engine.submit("the end: <end>", greedy(3))
+
+
+@pytest.mark.parametrize("room", [{"kv_cache_tokens": 64}, {"max_model_len": 64}])
+@pytest.mark.parametrize("max_tokens", [None, -1, 0, 1, 20, 64])
+def test_as_many_tokens_are_kept_as_are_taken(tiny: Tiny, room: dict[str, int], max_tokens: int | None) -> None:
+    engine = tiny.engine(**room)
+    params = SamplingParams(max_tokens=max_tokens, prompt_logprobs=0 if max_tokens == 0 else None)
+    kept = engine.maker.truncated(make_prompt(100), -1, max_tokens)
+    assert kept == make_prompt(100)[-len(kept) :]
+    if max_tokens == 64 and "max_model_len" in room:  # There is no room for a prompt.
+        with pytest.raises(InvalidRequest):
+            engine.maker.request(kept, params, "whole")
+        return
+    expected = {None: 16, -1: 1}.get(max_tokens, max_tokens)
+    assert engine.maker.request(kept, params, "whole").max_tokens == expected
+    if max_tokens is None:  # Then the answer may be shorter.
+        return
+    with pytest.raises(InvalidRequest):
+        engine.maker.request(make_prompt(len(kept) + 1), params, "longer")

@@ -74,6 +74,8 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
     assert not PREFILL.is_for(ask("x" * 31))
     assert PREFILL.is_for(make_request("llm", None, [{"role": "user", "content": "x" * 9}], {}, stream=False))
     assert not PREFILL.is_for(ask(prompt_logprobs=0))
+    assert PREFILL.is_for(ask(truncate_prompt_tokens=7))
+    assert not PREFILL.is_for(ask(truncate_prompt_tokens=-1))
     assert not PREFILL.is_for(ask(sampling_parameters={"kv_transfer_params": OFFER}))
     assert not PREFILL.is_for(make_embedding_request("llm", LONG, "last", True, None, {}))
 

@@ -30,7 +30,7 @@ _KEPT = frozenset(
     (
         *("priority", "tenant", "request_class", "cache_salt", "client_request_id", "traceparent", "tracestate"),
         *("deadline_ms", "timeout", "target_ttft_ms", "tools", "chat_template_kwargs", "add_generation_prompt"),
-        "continue_final_message",
+        *("continue_final_message", "truncate_prompt_tokens"),
     )
 )
 
@@ -62,6 +62,8 @@ class Prefill:
             return False
         if FIELD in request.parameters or "prompt_logprobs" in request.parameters:
             return False
+        if request.parameters.get("truncate_prompt_tokens") == -1:
+            return False  # How much of the prompt is left depends on the call's own `max_tokens`.
         length = len(request.prompt)
         tokens = length // _CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else length
         return tokens >= self.min_tokens

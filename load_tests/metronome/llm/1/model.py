@@ -37,7 +37,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         with self.changed:
             for request in requests:
-                self.put(Answer(request, self.first, self.gap))
+                self.put(Answer(request, self.first, self.gap, self.times_file))
             self.changed.notify()
 
     def finalize(self) -> None:
@@ -54,9 +54,6 @@ class TritonPythonModel:
             if answer.send():
                 with self.changed:
                     self.put(answer)
-            elif self.times_file:
-                with open(self.times_file, "a") as file:
-                    file.write(f"{json.dumps(answer.times)}\n")
 
     def next_due(self) -> "Answer | None":
         with self.changed:
@@ -71,7 +68,7 @@ class TritonPythonModel:
 class Answer:
     """The remaining part of one answer."""
 
-    def __init__(self, request: Any, first: float, gap: float) -> None:
+    def __init__(self, request: Any, first: float, gap: float, times_file: str) -> None:
         inputs = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
         self.sender = request.get_response_sender()
         self.prompt_tokens = len(inputs["input_ids"] if "input_ids" in inputs else inputs["text_input"][0].split())
@@ -82,20 +79,30 @@ class Answer:
         self.next_time = time.monotonic() + first + gap * (self.tokens - 1)
         self.times: list[float] = []
         """When responses were sent."""
+        self.times_file = times_file
 
     def send(self) -> bool:
         """Send the tokens that are due. Return whether more will follow."""
         if self.left % _TOKENS_PER_LOOK == 0 and self.sender.is_cancelled():
+            self.note_times()
             self.sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
             return False
         self.times.append(time.monotonic())
         self.left -= self.tokens
         self.next_time += self.gap * self.tokens
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if self.left == 0 else 0
+        if final:
+            self.note_times()
         tensors = self.tensors()
         # Until all is sent, `tensors` keeps what Triton removes: see `serving/sending.py` of the real `llm`.
         self.sender.send(pb_utils.InferenceResponse(tensors), flags=final)
         return bool(self.left > 0)
+
+    def note_times(self) -> None:
+        """Write down when responses were sent. Whoever has the last one may look at once."""
+        if self.times_file:
+            with open(self.times_file, "a") as file:
+                file.write(f"{json.dumps(self.times)}\n")
 
     def tensors(self) -> list[Any]:
         tensors = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from inflight.sampling_params import SamplingParams
 
-_DEFAULT_MAX_TOKENS = 16
+DEFAULT_MAX_TOKENS = 16
 _SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 
 
@@ -26,7 +26,7 @@ class GenerationDefaults:
         given = {name: value for name, value in generation_config.items() if value is not None}
         sampling = {name: given[name] for name in _SAMPLING_FIELDS if name in given}
         return cls(
-            max_tokens=given.get("max_new_tokens", _DEFAULT_MAX_TOKENS),
+            max_tokens=given.get("max_new_tokens", DEFAULT_MAX_TOKENS),
             sampling={"temperature": 1.0, **sampling} if given.get("do_sample") else {"temperature": 0.0},
             repetition_penalty=given.get("repetition_penalty", 1.0),
         )

@@ -9,6 +9,7 @@ from inflight.beam_search.beam_group import BeamGroup
 from inflight.beam_search.search import BeamSearch
 from inflight.config import EngineConfig
 from inflight.errors import InvalidRequest
+from inflight.generation_defaults import DEFAULT_MAX_TOKENS
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
 from inflight.logits_processors.factory import make_processors
@@ -64,7 +65,8 @@ class RequestMaker:
         if most > context:
             raise InvalidRequest(f"truncate_prompt_tokens is {most}; it must be at most {context}, the context")
         if most == -1:
-            wanted = 1 if max_tokens in (None, ROOM_FOR_ALL) else max_tokens
+            usual = min(DEFAULT_MAX_TOKENS, self._model.defaults.max_tokens)
+            wanted = usual if max_tokens is None else 1 if max_tokens == ROOM_FOR_ALL else max_tokens
             # The last token of an output needs no place in the KV cache.
             most = max(1, min(context, self._capacity + (wanted > 0)) - wanted)
         return self._encoder.encode_end(prompt, most)
