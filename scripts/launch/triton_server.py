@@ -32,7 +32,12 @@ _DRAIN_SECONDS = 2.0
 _IDLE_SECONDS = 8.0
 _WAITS_FOR_CONNECTIONS = re.compile(r"Timeout \d+: Found \d+ HTTP service connections")
 _WAITS_FOR_MODELS = "Waiting for in-flight requests to complete"
-_NUM_REQUESTS = re.compile(r"^inflight:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
+_MODEL = re.compile(r'^nv_inference_pending_request_count\{model="([^"]+)"', re.MULTILINE)
+_NUM_REQUESTS = re.compile(
+    r'^inflight:num_requests_(?:running|waiting)\{(?:.*,)?model="([^"]+)".*\} (\S+)$', re.MULTILINE
+)
+# Its requests are also those of `llm`.
+_PASSES_ON = "completion"
 _FATAL_SIGNAL = re.compile(r"Signal \((4|6|7|8|11)\) received\.")
 
 
@@ -123,12 +128,14 @@ class TritonServer(ServerProcess):
         return False
 
     def _num_requests(self) -> int | None:
-        """The requests of all our models in the server. None if the metrics cannot be read."""
+        """The requests of all models in the server. None if the metrics do not tell, as of a user's own model."""
         connection = http.client.HTTPConnection(ADDRESS, self.metrics_port, timeout=_DRAIN_SECONDS)
         with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("GET", "/metrics")
-            found = _NUM_REQUESTS.findall(connection.getresponse().read().decode())
-            return sum(int(float(number)) for number in found) if found else None
+            metrics = connection.getresponse().read().decode()
+            counted = [(model, float(number)) for model, number in _NUM_REQUESTS.findall(metrics)]
+            if counted and {*_MODEL.findall(metrics)} <= {_PASSES_ON, *(model for model, _ in counted)}:
+                return int(sum(number for _, number in counted))
         return None
 
     def kill(self) -> None:

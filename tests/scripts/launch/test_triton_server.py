@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,29 @@ def test_a_signal_to_stop_gives_a_server_its_time(tmp_path: Path) -> None:
     server = TritonServer(tmp_path)
     fatal = [number for number in range(1, 32) if server._is_last_word(f"Signal ({number}) received.\n")]
     assert fatal == [signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV]
+
+
+RUNNING = 'inflight:num_requests_running{instance="llm_0_0",model="llm",version="1"} 2\n'
+WAITING = 'inflight:num_requests_waiting{instance="llm_0_0",model="llm",version="1"} 1\n'
+PENDING = 'nv_inference_pending_request_count{model="%s",version="1"} 0\n'
+
+
+@pytest.mark.parametrize(
+    ("metrics", "count"),
+    [
+        (PENDING % "llm" + PENDING % "completion" + RUNNING + WAITING, 3),
+        (PENDING % "llm" + RUNNING.replace(" 2", " 0"), 0),
+        (PENDING % "llm" + PENDING % "somebody_elses" + RUNNING, None),
+        ("", None),
+    ],
+)
+def test_requests_are_counted_where_all_models_tell(tmp_path: Path, metrics: str, count: int | None) -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(metrics.encode())
+
+    with HTTPServer(("127.0.0.1", 0), Metrics) as endpoint:
+        threading.Thread(target=endpoint.handle_request).start()
+        assert TritonServer(tmp_path, metrics_port=endpoint.server_port)._num_requests() == count
