@@ -11,11 +11,7 @@ from load_tests.storm.storm import Weather
 MIB = 2**20
 KEPT = Weather(
     ends={"greedy": Counter({"right": 3}), "malformed": Counter({"refused, as it must be": 2})},
-    memory=[
-        {"model": 1000 * MIB, "gateway": 50 * MIB},
-        {"model": 1005 * MIB, "gateway": 55 * MIB},
-        {"model": 1019 * MIB, "gateway": 49 * MIB},
-    ],
+    memory=[{"model": 1000 * MIB, "gateway": 50 * MIB}, {"model": 1019 * MIB, "gateway": 49 * MIB}],
 )
 
 
@@ -29,11 +25,7 @@ def test_tables_have_sums_and_growth() -> None:
         "| malformed | 2 | 0 | 2 | 0 | 0 | 0 |",
         "| **all** | 5 | 3 | 2 | 0 | 0 | 0 |",
     ]
-    assert lines[-3:] == [
-        "| **all** | 1050.0 | 1060.0 | 1068.0 | +1.7% |",
-        "| model | 1000.0 | 1005.0 | 1019.0 | +1.9% |",
-        "| gateway | 50.0 | 55.0 | 49.0 | -2.0% |",
-    ]
+    assert lines[-2:] == ["| model | 1000.0 | 1000.0 | 1019.0 | +1.9% |", "| gateway | 50.0 | 50.0 | 49.0 | -2.0% |"]
 
 
 def test_kept_promises_give_no_line() -> None:
@@ -45,14 +37,7 @@ def test_kept_promises_give_no_line() -> None:
     [
         ({"ends": {"greedy": Counter({"wrong": 2})}}, "2 requests were wrong"),
         ({"ends": {"greedy": Counter({"without an end": 1})}}, "1 requests were without an end"),
-        (
-            {"memory": [{"model": 1000}, {"model": 1021}, {"model": 1021}]},
-            "the memory of all processes grew by 2.1%",
-        ),
-        (
-            {"memory": [{"model": 1000, "gateway": 50}] * 2 + [{"model": 1000, "gateway": 52}]},
-            "the memory of gateway grew by 4.0% in the second half",
-        ),
+        ({"memory": [{"model": 1000}, {"model": 1021}]}, "the memory of model grew by 2.1%"),
         ({"stays_busy": True}, "the model was busy without a request"),
         ({"regions": 2}, "2 files were left in /dev/shm"),
         ({"replaced": ["tritonserver --http"]}, "this process ended: tritonserver --http"),
