@@ -7,6 +7,7 @@ from typing import Any
 
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
+from inflight.lora.lora_modules import check_lora_modules
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count, require_number
 from inflight.speculation.speculative_config import SpeculativeConfig
@@ -126,6 +127,10 @@ class EngineConfig(SchedulerConfig):
     """Publish over ZMQ which prefixes are in the cache, for routers. As JSON with vLLM's names, such as
     `{"enable_kv_cache_events": true}`; see `KVEventsConfig`. Token ids are sent in clear. Empty: off."""
 
+    lora_modules: Mapping[str, Any] = field(default_factory=dict)
+    """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
+    `{"sql": "/adapters/sql"}`. All of them stay in memory. Empty: none."""
+
     kv_transfer_config: Mapping[str, Any] = field(default_factory=dict)
     """Let prompts be computed by one server and continued by another. As JSON with vLLM's names, such as
     `{"kv_role": "kv_producer"}`; see `KVTransferConfig`. Empty: off."""
@@ -175,7 +180,10 @@ class EngineConfig(SchedulerConfig):
             )
         if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
             raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
-        KVTransferConfig.of(self.kv_transfer_config)
+        role = KVTransferConfig.of(self.kv_transfer_config).kv_role
+        check_lora_modules(self.lora_modules)
+        if self.lora_modules and role is not None:
+            raise ValueError("lora_modules is given, and kv_transfer_config has a kv_role; leave one of them out")
         self._check_level_bounds(self.queue_policies)
         if self.tensor_parallel_size > 1:
             self._check_ranks()
@@ -185,6 +193,8 @@ class EngineConfig(SchedulerConfig):
         several = f"tensor_parallel_size is {self.tensor_parallel_size}"
         if SpeculativeConfig.of(self.speculative_config).model is not None:
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
+        if self.lora_modules:
+            raise ValueError(f"lora_modules is given, and {several}; it must be 1")
         if self.kv_offloading_path is not None:
             raise ValueError(f"kv_offloading_path is given, and {several}; it must be 1")
         if KVTransferConfig.of(self.kv_transfer_config).kv_role is not None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from inflight.draws import Draws
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.processor import LogitsProcessor
+from inflight.lora.adapter import Adapter
 from inflight.pooling_params import LAST, PoolingParams
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
@@ -76,6 +77,8 @@ class Request:
     draws: Draws = field(init=False)
 
     # Set from the options when the request is queued.
+    adapter: Adapter | None = None
+    """Changes the model for this request."""
     priority: int = 0
     """Level in the waiting queue; 1 is the highest. Without levels, every request has 0."""
     wait_until: float | None = None

@@ -13,6 +13,7 @@ from inflight.generation_defaults import DEFAULT_MAX_TOKENS
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
 from inflight.logits_processors.factory import make_processors
+from inflight.lora.adapter import Adapter
 from inflight.model.loading.loader import LoadedModel
 from inflight.pooling_params import PoolingParams
 from inflight.request import Request
@@ -152,6 +153,17 @@ class RequestMaker:
             self._check_draft(options.draft_input_ids)
         if options.request_class:
             self._check_class(options.request_class)
+
+    def adapter(self, name: str) -> Adapter | None:
+        """Return the adapter with this name; None if the name is empty."""
+        if not name:
+            return None
+        known = self._model.adapters
+        if not known:
+            raise InvalidRequest("lora_name is given, but lora_modules is not set, so there are no adapters")
+        if name not in known:
+            raise InvalidRequest(f"lora_name is {name!r}; it must be one of {', '.join(known)}")
+        return known[name]
 
     def check_token(self, name: str, token: int) -> None:
         """Check that a token of the field `name` is one of the vocabulary."""

@@ -50,6 +50,9 @@ class RequestOptions:
     cache_salt: str = ""
     """The request shares cached prefixes only with requests of the same salt."""
 
+    lora_name: str = ""
+    """The adapter that changes the model for this request, one of `lora_modules`. Default: none."""
+
     client_request_id: str = ""
     """The client's own name for the request, shown in the log, the trace and `inflight top`. It need not be unique.
     Default: Triton's request id."""
@@ -84,7 +87,7 @@ class RequestOptions:
             )
         for token in self.draft_input_ids:
             _check_integer("draft_input_ids", token, 0)
-        for name in ("tenant", "request_class", "cache_salt", "client_request_id"):
+        for name in ("tenant", "request_class", "cache_salt", "lora_name", "client_request_id"):
             _check_name(name, getattr(self, name))
 
 

@@ -94,9 +94,10 @@ class RequestSubmitter:
             self._check_transfer(options.kv_transfer_params)
             if options.kv_transfer_params.do_remote_decode and len(requests) > 1:
                 raise InvalidRequest(f"n is {len(requests)}; it must be 1 with do_remote_decode in kv_transfer_params")
+        adapter = None if options is None else self._maker.adapter(options.lora_name)
         for request in requests:
             if options is not None:
-                request.options = options
+                request.options, request.adapter = options, adapter
             self._policies.apply(request)
         if reads_disk:
             self.read_disk(requests[0])  # Other samples wait for the blocks of the first one.

@@ -226,6 +226,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("deadline_ms", INTEGER),
         Field("target_ttft_ms", INTEGER),
         Field("cache_salt", NAME),
+        Field("lora_name", NAME),
         Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
     ),
     "Tracing": (

@@ -13,7 +13,7 @@ from serving.server_config import ServerConfig
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _JSON = (
     *("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config"),
-    *("kv_events_config", "kv_transfer_config"),
+    *("kv_events_config", "kv_transfer_config", "lora_modules"),
 )
 # Parameters that Triton's Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})

@@ -58,6 +58,7 @@ class BeamGroup:
             stop_token_ids=leader.stop_token_ids,
             arrival=leader.arrival,
             options=leader.options,
+            adapter=leader.adapter,
         )
         other.prompt_ids, other.beams, other.has_run = leader.prompt_ids, self, True
         other.priority, other.number = leader.priority, leader.number

@@ -13,6 +13,8 @@ class CacheSalt:
     """Empty if tenants may share blocks."""
     client: str = ""
     """The request's own `cache_salt`."""
+    adapter: str = ""
+    """The digest of its adapter, which changes keys and values."""
 
     @classmethod
     def of(cls, request: Request, *, per_tenant: bool) -> "CacheSalt":
@@ -20,9 +22,10 @@ class CacheSalt:
 
         `per_tenant` separates tenants, so that no tenant can learn from response times what another one asked.
         """
-        return cls(request.tenant if per_tenant else "", request.options.cache_salt)
+        adapter = "" if request.adapter is None else request.adapter.digest
+        return cls(request.tenant if per_tenant else "", request.options.cache_salt, adapter)
 
     def encode(self) -> bytes:
-        """Return different bytes for different salts. The result is empty if both parts are empty."""
+        """Return different bytes for different salts. The result is empty if all parts are empty."""
         parts = [part.encode() for part in astuple(self)]
         return b"".join(len(part).to_bytes(4, "little") + part for part in parts) if any(parts) else b""

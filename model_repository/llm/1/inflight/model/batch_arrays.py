@@ -10,6 +10,9 @@ from inflight.scheduler.plan import StepPlan, Want
 
 Ints = NDArray[np.int64]
 
+NO_ADAPTER = -1
+"""The slot of a token that is computed without an adapter."""
+
 
 @dataclass(frozen=True)
 class BatchArrays:
@@ -43,6 +46,8 @@ class BatchArrays:
     logit_rows: Ints
     """[S], the indices of the tokens whose logits are sampled: `num_rows` for each request of `StepPlan.sampling`, in
     order."""
+    adapters: Ints
+    """[T], the slot of each token's adapter, or `NO_ADAPTER`. [0] if no token has one."""
 
     @classmethod
     def of(cls, plan: StepPlan, block_size: int) -> "BatchArrays":
@@ -65,6 +70,7 @@ class BatchArrays:
         if plan.num_draft:
             counts = np.array([s.num_rows for s in plan.sampling])
             logit_rows = np.repeat(logit_rows + 1 - np.cumsum(counts), counts) + np.arange(counts.sum())
+        slots = np.array([NO_ADAPTER if (a := s.request.adapter) is None else a.slot for s in scheduled])
         token_ids = [scheduled[i].token_ids for i in order.tolist()]
         return cls(
             order=order,
@@ -76,4 +82,5 @@ class BatchArrays:
             query_starts=borders,
             context_lens=ends,
             logit_rows=logit_rows,
+            adapters=np.repeat(slots[order], lengths) if slots.max() > NO_ADAPTER else slots[:0],
         )

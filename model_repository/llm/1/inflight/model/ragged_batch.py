@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.lora.active_adapters import ActiveAdapters
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class RaggedBatch:
     """The number of rows with a single token. They come first."""
     logit_rows: torch.Tensor
     """[S] int64."""
+    adapters: ActiveAdapters | None
+    """None if no token has one."""
 
     @property
     def num_rows(self) -> int:
@@ -65,4 +68,5 @@ class RaggedBatch:
             context_lens=arrays.context_lens.tolist(),
             num_single=int((np.diff(arrays.query_starts) == 1).sum()),
             logit_rows=put(arrays.logit_rows),
+            adapters=ActiveAdapters.on(device, arrays.adapters) if len(arrays.adapters) else None,
         )

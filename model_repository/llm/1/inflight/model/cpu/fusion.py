@@ -55,17 +55,22 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
-    (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed, %bias)"),
-    (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales, %bias)"),
-    (_LINEAR_INT4_SILU_MUL, "inflight::linear_int4_silu_mul(%x, %packed, %bias)"),
     (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )
+_GATED = (
+    (_LINEAR_SILU_MUL, "inflight::linear_silu_mul(%x, %packed, %bias)"),
+    (_LINEAR_INT8_SILU_MUL, "inflight::linear_int8_silu_mul(%x, %packed, %scales, %bias)"),
+    (_LINEAR_INT4_SILU_MUL, "inflight::linear_int4_silu_mul(%x, %packed, %bias)"),
+)
 
 
-def fuse(graph: Any) -> None:
-    """Replace the patterns by kernels in a TorchScript graph that has not run yet."""
-    for pattern, kernel in _FUSIONS:
+def fuse(graph: Any, *, gated: bool = True) -> None:
+    """Replace the patterns by kernels in a TorchScript graph that has not run yet.
+
+    `gated`: also those of a product and its gate, whose kernels round once in place of twice.
+    """
+    for pattern, kernel in _FUSIONS + (_GATED if gated else ()):
         arguments, *_, end = pattern.strip().splitlines()
         results = end.strip().removeprefix("return (").removesuffix(")")
         replacement = f"{arguments}\n  {results} = {kernel}\n{end}"

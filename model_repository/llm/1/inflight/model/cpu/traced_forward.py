@@ -15,6 +15,7 @@ from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, a
 from inflight.model.forward import Outputs, forward
 from inflight.model.head import head
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.lora.active_adapters import ActiveAdapters, use_adapters
 from inflight.model.ragged_batch import RaggedBatch
 
 _CPU = torch.device("cpu")
@@ -45,8 +46,10 @@ class TracedForward:
         Exception: Any exception that the model's code raises while it is traced.
     """
 
-    def __init__(self, module: Any, layers: Sequence[AttentionLayer]) -> None:
-        example = _example(module, layers)
+    def __init__(self, module: Any, layers: Sequence[AttentionLayer], *, has_adapters: bool = False) -> None:
+        """`has_adapters`: trace what batches with LoRA adapters run. The others need a graph of their own."""
+        self.is_fused, self._has_adapters = False, has_adapters
+        example = _example(module, layers, has_adapters=has_adapters)
         with warnings.catch_warnings(), torch.inference_mode():
             # The tracer warns that it is deprecated, and that it fixes Python's control flow.
             warnings.simplefilter("ignore")
@@ -55,11 +58,12 @@ class TracedForward:
         self._module, self._weights = module, traced._c
         self._compile(traced.inlined_graph)
 
-    def fused(self) -> "TracedForward":
-        """The same forward pass with single kernels in place of sequences of operators."""
+    def fused(self, *, gated: bool = True) -> "TracedForward":
+        """The same forward pass with single kernels in place of sequences of operators. `gated`: see `fuse`."""
         graph = self._graph.copy()
-        fuse(graph)
+        fuse(graph, gated=gated)
         forward = copy.copy(self)
+        forward.is_fused = True
         forward._compile(graph)
         return forward
 
@@ -73,7 +77,8 @@ class TracedForward:
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))
         with self._threads():
-            arguments = batch.token_ids, batch.positions, rows, tensors, *_pages(caches)
+            slots = (batch.adapters.slots,) if self._has_adapters and batch.adapters else ()
+            arguments = batch.token_ids, batch.positions, rows, tensors, *_pages(caches), *slots
             return Outputs(*self._function(self._weights, *arguments))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -124,13 +129,15 @@ class _Traceable(torch.nn.Module):
         batch: tuple[torch.Tensor, ...],
         keys: list[torch.Tensor],
         values: list[torch.Tensor],
+        slots: torch.Tensor | None = None,
     ) -> Outputs:
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
-        with use_attention(KernelAttention(BatchTensors(*batch), caches, self._windows)):
+        adapters = nullcontext() if slots is None else use_adapters(ActiveAdapters(slots))
+        with use_attention(KernelAttention(BatchTensors(*batch), caches, self._windows)), adapters:
             return forward(self._module, token_ids, positions, rows)
 
 
-def _example(module: Any, layers: Sequence[AttentionLayer]) -> tuple[Any, ...]:
+def _example(module: Any, layers: Sequence[AttentionLayer], *, has_adapters: bool) -> tuple[Any, ...]:
     """Example arguments: one row of two tokens and one row of three, each in its own block."""
     positions = torch.tensor([0, 1, 0, 1, 2])
     batch = BatchTensors(
@@ -140,7 +147,8 @@ def _example(module: Any, layers: Sequence[AttentionLayer]) -> tuple[Any, ...]:
         tiles=torch.tensor([[0, 0, 2, 0], [1, 2, 3, 0]]),
     )
     caches = allocate([layer.shape for layer in layers], 2, 16, module.get_input_embeddings().weight.dtype, _CPU)
-    return torch.zeros_like(positions), positions, torch.tensor([1, 4]), tuple(batch), *_pages(caches)
+    slots = (torch.zeros_like(positions),) if has_adapters else ()
+    return torch.zeros_like(positions), positions, torch.tensor([1, 4]), tuple(batch), *_pages(caches), *slots
 
 
 def _pages(caches: Sequence[LayerCache]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
 from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
+from inflight.lora.adapter import Adapter
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
@@ -27,6 +28,7 @@ from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.weights import load_divided_module, load_module
+from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 
@@ -62,6 +64,8 @@ class LoadedModel:
     """A name of the config and the weights, see `model_digest`."""
     shards: Shards | None = None
     """The ranks over which the model is divided; None if this process has all of it."""
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    """The LoRA adapters by their names."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -104,6 +108,9 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     check = SelfCheck(module, candidates, max_model_len, reference=reference, worst=worst)
     layers = check.served_layers(candidates)
     backend, forward = optimize(module, layers, config, check)
+    adapters: Mapping[str, Adapter] = {}
+    if config.lora_modules:
+        forward, adapters = load_adapters(module, layers, backend, forward, config, check)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
@@ -121,6 +128,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         dtype=module.dtype,
         digest=digest,
         shards=shards,
+        adapters=adapters,
     )
 
 

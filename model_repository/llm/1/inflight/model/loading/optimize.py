@@ -58,7 +58,9 @@ def optimize(
         for parent, name, original in replaced:
             setattr(parent, name, original)
         return portable
-    traced = _traced(module, eager, layers, check) if backend is CPU_KERNELS else None
+    # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
+    gated = not config.lora_modules
+    traced = _traced(module, eager, layers, check, gated=gated) if backend is CPU_KERNELS else None
     return backend, traced or eager
 
 
@@ -93,14 +95,14 @@ def _check_no_quantization(config: EngineConfig, reason: str) -> None:
 
 
 def _traced(
-    module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck
+    module: Any, eager: ForwardPass, layers: Sequence[AttentionLayer], check: SelfCheck, *, gated: bool
 ) -> TracedForward | None:
     usable, reason = None, "its control flow depends on the values of tensors"
     try:
         plain = TracedForward(module, layers)
         if check.same(plain, eager, layers, CPU_KERNELS):
             usable = plain
-            fused = plain.fused()
+            fused = plain.fused(gated=gated)
             if check.passes(fused, layers, CPU_KERNELS):
                 usable = fused
     except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception

@@ -105,10 +105,23 @@ class SelfCheck:
 
         Stricter than `passes`, which lets single tokens differ in half precision.
         """
-        logits = (_paged_logits(self._module, each, layers, self._prompts, backend) for each in (forward, other))
-        mine, others = (torch.cat(rows) for rows in logits)
+        mine, others = self._both(forward, other, layers, backend)
         differs = bool(((mine - others).norm(dim=-1) > _SAME * others.norm(dim=-1)).any() or mine.isnan().any())
         return self._worst(differs) == 0
+
+    def similar(
+        self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
+    ) -> bool:
+        """Whether two forward passes give the same logits up to rounding, as in `passes`."""
+        return self._worst(_error(*self._both(forward, other, layers, backend))) < self._tolerance
+
+    def _both(
+        self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits [tokens, vocabulary] of all prompts by each of two forward passes."""
+        logits = (_paged_logits(self._module, each, layers, self._prompts, backend) for each in (forward, other))
+        mine, others = (torch.cat(rows) for rows in logits)
+        return mine, others
 
     def hidden_width(
         self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend

@@ -3,6 +3,7 @@
 #include "attention.cpp"
 #include "linear.cpp"
 #include "logprobs.cpp"
+#include "lora.cpp"
 #include "sampling.cpp"
 #include "thread_pool.cpp"
 #include "tokenwise.cpp"

@@ -1,0 +1,125 @@
+// LoRA adapters: what they add to the output of a linear layer, each row by its own adapter.
+//
+// An adapter multiplies an input with `down` [rank, inputs] and the result with `up` [outputs, rank]. Both are packed in
+// groups of 16 rows of theirs, the lanes, with pairs of the dimension of the sum: `down` as [rank / 16][inputs / 2][16][2],
+// `up` as [outputs / 16][rank / 2][16][2]. A row's sums do not depend on other rows (the result is batch-invariant).
+
+#include <torch/library.h>
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "lanes.h"
+#include "rows.h"
+
+namespace {
+
+constexpr int64_t GROUP_SIZE = 2 * LANES;  // Numbers of a group for one pair.
+constexpr int STRANDS = 4;                 // Sums that are computed at the same time, which hides the latency of additions.
+constexpr int TOGETHER = 4;                // Neighbouring rows with the same adapter that share the loads of its weights.
+
+// Adapters of one linear layer.
+struct Adapters {
+  const BFloat16 *down, *up;
+  int64_t rank, inputs, outputs;
+
+  const BFloat16* down_of(int64_t slot) const { return down + slot * rank * inputs; }
+  const BFloat16* up_of(int64_t slot) const { return up + slot * ((outputs + LANES - 1) / LANES * LANES) * rank; }
+};
+
+// Multiplies rows with `down`. Strand s adds the pairs s, s + 4, s + 8 and so on.
+template <int ROWS>
+void multiply_down(const Adapters& of, const BFloat16* down, const Factor* x, Factor* ranks) {
+  const int64_t pairs = of.inputs / 2;
+  for (int64_t k = 0; k < of.rank; k += LANES, down += pairs * GROUP_SIZE) {
+    Lanes sums[STRANDS][ROWS][1];
+    for (auto& strand : sums)
+      for (auto& row : strand) row[0] = all(0.0f);
+    const auto add = [&](int strand, int64_t pair) {
+      add_products(sums[strand], x + pair * 2, of.inputs, [&](int) { return load_pairs(down + pair * GROUP_SIZE); });
+    };
+    int64_t pair = 0;
+    for (; pair + STRANDS <= pairs; pair += STRANDS)
+#pragma GCC unroll 4
+      for (int strand = 0; strand < STRANDS; ++strand) add(strand, pair + strand);
+    for (int strand = 0; pair < pairs; ++pair, ++strand) add(strand, pair);
+    for (int r = 0; r < ROWS; ++r)
+      store_factors(ranks + r * of.rank + k, (sums[0][r][0] + sums[1][r][0]) + (sums[2][r][0] + sums[3][r][0]));
+  }
+}
+
+// Writes y plus the products with `up`, rounded once.
+template <int ROWS>
+void multiply_up(const Adapters& of, const BFloat16* up, const Factor* ranks, const BFloat16* y, int64_t y_stride,
+                 BFloat16* to, int64_t to_stride) {
+  const int64_t pairs = of.rank / 2;
+  for (int64_t d = 0; d < of.outputs; d += LANES, up += pairs * GROUP_SIZE) {
+    const Mask lanes = lanes_below(of.outputs - d);
+    Lanes sums[ROWS][1];
+    for (int r = 0; r < ROWS; ++r) sums[r][0] = load_floats(y + r * y_stride + d, lanes);
+    for (int64_t pair = 0; pair < pairs; ++pair)
+      add_products(sums, ranks + pair * 2, of.rank, [&](int) { return load_pairs(up + pair * GROUP_SIZE); });
+    for (int r = 0; r < ROWS; ++r) store_bf16(to + r * to_stride + d, sums[r][0], lanes);
+  }
+}
+
+// Copies rows next to each other, as what products take.
+void copy_factors(const BFloat16* from, int64_t width, Factor* to) {
+  if constexpr (std::is_same_v<Factor, BFloat16>)
+    std::memcpy(to, from, width * sizeof(BFloat16));
+  else
+    for (int64_t d = 0; d < width; ++d) to[d] = (float)from[d];
+}
+
+}  // namespace
+
+// Returns y [..., outputs] plus, for each row of x [..., inputs], the change by its adapter. `slots` [rows] has the
+// position of each row's adapter in `down` [adapters, rank / 16, inputs / 2, 16, 2] and `up` [adapters, outputs / 16,
+// rank / 2, 16, 2], or -1 for none.
+Tensor add_lora(const Tensor& y, const Tensor& x, const Tensor& slots, const Tensor& down, const Tensor& up) {
+  const Rows bases(y), inputs(x);
+  const Adapters adapters{down.const_data_ptr<BFloat16>(), up.const_data_ptr<BFloat16>(), down.size(1) * LANES, inputs.width,
+                          bases.width};
+  const std::vector<int64_t> downs{down.size(0), adapters.rank / LANES, adapters.inputs / 2, LANES, 2},
+      ups{down.size(0), (adapters.outputs + LANES - 1) / LANES, adapters.rank / 2, LANES, 2};
+  TORCH_CHECK(down.sizes() == downs && up.sizes() == ups && down.is_contiguous() && up.is_contiguous(), "x is ", x.sizes(),
+              ", y ", y.sizes(), ", down ", down.sizes(), ", up ", up.sizes());
+  TORCH_CHECK(adapters.inputs % 2 == 0 && bases.count == inputs.count && slots.numel() == bases.count && slots.is_contiguous(),
+              slots.numel(), " slots for ", bases.count, " and ", inputs.count, " rows");
+  const int64_t* slot_of = slots.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < bases.count; ++row)
+    TORCH_CHECK(-1 <= slot_of[row] && slot_of[row] < down.size(0), "slot ", slot_of[row], " of ", down.size(0));
+  Tensor sum = empty_rows(y.sizes(), y.options());
+  BFloat16* out = sum.mutable_data_ptr<BFloat16>();
+  const int64_t stride = row_stride(sum);
+  share_out_rows(bases.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
+    std::vector<Factor> factors(TOGETHER * adapters.inputs), ranks(TOGETHER * adapters.rank);
+    for (int64_t row = first; row < last;) {
+      const int64_t slot = slot_of[row];
+      BFloat16* to = out + row * stride;
+      if (slot < 0) {
+        std::memcpy(to, bases[row++], bases.width * sizeof(BFloat16));
+        continue;
+      }
+      int64_t count = 1;
+      while (count < TOGETHER && row + count < last && slot_of[row + count] == slot) ++count;
+      if (count < TOGETHER) count = 1;
+      for (int64_t r = 0; r < count; ++r) copy_factors(inputs[row + r], inputs.width, factors.data() + r * inputs.width);
+      const auto add = [&](auto rows) {
+        multiply_down<rows()>(adapters, adapters.down_of(slot), factors.data(), ranks.data());
+        multiply_up<rows()>(adapters, adapters.up_of(slot), ranks.data(), bases[row], bases.stride, to, stride);
+      };
+      if (count == TOGETHER)
+        add(std::integral_constant<int, TOGETHER>());
+      else
+        add(std::integral_constant<int, 1>());
+      row += count;
+    }
+  });
+  return sum;
+}
+
+TORCH_LIBRARY_FRAGMENT(inflight, library) {
+  library.def("add_lora(Tensor y, Tensor x, Tensor slots, Tensor down, Tensor up) -> Tensor", add_lora);
+}

@@ -1,0 +1,1 @@
+"""LoRA adapters: their files, and how they change a forward pass."""

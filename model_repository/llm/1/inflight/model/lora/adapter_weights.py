@@ -1,0 +1,130 @@
+"""Reads the files of a LoRA adapter in the format of the library PEFT."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers.utils.hub import cached_file
+
+from inflight.errors import UnsupportedModel
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_KEY = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
+_UNSUPPORTED = (
+    *("use_dora", "lora_bias", "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters"),
+    *("alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config", "megatron_config"),
+)
+"""Options of PEFT that change what an adapter computes, where they are set."""
+_CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations that change the model's own weights, which a server does not know."""
+
+
+@dataclass(frozen=True)
+class LayerDelta:
+    """The change of one linear layer: the output for an input x gets `up @ (down @ x)` more."""
+
+    down: torch.Tensor
+    """[rank, inputs] float32, LoRA's A."""
+    up: torch.Tensor
+    """[outputs, rank] float32, LoRA's B times the scale."""
+
+
+@dataclass(frozen=True)
+class AdapterWeights:
+    """An adapter's change of each layer, by the layer's name in the model."""
+
+    layers: Mapping[str, LayerDelta]
+    digest: str
+    """See `Adapter`."""
+
+
+def read_adapter(name: str, folder: str) -> AdapterWeights:
+    """Read the adapter that `lora_modules` calls `name`, from a local folder or the hub.
+
+    Raises:
+        UnsupportedModel: it is another kind of adapter, or changes more than linear layers.
+        ValueError: its files cannot be read.
+    """
+    where = f"lora_modules[{name!r}] is {folder!r}"
+    try:
+        config = json.loads(_file(folder, _CONFIG).read_text())
+        tensors = load_file(_file(folder, _WEIGHTS))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"{where}; it cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{where}; its {_CONFIG} is not a JSON object")
+    _check_config(where, config)
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        found = _KEY.fullmatch(key)
+        if found is None:
+            raise UnsupportedModel(f"{where}; it changes {key}, and only the weights of linear layers are supported")
+        parts.setdefault(found["layer"], {})[found["part"]] = tensor
+    if not parts:
+        raise ValueError(f"{where}; it has no weights")
+    layers = {layer: _delta(where, layer, pair, _scale(config, layer, pair)) for layer, pair in sorted(parts.items())}
+    return AdapterWeights(layers, _digest(layers))
+
+
+def _file(folder: str, name: str) -> Path:
+    found = cached_file(str(Path(folder).expanduser()) if folder.startswith("~") else folder, name)
+    if found is None:
+        raise OSError(f"it has no {name}")
+    return Path(found)
+
+
+def _check_config(where: str, config: Mapping[str, Any]) -> None:
+    if config.get("peft_type") != "LORA":
+        raise UnsupportedModel(f"{where}; its peft_type is {config.get('peft_type')!r}, and only LORA is supported")
+    if config.get("bias", "none") != "none":
+        raise UnsupportedModel(f"{where}; its bias is {config['bias']!r}, and only 'none' is supported")
+    if given := [option for option in _UNSUPPORTED if config.get(option)]:
+        raise UnsupportedModel(f"{where}; it uses {', '.join(given)}, which is not supported")
+    initial = config.get("init_lora_weights")
+    if isinstance(initial, str) and initial.startswith(_CHANGE_BASE):
+        raise UnsupportedModel(
+            f"{where}; its init_lora_weights is {initial!r}, which also changes the model; convert it to plain LoRA, "
+            "as PEFT's save_pretrained does with path_initial_model_for_weight_conversion"
+        )
+
+
+def _scale(config: Mapping[str, Any], layer: str, pair: Mapping[str, torch.Tensor]) -> float:
+    """PEFT multiplies by alpha / rank, or by alpha / sqrt(rank) with rsLoRA. Patterns set alpha for some layers."""
+    patterns = config.get("alpha_pattern") or {}
+    alpha = next(
+        (value for pattern, value in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", layer)),
+        config.get("lora_alpha", 8),
+    )
+    rank = next(iter(pair.values())).shape[0] if "A" in pair else 1
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _delta(where: str, layer: str, pair: Mapping[str, torch.Tensor], scale: float) -> LayerDelta:
+    if set(pair) != {"A", "B"}:
+        raise ValueError(f"{where}; {layer} has lora_{next(iter(pair))} alone")
+    down, up = pair["A"].float(), pair["B"].float()
+    if down.dim() != 2 or up.dim() != 2 or down.shape[0] != up.shape[1]:
+        raise UnsupportedModel(
+            f"{where}; {layer} has lora_A {list(down.shape)} and lora_B {list(up.shape)}, and only those of linear "
+            "layers are supported"
+        )
+    if not (down.isfinite().all() and up.isfinite().all()):
+        raise ValueError(f"{where}; {layer} has weights that are not numbers")
+    return LayerDelta(down, up * scale)
+
+
+def _digest(layers: Mapping[str, LayerDelta]) -> str:
+    digest = blake2b(digest_size=16)
+    for layer, delta in layers.items():
+        digest.update(f"{layer} {list(delta.down.shape)} {list(delta.up.shape)} ".encode())
+        for tensor in (delta.down, delta.up):
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()

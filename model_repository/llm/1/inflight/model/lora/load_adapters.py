@@ -1,0 +1,83 @@
+"""Loads the adapters that the settings name, and makes the forward pass that uses them."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from inflight.config import EngineConfig
+from inflight.errors import UnsupportedModel
+from inflight.lora.adapter import Adapter
+from inflight.model.attention.backend import AttentionBackend
+from inflight.model.cpu.kernels import load_kernels
+from inflight.model.cpu.traced_forward import TracedForward
+from inflight.model.forward import EagerForward, ForwardPass
+from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.self_check import SelfCheck
+from inflight.model.lora.adapter_weights import read_adapter
+from inflight.model.lora.lora_forward import EagerAdapted, LoraForward, WithFirstAdapter
+from inflight.model.lora.lora_layers import add_adapters
+
+logger = logging.getLogger(__name__)
+
+
+def load_adapters(
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    plain: ForwardPass,
+    config: EngineConfig,
+    check: SelfCheck,
+) -> tuple[ForwardPass, dict[str, Adapter]]:
+    """Return the forward pass of a model with the adapters in `lora_modules`, and the adapters by their names.
+
+    `plain` is its forward pass without them.
+
+    Raises:
+        UnsupportedModel: an adapter does not fit this kind of model.
+        ValueError: an adapter cannot be read.
+    """
+    named = tqdm(config.lora_modules.items(), desc="adapters", disable=len(config.lora_modules) < 10)
+    weights = {name: read_adapter(name, folder) for name, folder in named}
+    device = next(module.parameters()).device
+    on_cpu = config.enable_kernels and device.type == "cpu" and module.dtype == torch.bfloat16
+    add_adapters(module, weights, has_kernel=on_cpu and load_kernels())
+    eager = EagerAdapted(EagerForward(module, backend, [layer.window for layer in layers]))
+    try:
+        # Any forward pass is the same as itself, but a layer that cannot be adapted raises an exception.
+        check.same(WithFirstAdapter(eager), WithFirstAdapter(eager), layers, backend)
+    except RuntimeError as error:
+        raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {error}") from error
+    adapted: ForwardPass = eager
+    if isinstance(plain, TracedForward):
+        adapted = _traced(module, layers, backend, plain, eager, check) or eager
+    adapters = {name: Adapter(name, slot, each.digest) for slot, (name, each) in enumerate(weights.items())}
+    logger.info("%d LoRA adapters: %s", len(adapters), ", ".join(adapters))
+    return LoraForward(plain, adapted), adapters
+
+
+def _traced(
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    plain: TracedForward,
+    eager: ForwardPass,
+    check: SelfCheck,
+) -> TracedForward | None:
+    """Trace the model with its adapters, and fuse the same operators as in `plain`.
+
+    So a request without an adapter gets the same logits to the last bit, whoever is in its batch.
+    """
+    try:
+        traced = TracedForward(module, layers, has_adapters=True)
+    except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
+        logger.warning("%s with adapters runs in Python: %s", module.config.model_type, error)
+        return None
+    mine, theirs = WithFirstAdapter(traced), WithFirstAdapter(eager)
+    if not check.same(mine, theirs, layers, backend):
+        logger.warning("%s with adapters cannot be traced and runs in Python", module.config.model_type)
+        return None
+    fused = traced.fused(gated=False) if plain.is_fused else traced
+    return fused if check.similar(WithFirstAdapter(fused), theirs, layers, backend) else None

@@ -1,0 +1,68 @@
+"""The forward pass of a model with adapters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.forward import ForwardPass, Outputs
+from inflight.model.lora.active_adapters import ActiveAdapters, use_adapters
+from inflight.model.ragged_batch import RaggedBatch
+
+
+@dataclass(frozen=True)
+class LoraForward:
+    """Runs batches without adapters as if there were none."""
+
+    plain: ForwardPass
+    adapted: ForwardPass
+
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """See `ForwardPass`. Batches with adapters need no preparation."""
+        return self.plain.bytes_to_prepare(caches, max_rows, max_blocks)
+
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """See `ForwardPass`."""
+        self.plain.prepare(caches, max_rows, max_blocks)
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        forward = self.plain if batch.adapters is None else self.adapted
+        return forward(batch, caches, rows)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`. Adapters do not change the head."""
+        return self.plain.head(hidden)
+
+
+@dataclass(frozen=True)
+class EagerAdapted:
+    """Runs the model's own code over batches with adapters."""
+
+    eager: ForwardPass
+
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return 0: there is nothing to prepare."""
+        return 0
+
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """Do nothing."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        assert batch.adapters is not None
+        with use_adapters(batch.adapters):
+            return self.eager(batch, caches, rows)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`."""
+        return self.eager.head(hidden)
+
+
+@dataclass(frozen=True)
+class WithFirstAdapter(EagerAdapted):
+    """Runs every batch with the first adapter, to check a forward pass at load time."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        slots = torch.zeros(batch.num_tokens, dtype=torch.int64)
+        adapters = ActiveAdapters.on(batch.token_ids.device, slots.numpy())
+        return self.eager(replace(batch, adapters=adapters), caches, rows)
