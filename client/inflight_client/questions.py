@@ -48,6 +48,8 @@ class ModelDescription:
     eos_token_ids: tuple[int, ...]
     max_draft_input_ids: int = 0
     """How many token ids a draft of an answer may have; 0 where the model takes none."""
+    lora_modules: tuple[str, ...] = ()
+    """The names of its LoRA adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ def description(model: str) -> Question[ModelDescription]:
             special_tokens=special_tokens,
             eos_token_ids=tuple(answer["eos_token_ids"]),
             max_draft_input_ids=answer.get("max_draft_input_ids", 0),
+            lora_modules=tuple(answer.get("lora_modules", ())),
         )
 
     return Question(_request(model, "describe_model"), read)

@@ -51,6 +51,8 @@ class Queueing(Tracing, total=False):
     request_class: str
     # The request shares cached prefixes only with requests of the same salt.
     cache_salt: str
+    # The LoRA adapter that changes the model for the request, one of the server's `lora_modules`.
+    lora_name: str
     # Of a longer prompt, keep only so many tokens at its end; -1: as many as leave room for the answer. Not for chats.
     truncate_prompt_tokens: int
     # After this time the server ends the answer with the tokens so far and the finish reason "deadline".

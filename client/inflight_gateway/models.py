@@ -10,12 +10,13 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(service: TheService) -> ModelList:
-    """List the model that the gateway serves."""
-    return {"object": "list", "data": [service.describe(service.model_name)]}
+    """List the model that the gateway serves, and its LoRA adapters as far as the server has told them."""
+    names = [service.model_name, *(name for name in service.model.known_adapters if name != service.model_name)]
+    return {"object": "list", "data": [await service.describe(name) for name in names]}
 
 
 # A path, because model names can contain slashes.
 @router.get("/v1/models/{model:path}")
 async def retrieve_model(model: str, service: TheService) -> Model:
     """Describe a model by its name."""
-    return service.describe(model)
+    return await service.describe(model)

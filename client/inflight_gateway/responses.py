@@ -15,6 +15,8 @@ class Model(TypedDict):
     owned_by: str
     max_model_len: NotRequired[int]
     """The length of the context, as vLLM has it. Absent as long as the server has not told it."""
+    parent: NotRequired[str]
+    """Of a LoRA adapter: the model that it changes, as vLLM has it."""
 
 
 class ModelList(TypedDict):

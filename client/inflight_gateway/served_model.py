@@ -38,6 +38,16 @@ class ServedModel:
         await self.formats()
         return 0 if self._described is None else self._described.max_draft_input_ids
 
+    async def adapters(self) -> tuple[str, ...]:
+        """Return the names of the LoRA adapters. Raises what `formats` raises."""
+        await self.formats()
+        return self.known_adapters
+
+    @property
+    def known_adapters(self) -> tuple[str, ...]:
+        """The names of the LoRA adapters; none if the server has not told them yet."""
+        return () if self._described is None else self._described.lora_modules
+
     @property
     def max_model_len(self) -> int | None:
         """The length of the context in tokens; None if the server has not told it yet."""

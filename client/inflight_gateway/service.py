@@ -59,15 +59,28 @@ class Service:
     model: ServedModel
     observer: Observer
 
-    def describe(self, name: str) -> Model:
-        """Describe the model with this name. Raises ApiError (404) if the gateway does not serve it."""
-        if name != self.model_name:
-            message = f"model is {name!a}; it must be {self.model_name}"
-            raise ApiError(404, "model_not_found", message, param="model")
+    async def describe(self, name: str) -> Model:
+        """Describe the model or the LoRA adapter with this name.
+
+        Raises:
+            ApiError: 404 if the gateway does not serve it.
+            InflightError: the server has not told its adapters yet, and cannot now.
+        """
         model: Model = {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
+        if name != self.model_name:
+            adapters = await self.model.adapters()
+            if name not in adapters:
+                others = f", or one of its adapters {', '.join(adapters)}" if adapters else ""
+                message = f"model is {name!a}; it must be {self.model_name}{others}"
+                raise ApiError(404, "model_not_found", message, param="model")
+            model["parent"] = self.model_name
         if (context := self.model.max_model_len) is not None:
             model["max_model_len"] = context
         return model
+
+    def adapter(self, model: str) -> str | None:
+        """Return the name of the adapter that a request asks for by its `model`, if it is one."""
+        return None if model == self.model_name else model
 
     def answered(self, usage: Usage, finish_reasons: Sequence[str]) -> None:
         """Count the tokens of a finished answer, in the metrics and in the request's span."""
@@ -83,8 +96,10 @@ def _service(request: Request) -> Service:
 TheService = Annotated[Service, Depends(_service)]
 
 
-def sampling(body: Generation, scope: Scope) -> Sampling:
+def sampling(body: Generation, scope: Scope, adapter: str | None) -> Sampling:
     """Return the sampling parameters for the server, except those from fields of only one endpoint.
+
+    `adapter` is the name of the LoRA adapter that the request asks for, if any.
 
     Raises:
         ApiError: 400 if two fields do not fit together.
@@ -109,11 +124,11 @@ def sampling(body: Generation, scope: Scope) -> Sampling:
             message = "use_beam_search is true; n must be at least 2, or best_of in a completion"
             raise ApiError(400, "invalid_value", message, param="use_beam_search")
         fields |= {"beam_width": body.num_sequences, "n": body.n or 1}
-    return cast(Sampling, fields | queueing(body, scope))
+    return cast(Sampling, fields | queueing(body, scope, adapter))
 
 
-def queueing(body: Authored, scope: Scope) -> Queueing:
-    """Return the priority, the tenant and the class, those of the API key if there is one, and the cache salt.
+def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
+    """Return the priority, tenant and class, those of the API key if there is one, the cache salt, and the adapter.
 
     A request can lower its priority. Its class is that of the body, or else of the header. The context of its span is
     among what is returned.
@@ -126,7 +141,7 @@ def queueing(body: Authored, scope: Scope) -> Queueing:
     own_class = body.request_class or Headers(scope=scope).get("x-request-class")
     request_class = own_class if key is None else key.request_class or own_class
     parameters = {"tenant": tenant, "priority": priority, "request_class": request_class}
-    parameters |= {"cache_salt": body.cache_salt, **context_for_model(scope)}
+    parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, **context_for_model(scope)}
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 

@@ -28,4 +28,4 @@ def test_the_class_is_that_of_the_key_or_the_body_or_the_header(
     key: ApiKey | None, body: dict[str, Any], headers: dict[str, str], expected: dict[str, str]
 ) -> None:
     scope = {"type": "http", "headers": [(name.encode(), value.encode()) for name, value in headers.items()], KEY: key}
-    assert queueing(Authored(**body), scope) == expected
+    assert queueing(Authored(**body), scope, None) == expected

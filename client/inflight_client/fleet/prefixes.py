@@ -19,11 +19,11 @@ _MAX_KEPT = 32_768
 def prefix_hashes(request: Request) -> list[bytes]:
     """Return a hash for each block of the request's prompt: of that block and all before it. At least one.
 
-    They depend on what the server's prefix cache depends on besides the prompt: the tenant and `cache_salt`.
+    They depend on what the server's prefix cache depends on besides the prompt: the tenant, `cache_salt`, `lora_name`.
     """
     prompt = request.prompt if isinstance(request.prompt, str) else ",".join(map(str, request.prompt))
     content = prompt.encode()
-    scope = (request.prompt_field, request.parameters.get("tenant"), request.parameters.get("cache_salt"))
+    scope = (request.prompt_field, *(request.parameters.get(name) for name in ("tenant", "cache_salt", "lora_name")))
     running = blake2b(repr(scope).encode(), digest_size=16)
     hashes: list[bytes] = []
     for start in range(0, min(len(content), _BLOCK_BYTES * _MAX_BLOCKS), _BLOCK_BYTES):

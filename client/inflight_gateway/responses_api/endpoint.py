@@ -41,14 +41,14 @@ _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
 )
 async def create_response(body: ResponsesRequest, service: TheService, request: Request) -> Response:
     """Answer a conversation."""
-    service.describe(body.model)
+    await service.describe(body.model)
     note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, 1)
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
     ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables)
-    asked = _sampling(body, request)
+    asked = _sampling(body, request, service.adapter(body.model))
     document = Document(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
@@ -99,14 +99,14 @@ def _status(finish_reason: str) -> str:
     return INCOMPLETE if finish_reason == "length" else COMPLETED
 
 
-def _sampling(body: ResponsesRequest, request: Request) -> Sampling:
+def _sampling(body: ResponsesRequest, request: Request, adapter: str | None) -> Sampling:
     asked: Sampling = {
         "max_tokens": body.max_output_tokens or ALL_TOKENS,
         "temperature": 1.0 if body.temperature is None else body.temperature,
     }
     if body.top_p is not None:
         asked["top_p"] = body.top_p
-    return cast(Sampling, {**asked, **queueing(body, request.scope)})
+    return cast(Sampling, {**asked, **queueing(body, request.scope, adapter)})
 
 
 def _form(body: ResponsesRequest) -> AnswerForm | None:
