@@ -9,7 +9,10 @@ import pytest
 
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
 
-TESTS = [Path(__file__).with_name(name) for name in ("test_cpu_kernels.py", "test_sampler.py", "test_penalties.py")]
+TESTS = [
+    Path(__file__).with_name(name)
+    for name in ("test_cpu_kernels.py", "test_lora_kernel.py", "test_penalties.py", "test_sampler.py")
+]
 
 
 @pytest.mark.slow

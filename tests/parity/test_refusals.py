@@ -118,7 +118,7 @@ def test_an_adapter_is_refused(tmp_path: Path) -> None:
     """transformers would serve the model without it."""
     save_model(SERVED["llama"].config, tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    with pytest.raises(UnsupportedModel, match="has a LoRA adapter; adapters are not supported"):
+    with pytest.raises(UnsupportedModel, match="has a LoRA adapter; model must be the one that it changes"):
         Engine(config_for(tmp_path))
 
 

@@ -10,6 +10,7 @@ from inflight.kv_cache.block_hash import BlockHasher
 from inflight.kv_cache.block_table_array import BlockTableArray
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.cache_salt import CacheSalt
+from inflight.lora.adapter import Adapter
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from tests.unit.builders import admit, make_request, make_tables
@@ -216,6 +217,19 @@ def test_requests_share_prefixes_only_with_those_of_the_same_cache_salt() -> Non
     served(tables, "first", range(9), options=RequestOptions(cache_salt="blue"))
     for salt, shared in (("blue", 2), ("red", 0), ("", 0)):
         request = make_request(salt, range(9), options=RequestOptions(cache_salt=salt))
+        assert len(tables.prefixes.lookup(request)) == shared
+
+
+def test_requests_share_prefixes_only_with_those_of_the_same_adapter() -> None:
+    tables = make_tables(num_blocks=32)
+    sql, copy_of_sql, poems = Adapter("sql", 0, "5a"), Adapter("copy", 1, "5a"), Adapter("poems", 2, "7c")
+    first = make_request("first", range(9))
+    first.adapter = sql
+    assert admit(tables, first)
+    tables.commit(first, first.num_uncomputed)
+    for adapter, shared in ((sql, 2), (copy_of_sql, 2), (poems, 0), (None, 0)):
+        request = make_request(str(adapter), range(9))
+        request.adapter = adapter
         assert len(tables.prefixes.lookup(request)) == shared
 
 

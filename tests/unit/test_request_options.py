@@ -44,6 +44,7 @@ def test_what_is_no_name_of_a_tenant_is_refused(sent: Any, says: str) -> None:
         ({"target_ttft_ms": 0}, "target_ttft_ms is 0; it must be at least 1"),
         ({"cache_salt": "x" * 257}, "cache_salt has 257 characters; it must have at most 256"),
         ({"tenant": 5}, "tenant is 5; it must be a text"),
+        ({"lora_name": 5}, "lora_name is 5; it must be a text"),
     ],
 )
 def test_what_a_request_says_must_make_sense(given: dict[str, Any], says: str) -> None:

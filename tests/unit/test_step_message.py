@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inflight.lora.adapter import Adapter
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.parallel.step_message import StepMessage
 from inflight.request import Request
@@ -21,6 +22,7 @@ def plans(draw: st.DrawFn) -> StepPlan:
     for number, (first, count) in enumerate(rows):
         request = Request(str(number), list(range(first + count)), SamplingParams(), max_tokens=1, seed=0)
         request.num_computed = first
+        request.adapter = draw(st.sampled_from((None, Adapter("a", 0, ""), Adapter("b", 3, ""))))
         scheduled.append(ScheduledRequest.next_of(request, count))
     tables = np.arange(5 * len(rows), dtype=np.int64).reshape(len(rows), 5)
     return StepPlan(tuple(scheduled), tables, (), draw(PAIRS), draw(PAIRS), draw(PAIRS))

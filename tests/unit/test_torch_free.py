@@ -20,6 +20,8 @@ TORCH_FREE = [
     "inflight.kv_events.factory",
     "inflight.kv_events.kv_events_config",
     "inflight.kv_transfer.connector",
+    "inflight.lora.adapter",
+    "inflight.lora.lora_modules",
     "inflight.metric_families.families",
     "inflight.metrics",
     "inflight.outputs",

@@ -160,8 +160,8 @@ def _at_one_commit(config: EngineConfig) -> EngineConfig:
     try:
         if find_adapter_config_file(config.model, revision=config.revision) is not None:
             raise UnsupportedModel(
-                f"model is {config.model!r}, which has a LoRA adapter; adapters are not supported, so merge it into "
-                "the weights first"
+                f"model is {config.model!r}, which has a LoRA adapter; model must be the one that it changes, and "
+                "lora_modules must name the adapter"
             )
         commit = extract_commit_hash(cached_file(config.model, "config.json", revision=config.revision), None)
     except OSError as error:
