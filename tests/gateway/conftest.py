@@ -1,14 +1,17 @@
 """A gateway in front of a real tritonserver with the model that echoes prompts."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from openai import OpenAI
+from transformers import AutoModelForCausalLM
 
 from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import ECHO
+from tests.engine.adapters import RandomAdapter
 from tests.gateway.gateway_process import GatewayProcess
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server
@@ -31,13 +34,25 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="session")
-def drafting_server(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[TritonServer]:
-    """A server with the default model in float32, and with drafts wherever tokens repeat, whether they pay or not.
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RandomAdapter]:
+    """The LoRA adapters of `drafting_server`."""
+    return {"pirate": RandomAdapter(seed=1, size=0.05), "poet": RandomAdapter(seed=2, size=0.05)}
+
+
+@pytest.fixture(scope="session")
+def drafting_server(
+    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, adapters: dict[str, RandomAdapter]
+) -> Iterator[TritonServer]:
+    """A server with the default model in float32 and adapters, and with drafts wherever tokens repeat, whether they pay
+    or not.
 
     Triton and the model make spans of the requests whose callers ask for them.
     """
+    folder = tmp_path_factory.mktemp("adapters")
+    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
     parameters = {
         "model": str(default_model()),
+        "lora_modules": json.dumps({name: each.save(folder / name, module) for name, each in adapters.items()}),
         "dtype": "float32",
         "kv_cache_tokens": "6144",
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',

@@ -1,0 +1,91 @@
+"""Adapters over Triton, the SDK and the gateway: answers are those of the model with the adapter in its weights."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import NotFoundError, OpenAI
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from inflight_client import Client, InvalidRequest
+from scripts.launch.default_model import default_model
+from scripts.launch.triton_server import TritonServer
+from scripts.reference.tiny_models import greedy
+from tests.engine.adapters import RandomAdapter
+from tests.gateway.gateway_process import GatewayProcess
+from tests.triton.test_contract import generate
+
+PROMPT = "The ship came into the harbour at dawn, and the"
+ASKED: dict[str, Any] = {"max_tokens": 16, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def answers(adapters: dict[str, RandomAdapter]) -> dict[str, str]:
+    """What transformers says to the prompt, by the name of the adapter in its weights; with none for ''."""
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    prompt = tokenizer(PROMPT)["input_ids"]
+    found = {"": greedy(module, prompt, ASKED["max_tokens"])}
+    for name, adapter in adapters.items():
+        with adapter.merged_into(module):
+            found[name] = greedy(module, prompt, ASKED["max_tokens"])
+    texts = {name: tokenizer.decode(tokens, skip_special_tokens=True) for name, tokens in found.items()}
+    assert len(set(texts.values())) == 3
+    return texts
+
+
+@pytest.fixture(scope="module")
+def openai(drafting_server: TritonServer) -> Iterator[OpenAI]:
+    with GatewayProcess(drafting_server.grpc_url) as gateway:
+        gateway.wait_for(["/health"], 30)
+        yield gateway.openai()
+
+
+def test_requests_name_an_adapter(drafting_server: TritonServer, answers: dict[str, str]) -> None:
+    for name, text in answers.items():
+        own = {"lora_name": name} if name else {}
+        assert (
+            generate(drafting_server, text_input=PROMPT, exclude_input_in_output=True, **ASKED, **own)["text_output"]
+            == text
+        )
+    # As vllm_backend has it.
+    parameters = '{"lora_name": "poet", "max_tokens": 16, "temperature": 0}'
+    found = generate(drafting_server, text_input=PROMPT, exclude_input_in_output=True, sampling_parameters=parameters)
+    assert found["text_output"] == answers["poet"]
+
+
+def test_adapters_in_the_client(drafting_server: TritonServer, answers: dict[str, str]) -> None:
+    with Client(drafting_server.grpc_url) as client:
+        assert client.describe_model().lora_modules == ("pirate", "poet")
+        assert client.generate(PROMPT, lora_name="pirate", **ASKED).text == answers["pirate"]
+        with pytest.raises(InvalidRequest, match="lora_name is 'baker'; it must be one of pirate, poet"):
+            client.generate(PROMPT, lora_name="baker", **ASKED)
+
+
+def test_adapters_are_models_of_the_gateway(openai: OpenAI, answers: dict[str, str]) -> None:
+    models = {model.id: model.to_dict().get("parent") for model in openai.models.list()}
+    assert models == {"llm": None, "pirate": "llm", "poet": "llm"}
+    assert openai.models.retrieve("poet").id == "poet"
+    for name, text in answers.items():
+        answer = openai.completions.create(model=name or "llm", prompt=PROMPT, **ASKED)
+        assert (answer.model, answer.choices[0].text) == (name or "llm", text)
+
+
+def test_chats_and_embeddings_take_adapters(openai: OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "Who are you?"}]
+    chats, responses, vectors = set(), set(), set()
+    for model in ("llm", "pirate", "poet"):
+        chats.add(openai.chat.completions.create(model=model, messages=messages, **ASKED).choices[0].message.content)
+        responses.add(
+            openai.responses.create(model=model, input="Who are you?", max_output_tokens=16, temperature=0).output_text
+        )
+        vectors.add(tuple(openai.embeddings.create(model=model, input=PROMPT).data[0].embedding[:4]))
+    assert [len(found) for found in (chats, responses, vectors)] == [3, 3, 3]
+    assert chats == responses
+
+
+def test_models_that_are_not_there(openai: OpenAI) -> None:
+    with pytest.raises(NotFoundError, match="model is 'baker'; it must be llm, or one of its adapters pirate, poet"):
+        openai.completions.create(model="baker", prompt=PROMPT, **ASKED)
+    with pytest.raises(NotFoundError, match="model is 'baker'"):
+        openai.models.retrieve("baker")
