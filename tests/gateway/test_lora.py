@@ -13,6 +13,7 @@ from scripts.launch.triton_server import TritonServer
 from scripts.reference.tiny_models import greedy
 from tests.engine.adapters import RandomAdapter
 from tests.gateway.gateway_process import GatewayProcess
+from tests.triton.prometheus import at_rest, scrape_when
 from tests.triton.test_contract import generate
 
 PROMPT = "The ship came into the harbour at dawn, and the"
@@ -55,11 +56,15 @@ def test_requests_name_an_adapter(drafting_server: TritonServer, answers: dict[s
 
 
 def test_adapters_in_the_client(drafting_server: TritonServer, answers: dict[str, str]) -> None:
+    before = scrape_when(drafting_server, at_rest).by("lora_requests_total", "lora_name")
+    assert before.keys() == {"pirate", "poet"}
     with Client(drafting_server.grpc_url) as client:
         assert client.describe_model().lora_modules == ("pirate", "poet")
         assert client.generate(PROMPT, lora_name="pirate", **ASKED).text == answers["pirate"]
         with pytest.raises(InvalidRequest, match="lora_name is 'baker'; it must be one of pirate, poet"):
             client.generate(PROMPT, lora_name="baker", **ASKED)
+    wanted = {**before, "pirate": before["pirate"] + 1}
+    scrape_when(drafting_server, lambda found: found.by("lora_requests_total", "lora_name") == wanted)
 
 
 def test_adapters_are_models_of_the_gateway(openai: OpenAI, answers: dict[str, str]) -> None:

@@ -95,6 +95,7 @@ class Engine:
             publish=None if self._publisher is None and self.disk is None else self._step_ended,
             export=None if self._connector is None else self._connector.export,
         )
+        self.core.metrics.lora_requests.update(dict.fromkeys(self.model.adapters, 0))
         self._workers = loaded.workers if isinstance(loaded, DividedModel) and model is None else None
         if isinstance(loaded, DividedModel):
             loaded.workers.serve(self.core.abort)

@@ -88,6 +88,8 @@ class EngineMetrics:
         # Written by the thread that turns events into outputs.
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.lora_requests: Counter[str] = Counter()
+        """Ended outputs of each adapter."""
 
     def step(
         self,
@@ -158,6 +160,8 @@ class EngineMetrics:
             self.output_tokens += len(delta.token_ids)
             if delta.finish_reason is not None:
                 self.finished[delta.finish_reason] += 1
+                if delta.request.adapter is not None:
+                    self.lora_requests[delta.request.adapter.name] += 1
                 self.observations.extend(
                     (
                         (REQUEST_SECONDS, self._clock() - delta.request.arrival),

@@ -100,6 +100,9 @@ class EngineStats:
     disk: DiskCounts | None = None
     """What is on disk. None without `kv_offloading_path`."""
 
+    lora_requests: Mapping[str, int] = field(default_factory=dict)
+    """Number of ended outputs by LoRA adapter. Empty without `lora_modules`."""
+
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'
     quantiles, and of the one of both in use. Empty without the former."""
@@ -124,6 +127,7 @@ class EngineStats:
             generated_tokens=metrics.sampled_tokens,
             output_tokens=metrics.output_tokens,
             finished=dict(metrics.finished),
+            lora_requests=dict(metrics.lora_requests),
             preemptions=scheduler.preemptor.num_preemptions,
             swaps=scheduler.preemptor.num_swaps,
             running=len(scheduler.running),

@@ -10,6 +10,7 @@ from inflight.metric_families.family import GAUGE, value
 from inflight.metric_families.guided_decoding import GUIDED_DECODING
 from inflight.metric_families.kv_cache import BLOCKS, EVENTS, PREFIXES
 from inflight.metric_families.kv_transfer import KV_TRANSFER
+from inflight.metric_families.lora import LORA
 from inflight.metric_families.requests import ENDED, PRESENT, TIMES_AND_LENGTHS
 from inflight.metric_families.scheduler import LEARNED
 from inflight.metric_families.speculation import SPECULATION
@@ -26,6 +27,7 @@ FAMILIES = (
     *TIMES_AND_LENGTHS,
     *GUIDED_DECODING,
     *SPECULATION,
+    LORA,
     *EVENTS,
     *KV_TRANSFER,
     *LEARNED,
