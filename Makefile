@@ -12,7 +12,7 @@ gpu_tests := $(VENV)/.gpu-tests
 docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
-.PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-speculation schemas peers gpu-check \
+.PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-lora bench-speculation schemas peers gpu-check \
 	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients lint check clean
 .DEFAULT_GOAL := help
 
@@ -38,6 +38,7 @@ help:
 	@echo "make bench-speculation measure the gain of speculative decoding where answers copy from prompts, and its cost elsewhere;"
 	@echo "              variables: MODEL or SHAPE, SPECULATION (flags, such as --users 1,8 or --help)"
 	@echo "make bench-guided measure the throughput of guided outputs, and what constraints that are made to cost much do to others"
+	@echo "make bench-lora   measure what LoRA adapters cost; variables: MODEL or SHAPE, LORA (flags, such as --help)"
 	@echo "make schemas  ask for answers to hundreds of JSON schemas at a high temperature and check each; takes minutes;"
 	@echo "              variable: SCHEMAS (flags, such as --samples 1 or --help)"
 	@echo "make precision    measure the effect of bfloat16 and int8: perplexity, divergence, agreement with transformers"
@@ -117,6 +118,9 @@ bench-speculation: $(installed)
 
 bench-guided: $(installed)
 	@$(bin)/python -m load_tests.bench.guided
+
+bench-lora: $(installed)
+	@$(bin)/python -m load_tests.bench.lora $(model) $(LORA)
 
 schemas: $(installed)
 	@$(bin)/python -m load_tests.schemas $(SCHEMAS)

@@ -18,9 +18,9 @@ from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.lora.lora_forward import LoraForward
 from scripts.launch.default_model import default_model
+from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import SERVED, save_model
 from scripts.reference.tiny_models import greedy as generate
-from tests.engine.adapters import RandomAdapter
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt
 
 ONE = RandomAdapter(rank=4, alpha=16, seed=1)

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
+from scripts.reference.random_adapter import RandomAdapter
 from tests.client.conftest import ECHO
-from tests.engine.adapters import RandomAdapter
 from tests.gateway.gateway_process import GatewayProcess
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from inflight_client import Client, InvalidRequest
 from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
+from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import greedy
-from tests.engine.adapters import RandomAdapter
 from tests.gateway.gateway_process import GatewayProcess
 from tests.triton.prometheus import at_rest, scrape_when
 from tests.triton.test_contract import generate

@@ -45,14 +45,16 @@ def load_adapters(
     on_cpu = config.enable_kernels and device.type == "cpu" and module.dtype == torch.bfloat16
     add_adapters(module, weights, has_kernel=on_cpu and load_kernels())
     eager = EagerAdapted(EagerForward(module, backend, [layer.window for layer in layers]))
-    try:
-        # Any forward pass is the same as itself, but a layer that cannot be adapted raises an exception.
-        check.same(WithFirstAdapter(eager), WithFirstAdapter(eager), layers, backend)
-    except RuntimeError as error:
-        raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {error}") from error
-    adapted: ForwardPass = eager
+    adapted: ForwardPass | None = None
     if isinstance(plain, TracedForward):
-        adapted = _traced(module, layers, backend, plain, eager, check) or eager
+        adapted = _traced(module, layers, backend, plain, eager, check)
+    if adapted is None:
+        adapted = eager
+        try:
+            # Any forward pass is the same as itself, but a layer that cannot be adapted raises an exception.
+            check.same(WithFirstAdapter(eager), WithFirstAdapter(eager), layers, backend)
+        except RuntimeError as error:
+            raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {error}") from error
     adapters = {name: Adapter(name, slot, each.digest) for slot, (name, each) in enumerate(weights.items())}
     logger.info("%d LoRA adapters: %s", len(adapters), ", ".join(adapters))
     return LoraForward(plain, adapted), adapters
@@ -70,14 +72,14 @@ def _traced(
 
     So a request without an adapter gets the same logits to the last bit, whoever is in its batch.
     """
+    reason = "the logits differ"
     try:
         traced = TracedForward(module, layers, has_adapters=True)
+        if check.same(WithFirstAdapter(traced), WithFirstAdapter(eager), layers, backend):
+            fused = traced.fused(gated=False) if plain.is_fused else traced
+            if check.similar(WithFirstAdapter(fused), WithFirstAdapter(traced), layers, backend):
+                return fused
     except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
-        logger.warning("%s with adapters runs in Python: %s", module.config.model_type, error)
-        return None
-    mine, theirs = WithFirstAdapter(traced), WithFirstAdapter(eager)
-    if not check.same(mine, theirs, layers, backend):
-        logger.warning("%s with adapters cannot be traced and runs in Python", module.config.model_type)
-        return None
-    fused = traced.fused(gated=False) if plain.is_fused else traced
-    return fused if check.similar(WithFirstAdapter(fused), theirs, layers, backend) else None
+        reason = f"{type(error).__name__}: {error}"
+    logger.warning("%s with adapters cannot be traced and runs in Python: %s", module.config.model_type, reason)
+    return None

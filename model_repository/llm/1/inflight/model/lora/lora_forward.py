@@ -37,9 +37,9 @@ class LoraForward:
 
 @dataclass(frozen=True)
 class EagerAdapted:
-    """Runs the model's own code over batches with adapters."""
+    """Tells the layers of a model, whose own code runs, the adapters of a batch."""
 
-    eager: ForwardPass
+    forward: ForwardPass
 
     def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
         """Return 0: there is nothing to prepare."""
@@ -51,11 +51,11 @@ class EagerAdapted:
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         assert batch.adapters is not None
         with use_adapters(batch.adapters):
-            return self.eager(batch, caches, rows)
+            return self.forward(batch, caches, rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""
-        return self.eager.head(hidden)
+        return self.forward.head(hidden)
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,4 @@ class WithFirstAdapter(EagerAdapted):
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         slots = torch.zeros(batch.num_tokens, dtype=torch.int64)
         adapters = ActiveAdapters.on(batch.token_ids.device, slots.numpy())
-        return self.eager(replace(batch, adapters=adapters), caches, rows)
+        return self.forward(replace(batch, adapters=adapters), caches, rows)
