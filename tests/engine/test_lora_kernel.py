@@ -87,5 +87,11 @@ def test_a_slot_that_does_not_exist_is_refused() -> None:
     x, y = operands(2, 64, 96)
     with pytest.raises(RuntimeError, match="slot 3 of 3"):
         Adapted(16, 64, 96)(x, y, [0, 3])
+
+
+def test_a_layer_that_sees_only_some_tokens_is_refused() -> None:
+    x, y = operands(2, 64, 96)
     with pytest.raises(RuntimeError, match="1 slots for 2 and 2 rows"):
         Adapted(16, 64, 96)(x, y, [0])
+    with pytest.raises(RuntimeError, match="a layer gets 2 of the 1 tokens of a batch"):
+        Adapted(16, 64, 96)(x, y, [0], has_kernel=False)

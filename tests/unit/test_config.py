@@ -54,6 +54,19 @@ def test_the_dtype_is_one_that_is_known() -> None:
     refused("dtype is 'float8'; it must be one of auto, float32, bfloat16, float16", dtype="float8")
 
 
+def test_adapters_have_names_and_folders() -> None:
+    assert EngineConfig(model="m", lora_modules={"sql": "/adapters/sql"}).lora_modules == {"sql": "/adapters/sql"}
+    refused("lora_modules['a'] is 5; it must be a folder or a hub id", lora_modules={"a": 5})
+    refused("lora_modules['a'] is ''; it must be a folder or a hub id", lora_modules={"a": ""})
+    refused("lora_modules has a name of 0 characters; it must have 1 to 256", lora_modules={"": "/a"})
+    refused("lora_modules has 257 adapters; it must have at most 256", lora_modules={str(i): "/a" for i in range(257)})
+    refused("lora_modules is given, and tensor_parallel_size is 2", lora_modules={"a": "/a"}, tensor_parallel_size=2)
+    role = {"kv_role": "kv_both"}
+    refused(
+        "lora_modules is given, and kv_transfer_config has a kv_role", lora_modules={"a": "/a"}, kv_transfer_config=role
+    )
+
+
 def test_the_quantization_is_one_that_is_known() -> None:
     refused("quantization is 'int2'; it must be int8 or int4, or not given", quantization="int2")
 
