@@ -6,6 +6,7 @@
 
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -17,7 +18,8 @@ namespace {
 
 constexpr int64_t GROUP_SIZE = 2 * LANES;  // Numbers of a group for one pair.
 constexpr int STRANDS = 4;                 // Sums that are computed at the same time, which hides the latency of additions.
-constexpr int TOGETHER = 4;                // Neighbouring rows with the same adapter that share the loads of its weights.
+constexpr int64_t WORK_OF_A_THREAD = 1 << 17;  // With fewer products, starting a second thread costs more than it saves.
+constexpr int TOGETHER = 4;                // Rows with the same adapter that share the loads of its weights.
 
 // Adapters of one linear layer.
 struct Adapters {
@@ -49,19 +51,28 @@ void multiply_down(const Adapters& of, const BFloat16* down, const Factor* x, Fa
   }
 }
 
-// Writes y plus the products with `up`, rounded once.
+// Writes rows of y plus the products with `up`, rounded once.
 template <int ROWS>
-void multiply_up(const Adapters& of, const BFloat16* up, const Factor* ranks, const BFloat16* y, int64_t y_stride,
-                 BFloat16* to, int64_t to_stride) {
+void multiply_up(const Adapters& of, const BFloat16* up, const Factor* ranks, const BFloat16* const* y, BFloat16* const* to) {
   const int64_t pairs = of.rank / 2;
   for (int64_t d = 0; d < of.outputs; d += LANES, up += pairs * GROUP_SIZE) {
     const Mask lanes = lanes_below(of.outputs - d);
     Lanes sums[ROWS][1];
-    for (int r = 0; r < ROWS; ++r) sums[r][0] = load_floats(y + r * y_stride + d, lanes);
+    for (int r = 0; r < ROWS; ++r) sums[r][0] = load_floats(y[r] + d, lanes);
     for (int64_t pair = 0; pair < pairs; ++pair)
       add_products(sums, ranks + pair * 2, of.rank, [&](int) { return load_pairs(up + pair * GROUP_SIZE); });
-    for (int r = 0; r < ROWS; ++r) store_bf16(to + r * to_stride + d, sums[r][0], lanes);
+    for (int r = 0; r < ROWS; ++r) store_bf16(to[r] + d, sums[r][0], lanes);
   }
+}
+
+// Adds what an adapter changes in the next rows, as many as `count` says but at most four.
+template <int ROWS = TOGETHER>
+void add(const Adapters& of, int64_t slot, int64_t count, const Factor* x, Factor* ranks, const BFloat16* const* y,
+         BFloat16* const* to) {
+  if constexpr (ROWS > 1)
+    if (count < ROWS) return add<ROWS - 1>(of, slot, count, x, ranks, y, to);
+  multiply_down<ROWS>(of, of.down_of(slot), x, ranks);
+  multiply_up<ROWS>(of, of.up_of(slot), ranks, y, to);
 }
 
 // Copies rows next to each other, as what products take.
@@ -88,33 +99,32 @@ Tensor add_lora(const Tensor& y, const Tensor& x, const Tensor& slots, const Ten
   TORCH_CHECK(adapters.inputs % 2 == 0 && bases.count == inputs.count && slots.numel() == bases.count && slots.is_contiguous(),
               slots.numel(), " slots for ", bases.count, " and ", inputs.count, " rows");
   const int64_t* slot_of = slots.const_data_ptr<int64_t>();
-  for (int64_t row = 0; row < bases.count; ++row)
-    TORCH_CHECK(-1 <= slot_of[row] && slot_of[row] < down.size(0), "slot ", slot_of[row], " of ", down.size(0));
   Tensor sum = empty_rows(y.sizes(), y.options());
   BFloat16* out = sum.mutable_data_ptr<BFloat16>();
   const int64_t stride = row_stride(sum);
-  share_out_rows(bases.count, ROWS_OF_A_THREAD / 4, [&](int64_t first, int64_t last) {
+  std::vector<int64_t> order;  // The rows that change, those of an adapter one after the other.
+  for (int64_t row = 0; row < bases.count; ++row) {
+    TORCH_CHECK(-1 <= slot_of[row] && slot_of[row] < down.size(0), "slot ", slot_of[row], " of ", down.size(0));
+    if (slot_of[row] >= 0)
+      order.push_back(row);
+    else
+      std::memcpy(out + row * stride, bases[row], bases.width * sizeof(BFloat16));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return slot_of[a] < slot_of[b]; });
+  const int64_t least = std::max<int64_t>(1, WORK_OF_A_THREAD / (adapters.rank * (adapters.inputs + adapters.outputs)));
+  share_out_rows((int64_t)order.size(), least, [&](int64_t first, int64_t last) {
     std::vector<Factor> factors(TOGETHER * adapters.inputs), ranks(TOGETHER * adapters.rank);
-    for (int64_t row = first; row < last;) {
-      const int64_t slot = slot_of[row];
-      BFloat16* to = out + row * stride;
-      if (slot < 0) {
-        std::memcpy(to, bases[row++], bases.width * sizeof(BFloat16));
-        continue;
+    for (int64_t i = first; i < last;) {
+      const int64_t slot = slot_of[order[i]];
+      const BFloat16* from[TOGETHER];
+      BFloat16* to[TOGETHER];
+      int64_t count = 0;
+      for (; count < TOGETHER && i < last && slot_of[order[i]] == slot; ++count, ++i) {
+        copy_factors(inputs[order[i]], inputs.width, factors.data() + count * inputs.width);
+        from[count] = bases[order[i]];
+        to[count] = out + order[i] * stride;
       }
-      int64_t count = 1;
-      while (count < TOGETHER && row + count < last && slot_of[row + count] == slot) ++count;
-      if (count < TOGETHER) count = 1;
-      for (int64_t r = 0; r < count; ++r) copy_factors(inputs[row + r], inputs.width, factors.data() + r * inputs.width);
-      const auto add = [&](auto rows) {
-        multiply_down<rows()>(adapters, adapters.down_of(slot), factors.data(), ranks.data());
-        multiply_up<rows()>(adapters, adapters.up_of(slot), ranks.data(), bases[row], bases.stride, to, stride);
-      };
-      if (count == TOGETHER)
-        add(std::integral_constant<int, TOGETHER>());
-      else
-        add(std::integral_constant<int, 1>());
-      row += count;
+      add(adapters, slot, count, factors.data(), ranks.data(), from, to);
     }
   });
   return sum;
