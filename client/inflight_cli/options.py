@@ -68,6 +68,7 @@ def add_sampling_options(parser: argparse.ArgumentParser, *, max_tokens: int | N
     group.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens")
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
     group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; can be repeated")
+    group.add_argument("--lora-name", metavar="NAME", help="answer with this LoRA adapter of the model")
 
 
 def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
@@ -94,7 +95,7 @@ def check_one_server(options: argparse.Namespace) -> None:
 
 def sampling_parameters(options: argparse.Namespace) -> Sampling:
     """Read the options of `add_sampling_options` that were given."""
-    names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+    names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "lora_name")
     given = {name: getattr(options, name) for name in names}
     return cast(Sampling, {name: value for name, value in given.items() if value is not None})
 

@@ -12,6 +12,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import greedy
+from tests.cli.program import Program
 from tests.gateway.gateway_process import GatewayProcess
 from tests.triton.prometheus import at_rest, scrape_when
 from tests.triton.test_contract import generate
@@ -65,6 +66,12 @@ def test_adapters_in_the_client(drafting_server: TritonServer, answers: dict[str
             client.generate(PROMPT, lora_name="baker", **ASKED)
     wanted = {**before, "pirate": before["pirate"] + 1}
     scrape_when(drafting_server, lambda found: found.by("lora_requests_total", "lora_name") == wanted)
+
+
+def test_adapters_on_the_command_line(drafting_server: TritonServer, answers: dict[str, str]) -> None:
+    asked = ("generate", PROMPT, "--max-tokens", "16", "--temperature", "0")
+    done = Program(drafting_server.grpc_url).run(*asked, "--lora-name", "poet")
+    assert done.stdout == f"{answers['poet']}\n"
 
 
 def test_adapters_are_models_of_the_gateway(openai: OpenAI, answers: dict[str, str]) -> None:

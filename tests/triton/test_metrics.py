@@ -17,6 +17,7 @@ from tests.triton.wire import ask, ask_all, together
 NEED_SETTINGS = (
     "inflight:length_rank_correlation",
     *("inflight:spec_decode", "inflight:num_requests_waiting_by_priority", "inflight:auto_tune"),
+    "inflight:lora_",
     *("inflight:tenant_", "inflight:cost_per_thousand_tokens"),
     *("inflight:disk_cache", "inflight:kv_transfer"),
 )
