@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -274,3 +275,43 @@ def test_kernels_give_nearly_the_logits_of_float32(adapted: Engine, texts: Engin
         found.append(np.array([e.chosen for each in ids for e in outputs[each].prompt_logprobs if e is not None]))
     with_kernels, exact, without_adapter = found
     assert np.abs(with_kernels - exact).mean() < 0.1 * np.abs(without_adapter - exact).mean()
+
+
+def test_a_crowd_with_adapters_gets_the_tokens_of_a_calm_engine(adapted: Engine) -> None:
+    """A small cache, host memory, shared prefixes, drafts, chunks and cancellations, with sampled tokens."""
+    rng = random.Random(0)
+    crowded = dataclasses.replace(
+        adapted.config,
+        kv_cache_tokens=256,
+        max_num_batched_tokens=48,
+        swap_space_tokens=512,
+        preemption_mode="auto",
+        max_queue_tokens=100_000,
+        speculative_config={"method": "ngram", "adaptive": False},
+    )
+    beginnings = [make_prompt(length, seed=9) for length in (16, 48)]
+    asked = [
+        (
+            rng.choice(beginnings)[: rng.randint(1, 48)] + make_prompt(rng.randint(1, 20), seed=number),
+            SamplingParams(max_tokens=rng.randint(10, 40), temperature=rng.choice((0, 0.9)), seed=number),
+            RequestOptions(lora_name=rng.choice(("", "one", "two"))),
+        )
+        for number in range(40)
+    ]
+    calm = [adapted.submit(*each) for each in asked]
+    outputs = drain(adapted)
+    engine = Engine(crowded, adapted.model)
+    ids = {engine.submit(*each): outputs[name].token_ids for each, name in zip(asked, calm, strict=True)}
+    cancelled = rng.sample(sorted(ids), 5)
+    for name in cancelled:
+        engine.step()
+        engine.cancel(name)
+    found = drain(engine)
+    assert len(found) >= 30
+    for name in found.keys() - set(cancelled):
+        assert found[name].token_ids == ids[name]
+    stats = engine.stats()
+    assert stats.preemptions > 0
+    assert stats.accepted_draft_tokens > 0
+    assert sum(stats.hits.values()) > 0
+    assert stats.blocks_used == 0
