@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import median
 
 import optuna
 from tqdm import tqdm
@@ -34,8 +33,7 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
     """Try choices, the space's guesses first, and return them in the order in which they were tried.
 
     A Gaussian process then proposes what to try, as in Snoek et al., 'Practical Bayesian Optimization of Machine
-    Learning Algorithms' (NeurIPS 2012). It is told the median of the guesses' losses in place of any higher one. Beside
-    a loss of fifty times the best, it would take the differences between good choices for noise.
+    Learning Algorithms' (NeurIPS 2012). It is told losses as `_told` writes them.
 
     The same seed tries the same choices. There are fewer trials if the space is smaller.
     """
@@ -46,7 +44,7 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
     tried: dict[tuple[str, ...], Trial] = {}
     untold: list[tuple[optuna.Trial, float]] = []
     num_guesses = len({tuple(guess.values()) for guess in space.guesses()})
-    bound = math.inf
+    best_guess = math.inf
     repeats = 0
     while len(tried) < min(trials, space.size) and repeats < _MAX_REPEATS:
         asked = study.ask()
@@ -60,14 +58,23 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
         tried[key] = Trial(choice, served, loss(served))
         untold.append((asked, tried[key].loss))
         if len(tried) == num_guesses:
-            bound = median(trial.loss for trial in tried.values())
+            best_guess = best(tried.values()).loss
         if len(tried) >= num_guesses:
             for each, found in untold:
-                study.tell(each, min(bound, found))
+                study.tell(each, _told(found, best_guess))
             untold.clear()
         repeats = 0
         bar.update()
     return list(tried.values())
+
+
+def _told(loss: float, best_guess: float) -> float:
+    """Return how much worse a loss is than that of the best guess, in tenths of it, and the logarithm for worse ones.
+
+    Beside a loss of fifty times the best, a Gaussian process would take the differences between good choices for noise.
+    """
+    worse = (loss - best_guess) / (abs(best_guess) / 10 or 1.0)
+    return math.log1p(worse) if worse > 0 else worse
 
 
 def best(trials: Iterable[Trial]) -> Trial:
