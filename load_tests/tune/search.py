@@ -1,6 +1,5 @@
 """Finds good settings in few simulations."""
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -33,18 +32,14 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
     """Try choices, the space's guesses first, and return them in the order in which they were tried.
 
     A Gaussian process then proposes what to try, as in Snoek et al., 'Practical Bayesian Optimization of Machine
-    Learning Algorithms' (NeurIPS 2012). It is told losses as `_told` writes them.
-
-    The same seed tries the same choices. There are fewer trials if the space is smaller.
+    Learning Algorithms' (NeurIPS 2012). The same seed tries the same choices. There are fewer trials if the space is
+    smaller.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=_sampler(seed))
     for guess in space.guesses():
         study.enqueue_trial({knob.name: _parameter(knob, guess[knob.name]) for knob in space.knobs})
     tried: dict[tuple[str, ...], Trial] = {}
-    untold: list[tuple[optuna.Trial, float]] = []
-    num_guesses = len({tuple(guess.values()) for guess in space.guesses()})
-    best_guess = math.inf
     repeats = 0
     while len(tried) < min(trials, space.size) and repeats < _MAX_REPEATS:
         asked = study.ask()
@@ -56,25 +51,10 @@ def search(space: Space, serve: Serve, loss: Loss, *, trials: int = TRIALS, seed
             continue
         served = serve(choice)
         tried[key] = Trial(choice, served, loss(served))
-        untold.append((asked, tried[key].loss))
-        if len(tried) == num_guesses:
-            best_guess = best(tried.values()).loss
-        if len(tried) >= num_guesses:
-            for each, found in untold:
-                study.tell(each, _told(found, best_guess))
-            untold.clear()
+        study.tell(asked, tried[key].loss)
         repeats = 0
         bar.update()
     return list(tried.values())
-
-
-def _told(loss: float, best_guess: float) -> float:
-    """Return how much worse a loss is than that of the best guess, in tenths of it, and the logarithm for worse ones.
-
-    Beside a loss of fifty times the best, a Gaussian process would take the differences between good choices for noise.
-    """
-    worse = (loss - best_guess) / (abs(best_guess) / 10 or 1.0)
-    return math.log1p(worse) if worse > 0 else worse
 
 
 def best(trials: Iterable[Trial]) -> Trial:

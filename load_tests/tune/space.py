@@ -67,23 +67,26 @@ class Space:
         return replace(self.base, **self.settings(choice))
 
     def guesses(self) -> list[Choice]:
-        """Choices to try first: the default, then corners of the space with many and with few sequences at once."""
+        """Choices to try first: the default, then many sequences at once, few, and some with a target for gaps."""
         numbers = {knob.name: list(knob.values) for knob in self.knobs if knob.ordered}
-        most, fewest = ({name: labels[end] for name, labels in numbers.items()} for end in (-1, 0))
-        whole_prompts, shortest, urgent = (
-            {"token_budget": "fixed"},
-            {"scheduling_policy": "sjf"},
-            {"scheduling_policy": "slo"},
-        )
-        few = {"max_num_seqs": fewest.get("max_num_seqs", "")}
+        most = {name: labels[-1] for name, labels in numbers.items()}
+        fewest = {name: labels[0] for name, labels in numbers.items()}
+        half = {name: labels[len(labels) // 2] for name, labels in numbers.items()}
+        whole_prompts, shortest = {"token_budget": "fixed"}, {"scheduling_policy": "sjf"}
+        budgets = [label for knob in self.knobs if knob.name == "token_budget" for label in knob.values]
+        even = {"token_budget": next((label for label in budgets if "target_itl_ms" in label), "")}
         wanted: list[Choice] = [
             {},
             most | whole_prompts,
             most | whole_prompts | shortest,
-            few | whole_prompts | shortest,
-            fewest | urgent,
+            _sequences(fewest) | whole_prompts | shortest,
+            most | _sequences(half) | even | shortest,
         ]
         return [{knob.name: each.get(knob.name, knob.default) for knob in self.knobs} for each in wanted]
+
+
+def _sequences(choice: Choice) -> dict[str, str]:
+    return {name: label for name, label in choice.items() if name == "max_num_seqs"}
 
 
 def space_for(base: EngineConfig, requests: Sequence[Arrival], users: int | None, slo: Slo) -> Space:
