@@ -41,7 +41,7 @@ class Tracing(TypedDict, total=False):
 
 
 class Queueing(Tracing, total=False):
-    """The place of a request on the server, its time, and how much of its prompt is used."""
+    """The place of a request on the server, its time, its adapter, and how much of its prompt is used."""
 
     # Priority in the waiting queue; 1 is the highest.
     priority: int

@@ -39,10 +39,10 @@ router = APIRouter()
 )
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
     """Answer a chat."""
-    await service.describe(body.model)
+    adapter = await service.adapter(body.model)
     note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, body.num_sequences)
-    asked = sampling(body, request.scope, service.adapter(body.model))
+    asked = sampling(body, request.scope, adapter)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0

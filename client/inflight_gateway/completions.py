@@ -34,10 +34,10 @@ router = APIRouter()
 )
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
     """Continue one or several prompts."""
-    await service.describe(body.model)
+    adapter = await service.adapter(body.model)
     note_request("text_completion", body.model, stream=bool(body.stream))
     take_samples(request.scope, len(body.prompts) * body.num_sequences)
-    asked = sampling(body, request.scope, service.adapter(body.model))
+    asked = sampling(body, request.scope, adapter)
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     form = asked_form(body)
     if form is not None:

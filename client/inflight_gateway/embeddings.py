@@ -26,11 +26,11 @@ _AT_ONCE = 32
 )
 async def create_embeddings(body: EmbeddingRequest, service: TheService, request: Request) -> Response:
     """Embed one or several inputs."""
-    await service.describe(body.model)
+    adapter = await service.adapter(body.model)
     note_request("embeddings", body.model)
     concurrency = min(_AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
-    options = queueing(body, request.scope, service.adapter(body.model))
+    options = queueing(body, request.scope, adapter)
     if body.truncate_prompt_tokens is not None:
         options["truncate_prompt_tokens"] = body.truncate_prompt_tokens
     embeddings = await service.client.embed_many(

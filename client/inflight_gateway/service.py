@@ -59,28 +59,30 @@ class Service:
     model: ServedModel
     observer: Observer
 
-    async def describe(self, name: str) -> Model:
-        """Describe the model or the LoRA adapter with this name.
+    async def adapter(self, name: str) -> str | None:
+        """Return the name of a LoRA adapter, and None for that of the model itself.
 
         Raises:
-            ApiError: 404 if the gateway does not serve it.
+            ApiError: 404 if the gateway serves no such model.
             InflightError: the server has not told its adapters yet, and cannot now.
         """
+        if name == self.model_name:
+            return None
+        adapters = await self.model.adapters()
+        if name in adapters:
+            return name
+        others = f", or one of its adapters {', '.join(adapters)}" if adapters else ""
+        message = f"model is {name!a}; it must be {self.model_name}{others}"
+        raise ApiError(404, "model_not_found", message, param="model")
+
+    async def describe(self, name: str) -> Model:
+        """Describe the model or the LoRA adapter with this name. Raises what `adapter` raises."""
         model: Model = {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
-        if name != self.model_name:
-            adapters = await self.model.adapters()
-            if name not in adapters:
-                others = f", or one of its adapters {', '.join(adapters)}" if adapters else ""
-                message = f"model is {name!a}; it must be {self.model_name}{others}"
-                raise ApiError(404, "model_not_found", message, param="model")
+        if await self.adapter(name) is not None:
             model["parent"] = self.model_name
         if (context := self.model.max_model_len) is not None:
             model["max_model_len"] = context
         return model
-
-    def adapter(self, model: str) -> str | None:
-        """Return the name of the adapter that a request asks for by its `model`, if it is one."""
-        return None if model == self.model_name else model
 
     def answered(self, usage: Usage, finish_reasons: Sequence[str]) -> None:
         """Count the tokens of a finished answer, in the metrics and in the request's span."""

@@ -15,7 +15,7 @@ router = APIRouter()
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
     """Return the tokens of a prompt, or of a chat as the model would get them."""
-    await service.describe(body.model or service.model_name)
+    await service.adapter(body.model or service.model_name)
     wants_strs = bool(body.return_token_strs)
     if isinstance(body, TokenizeText):
         found = await service.client.tokenize(
@@ -37,5 +37,5 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeRequest, service: TheService) -> Detokenization:
     """Return the text of tokens."""
-    await service.describe(body.model or service.model_name)
+    await service.adapter(body.model or service.model_name)
     return {"prompt": await service.client.detokenize(body.tokens)}

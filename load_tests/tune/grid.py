@@ -28,6 +28,7 @@ SIMULATED = Machine(MACHINES[0].ours, kv_cache_tokens=131_072)
 """The machine without `--machine`."""
 _LOAD = 0.9
 _BEYOND = 1000.0
+"""A gap as large as this means that a choice misses the targets."""
 
 
 @dataclass(frozen=True)

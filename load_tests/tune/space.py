@@ -70,8 +70,8 @@ class Space:
         """Choices to try first: the default, then many sequences at once, few, and some with a target for gaps."""
         numbers = {knob.name: list(knob.values) for knob in self.knobs if knob.ordered}
         most = {name: labels[-1] for name, labels in numbers.items()}
-        fewest = {name: labels[0] for name, labels in numbers.items()}
-        half = {name: labels[len(labels) // 2] for name, labels in numbers.items()}
+        seqs = numbers.get("max_num_seqs", [""])
+        few, half = ({"max_num_seqs": label} for label in (seqs[0], seqs[len(seqs) // 2]))
         whole_prompts, shortest = {"token_budget": "fixed"}, {"scheduling_policy": "sjf"}
         budgets = [label for knob in self.knobs if knob.name == "token_budget" for label in knob.values]
         even = {"token_budget": next((label for label in budgets if "target_itl_ms" in label), "")}
@@ -79,14 +79,10 @@ class Space:
             {},
             most | whole_prompts,
             most | whole_prompts | shortest,
-            _sequences(fewest) | whole_prompts | shortest,
-            most | _sequences(half) | even | shortest,
+            few | whole_prompts | shortest,
+            most | half | even | shortest,
         ]
         return [{knob.name: each.get(knob.name, knob.default) for knob in self.knobs} for each in wanted]
-
-
-def _sequences(choice: Choice) -> dict[str, str]:
-    return {name: label for name, label in choice.items() if name == "max_num_seqs"}
 
 
 def space_for(base: EngineConfig, requests: Sequence[Arrival], users: int | None, slo: Slo) -> Space:

@@ -1,5 +1,6 @@
 """Requests with LoRA adapters: each gets the tokens of the model with its adapter merged into the weights."""
 
+import copy
 import dataclasses
 import json
 import random
@@ -124,6 +125,19 @@ def test_samples_beams_and_embeddings_have_the_adapter(
     (output,) = drain(engine).values()
     assert output.embedding is not None
     np.testing.assert_allclose(output.embedding, (state / state.norm()).numpy(), atol=1e-5)
+
+
+def test_a_draft_model_drafts_without_adapters(tiny: Tiny, modules: dict[str, str], tmp_path: Path) -> None:
+    smaller = copy.deepcopy(SERVED["llama"].config)
+    smaller.num_hidden_layers = 1  # The adapters change more layers.
+    save_model(smaller, tmp_path)
+    engine = make_engine(
+        tiny.folder,
+        lora_modules=modules,
+        speculative_config={"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 3},
+    )
+    asked = [(make_prompt(length), name) for length in (6, 23) for name in ("one", "", "two")]
+    assert ask(engine, asked, greedy(TOKENS)) == [merged(tiny.module, prompt, name) for prompt, name in asked]
 
 
 def test_unknown_adapters_are_refused(tiny: Tiny, loaded: LoadedModel, modules: dict[str, str]) -> None:

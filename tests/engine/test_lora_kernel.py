@@ -25,7 +25,7 @@ class Adapted:
     def __call__(self, x: torch.Tensor, y: torch.Tensor, slots: list[int], *, has_kernel: bool = True) -> torch.Tensor:
         layer = _Returning(y)
         adapt(layer, self.down.to(x.dtype), self.up.to(x.dtype), has_kernel=has_kernel)
-        with use_adapters(ActiveAdapters.on(torch.device("cpu"), torch.tensor(slots).numpy())):
+        with use_adapters(ActiveAdapters(torch.tensor(slots))):
             found: torch.Tensor = layer(x)
         return found
 

@@ -41,14 +41,14 @@ _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
 )
 async def create_response(body: ResponsesRequest, service: TheService, request: Request) -> Response:
     """Answer a conversation."""
-    await service.describe(body.model)
+    adapter = await service.adapter(body.model)
     note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, 1)
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
     ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables)
-    asked = _sampling(body, request, service.adapter(body.model))
+    asked = _sampling(body, request, adapter)
     document = Document(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)

@@ -74,6 +74,10 @@ class EngineConfig(SchedulerConfig):
     """`int8` or `int4`: quantize the weights of linear layers to 8 or 4 bits at start-up. For models in bfloat16 on
     CPUs with AVX2."""
 
+    lora_modules: Mapping[str, Any] = field(default_factory=dict)
+    """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
+    `{"sql": "/adapters/sql"}`. All of them stay in memory. Empty: none."""
+
     enable_prefix_caching: bool = True
     """Reuse KV-cache blocks of prompts that begin with the same tokens."""
 
@@ -126,10 +130,6 @@ class EngineConfig(SchedulerConfig):
     kv_events_config: Mapping[str, Any] = field(default_factory=dict)
     """Publish over ZMQ which prefixes are in the cache, for routers. As JSON with vLLM's names, such as
     `{"enable_kv_cache_events": true}`; see `KVEventsConfig`. Token ids are sent in clear. Empty: off."""
-
-    lora_modules: Mapping[str, Any] = field(default_factory=dict)
-    """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
-    `{"sql": "/adapters/sql"}`. All of them stay in memory. Empty: none."""
 
     kv_transfer_config: Mapping[str, Any] = field(default_factory=dict)
     """Let prompts be computed by one server and continued by another. As JSON with vLLM's names, such as

@@ -226,7 +226,6 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("deadline_ms", INTEGER),
         Field("target_ttft_ms", INTEGER),
         Field("cache_salt", NAME),
-        Field("lora_name", NAME),
         Field("client_request_id", NAME, also=("x-request-id",), not_inputs=("x-request-id",)),
     ),
     "Tracing": (
@@ -239,6 +238,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         ),
         Field("tracestate", HEADER, "The header that may come with `traceparent`."),
     ),
+    "LoRA adapters": (Field("lora_name", NAME),),
     "Speculative decoding": (
         Field("draft_input_ids", INTEGERS),
         Field("num_speculative_tokens", INTEGER),

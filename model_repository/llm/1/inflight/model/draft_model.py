@@ -60,4 +60,5 @@ def _config_of(config: EngineConfig, model: str) -> EngineConfig:
         kv_offloading_size=0.0,
         preemption_mode="recompute",
         speculative_config={},
+        lora_modules={},
     )

@@ -68,5 +68,5 @@ class RaggedBatch:
             context_lens=arrays.context_lens.tolist(),
             num_single=int((np.diff(arrays.query_starts) == 1).sum()),
             logit_rows=put(arrays.logit_rows),
-            adapters=ActiveAdapters.on(device, arrays.adapters) if len(arrays.adapters) else None,
+            adapters=ActiveAdapters(put(arrays.adapters)) if len(arrays.adapters) else None,
         )

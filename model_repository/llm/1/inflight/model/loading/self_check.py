@@ -109,6 +109,11 @@ class SelfCheck:
         differs = bool(((mine - others).norm(dim=-1) > _SAME * others.norm(dim=-1)).any() or mine.isnan().any())
         return self._worst(differs) == 0
 
+    def gives_numbers(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
+        """Whether all logits of a forward pass are numbers. It may raise any exception of the model's code."""
+        found = _paged_logits(self._module, forward, layers, self._prompts, backend)
+        return self._worst(any(bool(logits.isnan().any()) for logits in found)) == 0
+
     def similar(
         self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
     ) -> bool:

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from inflight.model.batch_arrays import NO_ADAPTER, Ints
+from inflight.model.batch_arrays import NO_ADAPTER
 
 _active = threading.local()
 
@@ -22,16 +23,12 @@ class ActiveAdapters:
 
     slots: torch.Tensor
     """[T] int64, see `Adapter.slot`; `NO_ADAPTER` for the plain model."""
-    tokens: tuple[tuple[int, torch.Tensor], ...] = ()
-    """The tokens of each adapter, as pairs of a slot and int64 indices."""
 
-    @classmethod
-    def on(cls, device: torch.device, slots: Ints) -> "ActiveAdapters":
-        """Copy the slots [T] of a batch to a device."""
-        on_host = torch.from_numpy(slots)
-        used = sorted(set(slots.tolist()) - {NO_ADAPTER})
-        tokens = tuple((slot, (on_host == slot).nonzero()[:, 0].to(device)) for slot in used)
-        return cls(on_host.to(device), tokens)
+    @cached_property
+    def tokens(self) -> list[tuple[int, torch.Tensor]]:
+        """The tokens of each adapter, as pairs of a slot and int64 indices. The C++ kernel does not need them."""
+        used = sorted(set(self.slots.tolist()) - {NO_ADAPTER})
+        return [(slot, (self.slots == slot).nonzero()[:, 0]) for slot in used]
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Reads the files of a LoRA adapter in the format of the library PEFT."""
 
 import json
+import logging
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +14,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers.utils.hub import cached_file
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from inflight.errors import UnsupportedModel
+
+logger = logging.getLogger(__name__)
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
@@ -55,30 +59,35 @@ def read_adapter(name: str, folder: str) -> AdapterWeights:
     """
     where = f"lora_modules[{name!r}] is {folder!r}"
     try:
-        config = json.loads(_file(folder, _CONFIG).read_text())
-        tensors = load_file(_file(folder, _WEIGHTS))
+        found = _file(folder, _CONFIG)
+        commit = extract_commit_hash(found, None)
+        config = json.loads(Path(found).read_text())
+        # A branch of the hub may move between two downloads.
+        tensors = load_file(_file(folder, _WEIGHTS, commit or "main"))
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"{where}; it cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{where}; its {_CONFIG} is not a JSON object")
+    if commit is not None:
+        logger.info("adapter %s is at commit %s", name, commit)
     _check_config(where, config)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
-        found = _KEY.fullmatch(key)
-        if found is None:
+        match = _KEY.fullmatch(key)
+        if match is None:
             raise UnsupportedModel(f"{where}; it changes {key}, and only the weights of linear layers are supported")
-        parts.setdefault(found["layer"], {})[found["part"]] = tensor
+        parts.setdefault(match["layer"], {})[match["part"]] = tensor
     if not parts:
         raise ValueError(f"{where}; it has no weights")
     layers = {layer: _delta(where, layer, pair, _scale(config, layer, pair)) for layer, pair in sorted(parts.items())}
     return AdapterWeights(layers, _digest(layers))
 
 
-def _file(folder: str, name: str) -> Path:
-    found = cached_file(str(Path(folder).expanduser()) if folder.startswith("~") else folder, name)
+def _file(folder: str, name: str, revision: str = "main") -> str:
+    found = cached_file(os.path.expanduser(folder), name, revision=revision)
     if found is None:
         raise OSError(f"it has no {name}")
-    return Path(found)
+    return str(found)
 
 
 def _check_config(where: str, config: Mapping[str, Any]) -> None:

@@ -63,6 +63,5 @@ class WithFirstAdapter(EagerAdapted):
     """Runs every batch with the first adapter, to check a forward pass at load time."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
-        slots = torch.zeros(batch.num_tokens, dtype=torch.int64)
-        adapters = ActiveAdapters.on(batch.token_ids.device, slots.numpy())
-        return self.forward(replace(batch, adapters=adapters), caches, rows)
+        first = ActiveAdapters(torch.zeros_like(batch.token_ids))
+        return self.forward(replace(batch, adapters=first), caches, rows)
