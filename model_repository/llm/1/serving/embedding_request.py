@@ -12,7 +12,7 @@ from serving import values
 from serving.fields import GROUPS
 
 MAX_CHARACTERS = 2**24
-_FOR_ALL = ("Prompt", "Answer", "Queue and limits", "Tracing")
+_FOR_ALL = ("Prompt", "Answer", "Queue and limits", "LoRA adapters", "Tracing")
 _FOR_GENERATION = {field.name for heading, group in GROUPS.items() if heading not in _FOR_ALL for field in group}
 _FOR_GENERATION |= {field.name for field in dataclasses.fields(SamplingParams)}
 _POOLING = [field.name for field in dataclasses.fields(PoolingParams)]
