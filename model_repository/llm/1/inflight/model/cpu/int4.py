@@ -13,16 +13,14 @@ _SHIFTS = torch.tensor([0, 4, 8, 12], dtype=torch.int32)
 
 
 def rounded_to_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round weights [N, K] to integers from -8 to 7, in int8, with bfloat16 scales [N, K / 32].
+    """Round bfloat16 weights [N, K] to integers from -8 to 7, in int8, with bfloat16 scales [N, K / 32].
 
-    The scale maps the weight of a group with the largest absolute value to -8, as in llama.cpp's format Q4_0.
+    For each group, some scales are tried, and the one with the least squared error is taken, as llama.cpp does for its
+    other formats. So weights that are multiples of a scale, such as those of a symmetric GPTQ checkpoint with groups of
+    32, 64 or 128, stay the same multiples.
     """
-    groups = weight.float().view(weight.shape[0], -1, GROUP)
-    largest = groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))
-    scales = (largest / -8).bfloat16()
-    scales[scales == 0] = 1
-    whole = (groups / scales.float()).round().clamp(-8, 7)
-    return whole.to(torch.int8).flatten(1), scales[:, :, 0]
+    whole, scales = torch.ops.inflight.round_to_int4(weight)
+    return whole, scales
 
 
 def pack_int4(whole: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,9 @@ _PANEL = 32
 Bits: TypeAlias = Literal[4, 8, 16]
 """How many bits a weight has: int4, int8 or bfloat16."""
 
+RoundedToInt4: TypeAlias = Mapping[nn.Linear, tuple[torch.Tensor, torch.Tensor]]
+"""Whole numbers and scales of layers, see `rounded_to_int4`."""
+
 
 class PackedLinears:
     """The packed weights of sibling layers, for example of query, key and value, as one matrix.
@@ -23,15 +26,23 @@ class PackedLinears:
     very same input tensor.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], room: "WeightRoom", bits: Bits = 16) -> None:
-        padded = [_padded(layer.weight) for layer in layers]
-        weight, self.scales, self._bits = torch.cat(padded), None, bits
-        if bits == 8:
-            weight, self.scales = rounded_to_int8(weight)
-        packed = pack_int4(*rounded_to_int4(weight)) if bits == 4 else torch.ops.inflight.pack_weight(weight)
+    def __init__(
+        self, layers: Sequence[nn.Linear], room: "WeightRoom", bits: Bits = 16, rounded: RoundedToInt4 | None = None
+    ) -> None:
+        """`rounded` has what `bits` of 4 are packed from."""
+        self.scales, self._bits = None, bits
+        if bits == 4:
+            assert rounded is not None
+            whole, scales = (torch.cat([_padded(rounded[layer][part]) for layer in layers]) for part in (0, 1))
+            packed = pack_int4(whole, scales)
+        else:
+            weight = torch.cat([_padded(layer.weight) for layer in layers])
+            if bits == 8:
+                weight, self.scales = rounded_to_int8(weight)
+            packed = torch.ops.inflight.pack_weight(weight)
         self.packed = room.copy(packed)
         self.bias = _joint_bias(layers)
-        self._widths = [weight.shape[0] for weight in padded]
+        self._widths = [_padded_rows(layer.weight) for layer in layers]
         self._counts = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
         self._outputs: Sequence[torch.Tensor] = ()
@@ -102,9 +113,12 @@ class PackedLinear(nn.Module):
         return self.group.columns(self._index, x)
 
 
-def pack_linears(module: nn.Module, quantization: str | None = None) -> list[tuple[nn.Module, str, nn.Linear]]:
+def pack_linears(
+    module: nn.Module, quantization: str | None = None, rounded: RoundedToInt4 | None = None
+) -> list[tuple[nn.Module, str, nn.Linear]]:
     """Replace the linear layers of a model that the kernels support. `quantization` is `int8`, `int4` or None.
 
+    `rounded` is what `round_linears_to_int4` has returned; `int4` needs it.
     Returns parent, name in the parent and original of each replaced layer.
     """
     parents = {layer: (parent, name) for parent, name, layer in _linears(module)}
@@ -114,7 +128,7 @@ def pack_linears(module: nn.Module, quantization: str | None = None) -> list[tup
     bits = {layer: _bits(module, layer, quantization) for layer in parents}
     room = WeightRoom(bits)
     for siblings in _siblings(module, parents):
-        group = PackedLinears(siblings, room, bits[siblings[0]])
+        group = PackedLinears(siblings, room, bits[siblings[0]], rounded)
         for index, layer in enumerate(siblings):
             parent, name = parents[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
@@ -123,11 +137,13 @@ def pack_linears(module: nn.Module, quantization: str | None = None) -> list[tup
 
 
 @torch.no_grad()
-def round_linears_to_int4(module: nn.Module) -> None:
-    """Round the weights in place that `pack_linears` packs in int4. To round them again does not change them."""
+def round_linears_to_int4(module: nn.Module) -> RoundedToInt4:
+    """Round the weights in place that `pack_linears` packs in int4. Return what they were rounded to."""
+    rounded = {}
     for layer in {layer for _, _, layer in _linears(module) if _bits(module, layer, "int4") == 4}:
-        whole, scales = rounded_to_int4(layer.weight)
+        whole, scales = rounded[layer] = rounded_to_int4(layer.weight)
         layer.weight.copy_(whole * scales.repeat_interleave(GROUP, dim=1))
+    return rounded
 
 
 def _bits(module: Any, layer: nn.Linear, quantization: str | None) -> Bits:

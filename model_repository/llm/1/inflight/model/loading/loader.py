@@ -26,6 +26,7 @@ from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
+from inflight.model.loading.quantized_checkpoint.prepare import prepare
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
@@ -92,6 +93,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     config = _at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
+    if prepare(hf_config) and shards is not None:
+        raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
     device = device_of(config) if shards is None else shards.device
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:

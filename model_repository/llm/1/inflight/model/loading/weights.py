@@ -56,6 +56,12 @@ def load_module(
         if interface.NAME in str(error):
             raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
+    except RuntimeError as error:
+        if "conversion of the weights" not in str(error):
+            raise
+        raise ValueError(
+            f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged or incomplete"
+        ) from error
     module, report = loaded
     has_head = _check_weights(config, module, report)
     support.check_attention_is_ours(module)

@@ -1,0 +1,86 @@
+"""How the tensors of each format become weights.
+
+All functions take the tensors of one linear layer, by the names that they have in the checkpoint, and the model's
+`quantization_config`. They return the weight [outputs, inputs] in float32.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from inflight.model.loading.quantized_checkpoint.packed_integers import unpacked, unpacked_awq
+
+Tensors = Mapping[str, torch.Tensor]
+
+BITS_OF_GPTQ = (2, 4, 8)
+"""Weights of 3 bits are spread over two words, and nobody seems to publish such models."""
+
+_WORD = 32
+
+
+def from_gptq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
+    """GPTQ (Frantar et al. 2023), as AutoGPTQ and GPTQModel store it.
+
+    qweight [inputs * bits / 32, outputs] and qzeros [groups, outputs * bits / 32] are packed in int32; scales are
+    [groups, outputs]. g_idx [inputs] names the group of each input where they are not in order (`desc_act`).
+
+    Raises:
+        ValueError: The weights have another number of bits than `BITS_OF_GPTQ`.
+    """
+    groups = tensors.get("g_idx")
+    bits = int(config["bits"])
+    if groups is not None:
+        # Some layers may have other bits than the config says.
+        bits = _WORD * len(tensors["qweight"]) // len(groups)
+    if bits not in BITS_OF_GPTQ:
+        raise ValueError(f"a layer has weights of {bits} bits; with gptq they must have one of {BITS_OF_GPTQ}")
+    weights = unpacked(tensors["qweight"].T, bits)
+    zeros = unpacked(tensors["qzeros"], bits).float()
+    # The first version of the format stores zero points less one.
+    if config.get("checkpoint_format", config.get("format")) != "gptq_v2":
+        zeros += 1
+    if groups is None:
+        groups = _groups(weights.shape[1], config).to(weights.device)
+    return _scaled(weights, zeros, tensors["scales"], groups)
+
+
+def from_awq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
+    """AWQ (Lin et al. 2024) in AutoAWQ's "gemm" format: like GPTQ's, but packed along the outputs, in another order.
+
+    qweight is [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups, outputs].
+    """
+    weights = unpacked_awq(tensors["qweight"]).T
+    groups = _groups(weights.shape[1], config).to(weights.device)
+    return _scaled(weights, unpacked_awq(tensors["qzeros"]).float(), tensors["scales"], groups)
+
+
+def from_bitsandbytes(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
+    """The formats of bitsandbytes: NF4 and FP4 (QLoRA, Dettmers et al. 2023), and int8 (LLM.int8(), 2022)."""
+    if "SCB" in tensors:
+        # The largest absolute weight of each output is 127.
+        return tensors["weight"].float() * (tensors["SCB"].float() / 127)[:, None]
+    state = json.loads(bytes(next(t for n, t in tensors.items() if ".quant_state." in n).tolist()))
+    largest = tensors["weight.absmax"]
+    if "weight.nested_absmax" in tensors:
+        blocks = tensors["weight.nested_absmax"].repeat_interleave(state["nested_blocksize"])[: len(largest)]
+        largest = tensors["weight.nested_quant_map"][largest.long()] * blocks + state["nested_offset"]
+    packed = tensors["weight"].view(torch.uint8).flatten()
+    # The first of two weights is in the high bits.
+    codes = torch.stack([packed >> 4, packed & 15], dim=1).flatten()
+    values = tensors["weight.quant_map"].float()[codes.long()]
+    scales = largest.float().repeat_interleave(state["blocksize"])[: len(values)]
+    return (values * scales).view(state["shape"])
+
+
+def _groups(inputs: int, config: Mapping[str, Any]) -> torch.Tensor:
+    """The group of each input [inputs]. A size of -1 stands for one group."""
+    size = int(config["group_size"])
+    return torch.arange(inputs) // (inputs if size == -1 else size)
+
+
+def _scaled(weights: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Return (weights - zeros) * scales for weights [outputs, inputs]; zeros and scales are [groups, outputs]."""
+    zeros, scales = zeros.T.contiguous(), scales.float().T.contiguous()
+    return weights.float().sub_(zeros.index_select(1, groups)).mul_(scales.index_select(1, groups))

@@ -1,0 +1,116 @@
+"""Lets transformers load formats that it can only run with packages for GPUs."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from inflight.model.loading.quantized_checkpoint.formats import Tensors, from_awq, from_bitsandbytes, from_gptq
+
+METHOD = "inflight"
+"""The name under which transformers finds this quantizer."""
+
+FORMATS: dict[str, Callable[[Tensors, Mapping[str, Any]], torch.Tensor]] = {
+    "gptq": from_gptq,
+    "awq": from_awq,
+    "bitsandbytes": from_bitsandbytes,
+}
+"""By the value of `quant_method` in a model's config."""
+
+_WEIGHT = "weight"
+_PACKED = ("qweight", "qzeros", "scales", "g_idx")
+_OF_BITSANDBYTES = (
+    "SCB",
+    "weight_format",
+    "weight.absmax",
+    "weight.quant_map",
+    "weight.nested_absmax",
+    "weight.nested_quant_map",
+    "weight.quant_state.bitsandbytes__nf4",
+    "weight.quant_state.bitsandbytes__fp4",
+)
+_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES]}
+
+
+@register_quantization_config(METHOD)
+class DequantizedConfig(QuantizationConfigMixin):
+    """A model's `quantization_config`, as it is in its config.json."""
+
+    quant_method = METHOD  # type: ignore[assignment]
+    # transformers then takes the model for an ordinary one, once it is loaded.
+    dequantize = True
+
+    def __init__(self, original: Mapping[str, Any], **_: Any) -> None:
+        self.original = original
+
+
+@register_quantizer(METHOD)
+class Dequantizer(HfQuantizer):
+    """Turns the quantized tensors of each layer into its weight while they are loaded."""
+
+    quantization_config: DequantizedConfig
+    serialized_names = _NAMES
+
+    def get_load_operations(self) -> dict[str, type[ConversionOps]]:
+        """See `HfQuantizer`."""
+        return {"dequantize": Dequantize}
+
+    def is_serializable(self) -> bool:
+        """See `HfQuantizer`."""
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        """See `HfQuantizer`."""
+        return False
+
+
+class Dequantize(ConversionOps):
+    """One step of transformers' conversion of weights."""
+
+    def __init__(self, hf_quantizer: "Dequantizer") -> None:
+        # transformers recognises by this attribute that it must not cast what it reads.
+        self.hf_quantizer = hf_quantizer
+
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, list[torch.Tensor]]:
+        """Return the weights by their names. `input_dict` has a tensor of each expert, or of one layer, by name.
+
+        Names of one layer have no path, such as "scales", and those of experts have one, such as
+        "mlp.experts.*.up_proj.scales".
+        """
+        model: PreTrainedModel = kwargs["model"]
+        name: str = kwargs["full_layer_name"]
+        dtype = model.get_parameter(name).dtype
+        layers: dict[str, dict[str, Sequence[torch.Tensor]]] = defaultdict(dict)
+        for key, value in input_dict.items():
+            path, last = _split(key)
+            layers[path][last] = [value] if isinstance(value, torch.Tensor) else value
+        return {
+            f"{path}{_WEIGHT}" if path else name: [self._weight(one).to(dtype) for one in _one_by_one(tensors)]
+            for path, tensors in layers.items()
+        }
+
+    def _weight(self, tensors: Tensors) -> torch.Tensor:
+        if tensors.keys() <= {_WEIGHT, "weight_format"}:
+            return tensors[_WEIGHT]  # Of a layer that is not quantized.
+        original = self.hf_quantizer.quantization_config.original
+        return FORMATS[original["quant_method"]](tensors, original)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Divide a name into the path of the layer and the name within it, which may have dots."""
+    last = max((n for n in _NAMES[_WEIGHT] if key.endswith(n)), key=len)
+    return key.removesuffix(last), last
+
+
+def _one_by_one(tensors: Mapping[str, Sequence[torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    count = len(next(iter(tensors.values())))
+    return [{name: of_all[index] for name, of_all in tensors.items()} for index in range(count)]

@@ -1,0 +1,137 @@
+"""Checkpoints with quantized weights serve as the model that their weights stand for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3MoeConfig
+
+from inflight import Engine, UnsupportedModel
+from scripts.reference.tiny_models import SERVED, save_model
+from scripts.reference.tiny_models import greedy as reference
+from tests.engine import quantized_weights
+from tests.engine.models import greedy, make_engine, make_prompt
+from tests.engine.quantized_weights import Format
+
+FORMATS = {
+    "gptq": quantized_weights.gptq(4),
+    "gptq in 2 bits": quantized_weights.gptq(2),
+    "gptq in 8 bits": quantized_weights.gptq(8),
+    "gptq with desc_act": quantized_weights.gptq(4, in_order=False),
+    "gptq_v2": quantized_weights.gptq(4, version=2),
+    "awq": quantized_weights.awq(),
+    "nf4": quantized_weights.nf4(nested=False),
+    "nf4 with double quantization": quantized_weights.nf4(nested=True),
+    "bitsandbytes in int8": quantized_weights.bitsandbytes_int8(),
+    "fp8": quantized_weights.fp8(),
+    "compressed-tensors": quantized_weights.compressed_tensors(),
+}
+EXPERTS: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+}
+
+
+def quantize(config: PreTrainedConfig, form: Format, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a tiny model with quantized weights. Return the weights that they stand for, by name."""
+    save_model(config, folder)
+    found = load_file(folder / "model.safetensors")
+    stored: dict[str, torch.Tensor] = {}
+    for name, tensor in found.items():
+        if name.endswith("_proj.weight"):
+            packed, found[name] = form.pack(tensor)
+            stored |= {name.removesuffix("weight") + part: value for part, value in packed.items()}
+        else:
+            stored[name] = tensor
+    save_file(stored, folder / "model.safetensors")
+    write_config(folder, form.config)
+    return found
+
+
+def write_config(folder: Path, quantization: dict[str, Any]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": quantization}))
+
+
+def answers(engine: Engine) -> list[list[int]]:
+    prompts = [make_prompt(length) for length in (3, 17, 40)]
+    return [output.token_ids for output in engine.generate(prompts, greedy(16))]
+
+
+def plain(config: PreTrainedConfig, weights: dict[str, torch.Tensor], folder: Path) -> Path:
+    """Write the model with these weights as an ordinary checkpoint."""
+    save_model(config, folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_answers_are_those_of_the_weights_that_the_checkpoint_stands_for(form: Format, tmp_path: Path) -> None:
+    config = SERVED["llama"].config
+    weights = quantize(config, form, tmp_path / "quantized")
+    expected = plain(config, weights, tmp_path / "plain")
+    engine = make_engine(tmp_path / "quantized")
+    module = AutoModelForCausalLM.from_pretrained(expected, dtype=torch.float32)
+    for name, weight in module.named_parameters():
+        torch.testing.assert_close(engine.model.module.get_parameter(name), weight, rtol=1e-6, atol=0)
+    assert answers(engine) == [reference(module, make_prompt(length), 16) for length in (3, 17, 40)]
+
+
+@pytest.mark.parametrize("form", [FORMATS["gptq"], FORMATS["awq"], FORMATS["fp8"]], ids=["gptq", "awq", "fp8"])
+def test_experts_are_read(form: Format, tmp_path: Path) -> None:
+    config = Qwen3MoeConfig(**EXPERTS)
+    weights = quantize(config, form, tmp_path / "quantized")
+    expected = plain(config, weights, tmp_path / "plain")
+    assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
+
+
+def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
+    config = SERVED["gpt_oss"].config
+    save_model(config, tmp_path / "quantized")
+    weights = load_file(tmp_path / "quantized" / "model.safetensors")
+    stored = dict(weights)
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        # The file has [experts, outputs, inputs], and the model the other order.
+        blocks, scales, meant = quantized_weights.mxfp4(stored.pop(name).transpose(1, 2))
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        weights[name] = meant.transpose(1, 2).contiguous()
+    save_file(stored, tmp_path / "quantized" / "model.safetensors")
+    write_config(tmp_path / "quantized", {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]})
+    expected = plain(config, weights, tmp_path / "plain")
+    assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({"quant_method": "aqlm"}, "quantization_config has quant_method 'aqlm'; it must be one of auto-round, awq,"),
+        ({"quant_method": "gptq", "bits": 3}, "bits 3; it must be one of 2, 4, 8"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "the format 'marlin'; it must be gptq or"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the format 'gemv'; it must be gemm"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "quant_method 'auto-round'; it must be"),
+    ],
+)
+def test_other_formats_are_refused(quantization: dict[str, Any], message: str, tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    write_config(tmp_path, quantization)
+    with pytest.raises(UnsupportedModel, match=message):
+        make_engine(tmp_path)
+
+
+def test_a_damaged_layer_is_refused(tmp_path: Path) -> None:
+    quantize(SERVED["llama"].config, FORMATS["gptq"], tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.scales"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="its weights cannot be loaded"):
+        make_engine(tmp_path)
