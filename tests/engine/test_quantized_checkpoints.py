@@ -83,8 +83,19 @@ def test_answers_are_those_of_the_weights_that_the_checkpoint_stands_for(form: F
     engine = make_engine(tmp_path / "quantized")
     module = AutoModelForCausalLM.from_pretrained(expected, dtype=torch.float32)
     for name, weight in module.named_parameters():
-        torch.testing.assert_close(engine.model.module.get_parameter(name), weight, rtol=1e-6, atol=0)
+        mine = engine.model.module.get_parameter(name)
+        torch.testing.assert_close(mine, weight, rtol=1e-6, atol=0)
+        assert mine.is_contiguous()
     assert answers(engine) == [reference(module, make_prompt(length), 16) for length in (3, 17, 40)]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_the_kernels_serve_dequantized_weights(quantization: str | None, tmp_path: Path) -> None:
+    quantize(SERVED["llama"].config, FORMATS["awq"], tmp_path)
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16, quantization=quantization)
+    assert engine.model.backend.name == "cpu kernels"
+    assert all(len(answer) == 16 for answer in answers(engine))
 
 
 @pytest.mark.parametrize("form", [FORMATS["gptq"], FORMATS["awq"], FORMATS["fp8"]], ids=["gptq", "awq", "fp8"])

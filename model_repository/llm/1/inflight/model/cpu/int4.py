@@ -19,7 +19,7 @@ def rounded_to_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     other formats. So weights that are multiples of a scale, such as those of a symmetric GPTQ checkpoint with groups of
     32, 64 or 128, stay the same multiples.
     """
-    whole, scales = torch.ops.inflight.round_to_int4(weight)
+    whole, scales = torch.ops.inflight.round_to_int4(weight.contiguous())
     return whole, scales
 
 

@@ -51,7 +51,7 @@ def from_awq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
 
     qweight is [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups, outputs].
     """
-    weights = unpacked_awq(tensors["qweight"]).T
+    weights = unpacked_awq(tensors["qweight"]).T.contiguous()
     groups = _groups(weights.shape[1], config).to(weights.device)
     return _scaled(weights, unpacked_awq(tensors["qzeros"]).float(), tensors["scales"], groups)
 
