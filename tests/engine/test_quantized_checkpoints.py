@@ -98,6 +98,14 @@ def test_the_kernels_serve_dequantized_weights(quantization: str | None, tmp_pat
     assert all(len(answer) == 16 for answer in answers(engine))
 
 
+@pytest.mark.parametrize(("named", "served"), [("float16", torch.bfloat16), ("float32", torch.float32)])
+def test_auto_is_bfloat16_where_the_config_names_float16(named: str, served: torch.dtype, tmp_path: Path) -> None:
+    quantize(SERVED["llama"].config, FORMATS["gptq"], tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": named}))
+    assert make_engine(tmp_path, dtype="auto").model.dtype is served
+
+
 @pytest.mark.parametrize("form", [FORMATS["gptq"], FORMATS["awq"], FORMATS["fp8"]], ids=["gptq", "awq", "fp8"])
 def test_experts_are_read(form: Format, tmp_path: Path) -> None:
     config = Qwen3MoeConfig(**EXPERTS)

@@ -93,9 +93,14 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     config = _at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
-    if prepare(hf_config) and shards is not None:
+    is_quantized = prepare(hf_config)
+    if is_quantized and shards is not None:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
     device = device_of(config) if shards is None else shards.device
+    if is_quantized and config.dtype == "auto" and device.type == "cpu" and hf_config.dtype == torch.float16:
+        # That was the type of a GPU's kernels, not of the weights. CPUs have fast kernels for bfloat16.
+        logger.info("dtype is auto, so the quantized weights become bfloat16 on this CPU, not float16")
+        config = replace(config, dtype="bfloat16")
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
