@@ -169,6 +169,31 @@ def bitsandbytes_int8() -> Format:
     return Format({"quant_method": "bitsandbytes", "load_in_8bit": True}, pack)
 
 
+def modelopt_fp8() -> Format:
+    def pack(weight: torch.Tensor) -> Packed:
+        scale = weight.abs().amax() / 448
+        eighths = (weight / scale).to(torch.float8_e4m3fn)
+        return {"weight": eighths, "weight_scale": scale, "input_scale": torch.tensor(0.5)}, eighths.float() * scale
+
+    return Format({"quant_method": "modelopt", "quant_algo": "FP8"}, pack)
+
+
+def nvfp4() -> Format:
+    def pack(weight: torch.Tensor) -> Packed:
+        positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+        values = torch.tensor(positive + [-value for value in positive])
+        parts = weight.unflatten(1, (-1, 16))
+        of_all = weight.abs().amax() / (6 * 448)
+        scales = (parts.abs().amax(dim=2) / 6 / of_all).to(torch.float8_e4m3fn)
+        steps = scales.float() * of_all
+        codes = (parts / steps[:, :, None])[..., None].sub(values).abs().argmin(dim=-1)
+        low, high = codes.flatten(1)[:, ::2], codes.flatten(1)[:, 1::2]
+        tensors = {"weight": (low + 16 * high).to(torch.uint8), "weight_scale": scales, "weight_scale_2": of_all}
+        return tensors, (values[codes] * steps[:, :, None]).flatten(1)
+
+    return Format({"quant_method": "modelopt", "quant_algo": "NVFP4"}, pack)
+
+
 def mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pack weights [experts, outputs, inputs] as gpt-oss does.
 

@@ -16,6 +16,13 @@ from tests.engine import quantized_weights
 from tests.engine.models import greedy, make_engine, make_prompt
 from tests.engine.quantized_weights import Format
 
+
+def of_auto_round(form: Format, packing: str) -> Format:
+    """The same tensors, as AutoRound names their format."""
+    config = {name: form.config[name] for name in ("bits", "group_size")}
+    return Format({"quant_method": "auto-round", "packing_format": packing, **config}, form.pack)
+
+
 FORMATS = {
     "gptq": quantized_weights.gptq(4),
     "gptq in 2 bits": quantized_weights.gptq(2),
@@ -23,9 +30,14 @@ FORMATS = {
     "gptq with desc_act": quantized_weights.gptq(4, in_order=False),
     "gptq_v2": quantized_weights.gptq(4, version=2),
     "awq": quantized_weights.awq(),
+    "auto-round as gptq": of_auto_round(quantized_weights.gptq(4), "auto_round:auto_gptq"),
+    "auto-round as gptq_v2": of_auto_round(quantized_weights.gptq(4, version=2), "auto_round"),
+    "auto-round as awq": of_auto_round(quantized_weights.awq(), "auto_round:auto_awq"),
     "nf4": quantized_weights.nf4(nested=False),
     "nf4 with double quantization": quantized_weights.nf4(nested=True),
     "bitsandbytes in int8": quantized_weights.bitsandbytes_int8(),
+    "modelopt in fp8": quantized_weights.modelopt_fp8(),
+    "modelopt in nvfp4": quantized_weights.nvfp4(),
     "fp8": quantized_weights.fp8(),
     "compressed-tensors": quantized_weights.compressed_tensors(),
 }
@@ -133,11 +145,12 @@ def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
-        ({"quant_method": "aqlm"}, "quantization_config has quant_method 'aqlm'; it must be one of auto-round, awq,"),
+        ({"quant_method": "aqlm"}, "quantization_config has quant_method 'aqlm'; supported are auto-round, awq,"),
         ({"quant_method": "gptq", "bits": 3}, "bits 3; it must be one of 2, 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "the format 'marlin'; it must be gptq or"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "quant_algo 'W4A16_AWQ'; it must be FP8 or NVFP4"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the format 'gemv'; it must be gemm"),
-        ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "quant_method 'auto-round'; it must be"),
+        ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "and packing_format 'auto_round:fp4'"),
     ],
 )
 def test_other_formats_are_refused(quantization: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -154,3 +167,26 @@ def test_a_damaged_layer_is_refused(tmp_path: Path) -> None:
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="its weights cannot be loaded"):
         make_engine(tmp_path)
+
+
+def without_a_description(folder: Path) -> None:
+    """A checkpoint whose config.json does not say that its weights are quantized."""
+    quantize(SERVED["llama"].config, FORMATS["modelopt in fp8"], folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    del config["quantization_config"]
+    path.write_text(json.dumps(config))
+
+
+def test_quantized_weights_without_a_description_are_refused(tmp_path: Path) -> None:
+    without_a_description(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"its weights have .*down_proj.weight_scale, so they are quantized"):
+        make_engine(tmp_path)
+
+
+def test_a_description_in_a_file_of_its_own_is_found(tmp_path: Path) -> None:
+    without_a_description(tmp_path / "older")
+    description = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "older" / "hf_quant_config.json").write_text(json.dumps(description))
+    quantize(SERVED["llama"].config, FORMATS["modelopt in fp8"], tmp_path / "newer")
+    assert answers(make_engine(tmp_path / "older")) == answers(make_engine(tmp_path / "newer"))

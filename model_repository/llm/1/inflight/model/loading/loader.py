@@ -93,7 +93,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     config = _at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
-    is_quantized = prepare(hf_config)
+    is_quantized = prepare(config, hf_config)
     if is_quantized and shards is not None:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
     device = device_of(config) if shards is None else shards.device

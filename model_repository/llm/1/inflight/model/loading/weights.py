@@ -20,6 +20,9 @@ from inflight.model.parallel.shards import Shards
 
 logger = logging.getLogger(__name__)
 
+_SCALES = ("weight_scale", "weight_scale_inv", "_scales", ".scales", ".absmax", ".SCB", ".qweight")
+"""Ends of names of tensors without which quantized weights mean something else."""
+
 
 def load_module(
     config: EngineConfig,
@@ -33,6 +36,7 @@ def load_module(
         UnsupportedModel: transformers cannot load it as a decoder with our attention.
         ValueError: The weights are damaged, incomplete or of another shape, or need a package that is not there.
     """
+    is_quantized = getattr(hf_config, "quantization_config", None) is not None
     # accelerate loads weights directly to the device. Without it they take a detour through host memory.
     directly = device.type != "cpu" and is_accelerate_available() and distributed is None
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
@@ -63,6 +67,8 @@ def load_module(
             f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged or incomplete"
         ) from error
     module, report = loaded
+    if not is_quantized:
+        _check_not_quantized(report)
     has_head = _check_weights(config, module, report)
     support.check_attention_is_ours(module)
     module.to(device)
@@ -86,6 +92,18 @@ def load_divided_module(
     others = sum(part.nbytes * (shards.size // copies - 1) for part, copies in {(d.part, d.copies) for d in divided})
     logger.info("each of %d ranks holds %.1f %% of the weights", shards.size, 100 * mine / (mine + others))
     return module, has_head, divided
+
+
+def _check_not_quantized(report: Mapping[str, Any]) -> None:
+    """Check that weights are what they seem: transformers would take quantized ones without their scales.
+
+    Raises:
+        UnsupportedModel: There are scales.
+    """
+    if scale := next((name for name in sorted(report["unexpected_keys"]) if name.endswith(_SCALES)), None):
+        raise UnsupportedModel(
+            f"its weights have {scale}, so they are quantized, but its config does not say how (quantization_config)"
+        )
 
 
 def _check_weights(config: EngineConfig, module: Any, report: Mapping[str, Any]) -> bool:

@@ -18,6 +18,9 @@ BITS_OF_GPTQ = (2, 4, 8)
 """Weights of 3 bits are spread over two words, and nobody seems to publish such models."""
 
 _WORD = 32
+_GROUP_OF_NVFP4 = 16
+# The numbers of 4 bits with an exponent of 2 bits: first the positive ones.
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def from_gptq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
@@ -72,6 +75,17 @@ def from_bitsandbytes(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tens
     values = tensors["weight.quant_map"].float()[codes.long()]
     scales = largest.float().repeat_interleave(state["blocksize"])[: len(values)]
     return (values * scales).view(state["shape"])
+
+
+def from_modelopt(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
+    """FP8 with one scale, and NVFP4 with an FP8 scale for 16 inputs and one for all, as NVIDIA's Model Optimizer stores
+    them."""
+    weight, scale = tensors["weight"], tensors["weight_scale"].float()
+    if weight.dtype != torch.uint8:
+        return weight.float() * scale.view(-1, 1)  # One scale, or one for each output.
+    values = torch.tensor(_E2M1, device=weight.device)[torch.stack([weight & 15, weight >> 4], dim=-1).long()]
+    groups = values.view(*scale.shape, _GROUP_OF_NVFP4)
+    return (groups * (scale * tensors["weight_scale_2"].float())[..., None]).flatten(1)
 
 
 def _groups(inputs: int, config: Mapping[str, Any]) -> torch.Tensor:

@@ -1,11 +1,15 @@
 """Decides how a checkpoint with quantized weights is loaded."""
 
+import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.utils.hub import cached_file
 
+from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.loading.quantized_checkpoint.formats import BITS_OF_GPTQ
 from inflight.model.loading.quantized_checkpoint.quantizer import FORMATS, METHOD
@@ -16,11 +20,27 @@ _BY_TRANSFORMERS = ("compressed-tensors", "fp8", "mxfp4")
 """Formats that transformers itself dequantizes if it is told to."""
 
 _AUTO_ROUND = "auto-round"
-_OF_AUTO_ROUND = {"gptq": "gptq", "auto_gptq": "gptq", "awq": "awq", "auto_awq": "awq"}
-"""In which format AutoRound stores weights, by what follows the colon in `packing_format`."""
+_GPTQ = {"quant_method": "gptq", "checkpoint_format": "gptq"}
+_GPTQ_2 = {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}
+_AWQ = {"quant_method": "awq", "checkpoint_format": "gemm"}
+_OF_AUTO_ROUND = {
+    "auto": _GPTQ,
+    "auto_round:gptq": _GPTQ,
+    "auto_round:auto_gptq": _GPTQ,
+    "auto_round": _GPTQ_2,
+    "auto_round:gptqmodel": _GPTQ_2,
+    "auto_round:awq": _AWQ,
+    "auto_round:auto_awq": _AWQ,
+}
+"""What AutoRound's `packing_format` stands for."""
 
 
-def prepare(hf_config: PreTrainedConfig) -> bool:
+_OF_MODELOPT = "hf_quant_config.json"
+"""A file in which NVIDIA's Model Optimizer describes weights; only later versions do so in config.json, too."""
+_ALGORITHMS_OF_MODELOPT = ("FP8", "NVFP4")
+
+
+def prepare(config: EngineConfig, hf_config: PreTrainedConfig) -> bool:
     """Change a model's config so that transformers loads quantized weights as ordinary ones.
 
     Returns whether the weights are quantized.
@@ -28,40 +48,58 @@ def prepare(hf_config: PreTrainedConfig) -> bool:
     Raises:
         UnsupportedModel: They are in a format that cannot be dequantized.
     """
-    original = getattr(hf_config, "quantization_config", None)
+    original = getattr(hf_config, "quantization_config", None) or _described_by_modelopt(config)
     if original is None:
         return False
-    original = dict(original)
-    method = _method(original)
-    if problem := _problem(method, original):
+    original = {**original, **_equivalent(original)}
+    method = original.get("quant_method")
+    if problem := _problem(original):
         raise UnsupportedModel(f"its weights are quantized with {method}, and its quantization_config has {problem}")
     if method in FORMATS:
-        hf_config.quantization_config = {"quant_method": METHOD, "original": {**original, "quant_method": method}}
+        hf_config.quantization_config = {"quant_method": METHOD, "original": original}
     else:
         hf_config.quantization_config = {**original, "dequantize": True}
     logger.info("the weights are quantized with %s; they become numbers of the model's dtype", method)
     return True
 
 
-def _method(original: Mapping[str, Any]) -> str | None:
-    method: str | None = original.get("quant_method")
-    if method is None and (original.get("load_in_4bit") or original.get("load_in_8bit")):
-        return "bitsandbytes"
+def _described_by_modelopt(config: EngineConfig) -> dict[str, Any] | None:
+    # A model of the hub may be there without a connection, and without this file.
+    path = cached_file(
+        config.model,
+        _OF_MODELOPT,
+        revision=config.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if path is None:
+        return None
+    return {"quant_method": "modelopt", **json.loads(Path(path).read_text())["quantization"]}
+
+
+def _equivalent(original: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What to change in a config, so that it has one of the names of `FORMATS`."""
+    method = original.get("quant_method")
     if method == _AUTO_ROUND:
-        packing = str(original.get("packing_format", "gptq")).rpartition(":")[2]
-        return _OF_AUTO_ROUND.get(packing, method)
-    return method
+        return _OF_AUTO_ROUND.get(original.get("packing_format", "auto"), {})
+    if method is None and (original.get("load_in_4bit") or original.get("load_in_8bit")):
+        return {"quant_method": "bitsandbytes"}
+    return {}
 
 
-def _problem(method: str | None, original: Mapping[str, Any]) -> str | None:
+def _problem(original: Mapping[str, Any]) -> str | None:
     """Say what in the config cannot be served."""
+    method = original.get("quant_method")
     if method not in (*_BY_TRANSFORMERS, *FORMATS):
         supported = ", ".join(sorted((*_BY_TRANSFORMERS, *FORMATS, _AUTO_ROUND)))
-        return f"quant_method {original.get('quant_method')!r}; it must be one of {supported}"
+        packing = f" and packing_format {original.get('packing_format')!r}" if method == _AUTO_ROUND else ""
+        return f"quant_method {method!r}{packing}; supported are {supported}"
     if method == "gptq" and (bits := original.get("bits")) not in BITS_OF_GPTQ:
         return f"bits {bits!r}; it must be one of {', '.join(map(str, BITS_OF_GPTQ))}"
+    if method == "modelopt" and (algorithm := original.get("quant_algo")) not in _ALGORITHMS_OF_MODELOPT:
+        return f"quant_algo {algorithm!r}; it must be {' or '.join(_ALGORITHMS_OF_MODELOPT)}"
     layout = original.get("checkpoint_format") or original.get("format") or original.get("version")
     layouts = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}.get(method, ())
-    if layouts and layout is not None and str(layout).lower() not in layouts and method == original["quant_method"]:
+    if layouts and layout is not None and str(layout).lower() not in layouts:
         return f"the format {layout!r}; it must be {' or '.join(layouts)}"
     return None

@@ -11,7 +11,13 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from inflight.model.loading.quantized_checkpoint.formats import Tensors, from_awq, from_bitsandbytes, from_gptq
+from inflight.model.loading.quantized_checkpoint.formats import (
+    Tensors,
+    from_awq,
+    from_bitsandbytes,
+    from_gptq,
+    from_modelopt,
+)
 
 METHOD = "inflight"
 """The name under which transformers finds this quantizer."""
@@ -20,6 +26,7 @@ FORMATS: dict[str, Callable[[Tensors, Mapping[str, Any]], torch.Tensor]] = {
     "gptq": from_gptq,
     "awq": from_awq,
     "bitsandbytes": from_bitsandbytes,
+    "modelopt": from_modelopt,
 }
 """By the value of `quant_method` in a model's config."""
 
@@ -35,7 +42,8 @@ _OF_BITSANDBYTES = (
     "weight.quant_state.bitsandbytes__nf4",
     "weight.quant_state.bitsandbytes__fp4",
 )
-_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES]}
+_OF_MODELOPT = ("weight_scale", "weight_scale_2", "input_scale")
+_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES, *_OF_MODELOPT]}
 
 
 @register_quantization_config(METHOD)
