@@ -102,7 +102,7 @@ def fp8() -> Format:
     return Format({"quant_method": "fp8", "weight_block_size": [GROUP, GROUP], "activation_scheme": "dynamic"}, pack)
 
 
-def compressed_tensors() -> Format:
+def compressed_int4() -> Format:
     """Symmetric int4 in groups, "pack-quantized". Codes from -8 to 7 are stored with 8 added."""
 
     def pack(weight: torch.Tensor) -> Packed:
@@ -123,6 +123,26 @@ def compressed_tensors() -> Format:
         "format": "pack-quantized",
         "quantization_status": "compressed",
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    return Format(config, pack)
+
+
+def compressed_fp8() -> Format:
+    """FP8 with a scale for each output, "float-quantized"."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        scales = (weight.abs().amax(dim=1, keepdim=True) / 448).bfloat16()
+        eighths = (weight / scales.float()).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return {"weight": eighths, "weight_scale": scales}, (eighths.to(scales.dtype) * scales).float()
+
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+    activations = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": activations}},
         "ignore": ["lm_head"],
     }
     return Format(config, pack)

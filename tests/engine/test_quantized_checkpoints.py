@@ -39,7 +39,8 @@ FORMATS = {
     "modelopt in fp8": quantized_weights.modelopt_fp8(),
     "modelopt in nvfp4": quantized_weights.nvfp4(),
     "fp8": quantized_weights.fp8(),
-    "compressed-tensors": quantized_weights.compressed_tensors(),
+    "compressed-tensors in int4": quantized_weights.compressed_int4(),
+    "compressed-tensors in fp8": quantized_weights.compressed_fp8(),
 }
 EXPERTS: dict[str, Any] = {
     "vocab_size": 160,
