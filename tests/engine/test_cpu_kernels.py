@@ -16,7 +16,7 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention, kernels
 from inflight.model.cpu.fast_norm import replace_norms
-from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
+from inflight.model.cpu.int4 import multiples, pack_int4, rounded_to_int4
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import Bits, PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
@@ -189,11 +189,12 @@ def test_rounding_to_int4_leaves_about_the_least_error() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7])
 def test_multiples_of_a_scale_stay_the_same_multiples_in_int4(most: int) -> None:
-    multiples = torch.randint(-most - 1, most + 1, (256, 96))
+    exact_multiples = torch.randint(-most - 1, most + 1, (256, 96))
     scales = random(256, 3).abs() + 0.01
-    exact = multiples * scales.float().repeat_interleave(32, dim=1)
+    exact = exact_multiples * scales.float().repeat_interleave(32, dim=1)
     whole, found = rounded_to_int4(exact.bfloat16())
     rounded = whole * found.float().repeat_interleave(32, dim=1)
+    assert torch.equal(multiples(rounded.bfloat16(), found), whole)
     # Both the weights and the scales that were found are rounded to bfloat16.
     assert ((rounded - exact).abs() <= 2**-7 * exact.abs()).all()
 

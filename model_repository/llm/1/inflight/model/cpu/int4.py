@@ -23,6 +23,15 @@ def rounded_to_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return whole, scales
 
 
+def multiples(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return the integers [N, K], in int8, that weights [N, K] have over their scales [N, K / 32].
+
+    The weights were products of both, rounded to bfloat16.
+    """
+    groups = weight.float().view(len(weight), -1, GROUP)
+    return (groups / scales.float()[:, :, None]).round().to(torch.int8).flatten(1)
+
+
 def pack_int4(whole: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Pack weights [N, K] and scales [N, K / 32] as bytes [N / 32, K / 32, 576], the kernels' `Int4Group`.
 

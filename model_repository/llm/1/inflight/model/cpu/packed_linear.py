@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from inflight.model.cache.huge_pages import zeros_huge_pages
-from inflight.model.cpu.int4 import BYTES_OF_WEIGHT, GROUP, pack_int4, rounded_to_int4
+from inflight.model.cpu.int4 import BYTES_OF_WEIGHT, GROUP, multiples, pack_int4, rounded_to_int4
 from inflight.model.loading.attention_probe import probe_layers
 
 _PANEL = 32
@@ -15,8 +15,8 @@ _PANEL = 32
 Bits: TypeAlias = Literal[4, 8, 16]
 """How many bits a weight has: int4, int8 or bfloat16."""
 
-RoundedToInt4: TypeAlias = Mapping[nn.Linear, tuple[torch.Tensor, torch.Tensor]]
-"""Whole numbers and scales of layers, see `rounded_to_int4`."""
+Int4Scales: TypeAlias = Mapping[nn.Linear, torch.Tensor]
+"""The scales of layers whose weights are already rounded to int4."""
 
 
 class PackedLinears:
@@ -27,16 +27,15 @@ class PackedLinears:
     """
 
     def __init__(
-        self, layers: Sequence[nn.Linear], room: "WeightRoom", bits: Bits = 16, rounded: RoundedToInt4 | None = None
+        self, layers: Sequence[nn.Linear], room: "WeightRoom", bits: Bits = 16, int4_scales: Int4Scales | None = None
     ) -> None:
-        """`rounded` has what `bits` of 4 are packed from."""
-        self.scales, self._bits = None, bits
+        """`bits` of 4 need the scales of the layers."""
+        weight, self.scales, self._bits = torch.cat([_padded(layer.weight) for layer in layers]), None, bits
         if bits == 4:
-            assert rounded is not None
-            whole, scales = (torch.cat([_padded(rounded[layer][part]) for layer in layers]) for part in (0, 1))
-            packed = pack_int4(whole, scales)
+            assert int4_scales is not None
+            scales = torch.cat([_padded(int4_scales[layer], 1) for layer in layers])
+            packed = pack_int4(multiples(weight, scales), scales)
         else:
-            weight = torch.cat([_padded(layer.weight) for layer in layers])
             if bits == 8:
                 weight, self.scales = rounded_to_int8(weight)
             packed = torch.ops.inflight.pack_weight(weight)
@@ -114,11 +113,11 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(
-    module: nn.Module, quantization: str | None = None, rounded: RoundedToInt4 | None = None
+    module: nn.Module, quantization: str | None = None, int4_scales: Int4Scales | None = None
 ) -> list[tuple[nn.Module, str, nn.Linear]]:
     """Replace the linear layers of a model that the kernels support. `quantization` is `int8`, `int4` or None.
 
-    `rounded` is what `round_linears_to_int4` has returned; `int4` needs it.
+    `int4` needs what `round_linears_to_int4` has returned.
     Returns parent, name in the parent and original of each replaced layer.
     """
     parents = {layer: (parent, name) for parent, name, layer in _linears(module)}
@@ -128,7 +127,7 @@ def pack_linears(
     bits = {layer: _bits(module, layer, quantization) for layer in parents}
     room = WeightRoom(bits)
     for siblings in _siblings(module, parents):
-        group = PackedLinears(siblings, room, bits[siblings[0]], rounded)
+        group = PackedLinears(siblings, room, bits[siblings[0]], int4_scales)
         for index, layer in enumerate(siblings):
             parent, name = parents[layer]
             setattr(parent, name, PackedLinear(layer, group, index))
@@ -137,13 +136,14 @@ def pack_linears(
 
 
 @torch.no_grad()
-def round_linears_to_int4(module: nn.Module) -> RoundedToInt4:
-    """Round the weights in place that `pack_linears` packs in int4. Return what they were rounded to."""
-    rounded = {}
+def round_linears_to_int4(module: nn.Module) -> Int4Scales:
+    """Round the weights in place that `pack_linears` packs in int4. Return their scales."""
+    found = {}
     for layer in {layer for _, _, layer in _linears(module) if _bits(module, layer, "int4") == 4}:
-        whole, scales = rounded[layer] = rounded_to_int4(layer.weight)
+        whole, scales = rounded_to_int4(layer.weight)
         layer.weight.copy_(whole * scales.repeat_interleave(GROUP, dim=1))
-    return rounded
+        found[layer] = scales
+    return found
 
 
 def _bits(module: Any, layer: nn.Linear, quantization: str | None) -> Bits:
@@ -206,6 +206,6 @@ def _joint_bias(layers: Sequence[nn.Linear]) -> torch.Tensor | None:
     return bias
 
 
-def _padded(weight: torch.Tensor) -> torch.Tensor:
-    missing = _padded_rows(weight) - weight.shape[0]
-    return nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
+def _padded(rows: torch.Tensor, value: float = 0) -> torch.Tensor:
+    missing = _padded_rows(rows) - rows.shape[0]
+    return nn.functional.pad(rows, (0, 0, 0, missing), value=value) if missing else rows

@@ -47,11 +47,11 @@ def optimize(
     backend = TORCH
     if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
-    rounded = None
+    int4_scales = None
     if config.quantization == "int4":
-        rounded = round_linears_to_int4(module)
+        int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
-    replaced = replace_norms(module) + pack_linears(module, config.quantization, rounded)
+    replaced = replace_norms(module) + pack_linears(module, config.quantization, int4_scales)
     eager = EagerForward(module, backend, windows)
     if not check.passes(eager, layers, backend):
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
