@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t GROUP = 32;  // Weights that share a scale.
 constexpr int LEAST = -8, MOST = 7;
-// To which of the 16 whole numbers the weight with the largest absolute value may go, or beyond which, where it is cut
-// off. The first is the one that llama.cpp's format Q4_0 always takes.
+// What the weight with the largest absolute value may become. Below -8 and above 7 it is cut off, which leaves finer steps
+// for the others. llama.cpp's format Q4_0 always takes the first.
 constexpr float LARGEST[] = {-8.f, -7.f, -6.f, -5.f, -4.f, -3.f, -2.f, -1.f, 1.f,  2.f,  3.f, 4.f,
                              5.f,  6.f,  7.f,  -9.f, -8.5f, -7.5f, -6.5f, -5.5f, 8.5f, 8.f, 7.5f, 6.5f};
 
