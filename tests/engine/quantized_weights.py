@@ -12,6 +12,9 @@ GROUP = 32
 _NF4 = [-1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0]
 _NF4 += [0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0]
 
+# The numbers of FP4, by their codes: the highest of four bits is the sign.
+_E2M1 = torch.tensor([sign * value for sign in (1, -1) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)])
+
 Packed = tuple[dict[str, torch.Tensor], torch.Tensor]
 """The tensors of a layer by their names in the checkpoint, and the weight [outputs, inputs] that they stand for."""
 
@@ -200,16 +203,14 @@ def modelopt_fp8() -> Format:
 
 def nvfp4() -> Format:
     def pack(weight: torch.Tensor) -> Packed:
-        positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-        values = torch.tensor(positive + [-value for value in positive])
         parts = weight.unflatten(1, (-1, 16))
         of_all = weight.abs().amax() / (6 * 448)
         scales = (parts.abs().amax(dim=2) / 6 / of_all).to(torch.float8_e4m3fn)
         steps = scales.float() * of_all
-        codes = (parts / steps[:, :, None])[..., None].sub(values).abs().argmin(dim=-1)
+        codes = (parts / steps[:, :, None])[..., None].sub(_E2M1).abs().argmin(dim=-1)
         low, high = codes.flatten(1)[:, ::2], codes.flatten(1)[:, 1::2]
         tensors = {"weight": (low + 16 * high).to(torch.uint8), "weight_scale": scales, "weight_scale_2": of_all}
-        return tensors, (values[codes] * steps[:, :, None]).flatten(1)
+        return tensors, (_E2M1[codes] * steps[:, :, None]).flatten(1)
 
     return Format({"quant_method": "modelopt", "quant_algo": "NVFP4"}, pack)
 
@@ -219,11 +220,9 @@ def mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 
     Return blocks [experts, outputs, inputs / 32, 16], scales [experts, outputs, inputs / 32], and what they stand for.
     """
-    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
-    values = torch.tensor(positive + [-value for value in positive])
     parts = weight.unflatten(2, (-1, GROUP))
     exponents = (parts.abs().amax(dim=3) / 6).log2().ceil()
-    codes = (parts / exponents.exp2()[..., None])[..., None].sub(values).abs().argmin(dim=-1)
+    codes = (parts / exponents.exp2()[..., None])[..., None].sub(_E2M1).abs().argmin(dim=-1)
     blocks = codes[..., ::2] + 16 * codes[..., 1::2]  # The first of two is in the low bits.
-    meant = (values[codes] * exponents.exp2()[..., None]).flatten(2)
+    meant = (_E2M1[codes] * exponents.exp2()[..., None]).flatten(2)
     return blocks.to(torch.uint8), (exponents + 127).to(torch.uint8), meant

@@ -11,7 +11,13 @@ from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_se
 
 TESTS = [
     Path(__file__).with_name(name)
-    for name in ("test_cpu_kernels.py", "test_lora_kernel.py", "test_penalties.py", "test_sampler.py")
+    for name in (
+        "test_cpu_kernels.py",
+        "test_lora_kernel.py",
+        "test_penalties.py",
+        "test_sampler.py",
+        "test_weight_rounding.py",
+    )
 ]
 
 

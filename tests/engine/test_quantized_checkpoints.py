@@ -105,10 +105,13 @@ def test_answers_are_those_of_the_weights_that_the_checkpoint_stands_for(form: F
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 def test_the_kernels_serve_dequantized_weights(quantization: str | None, tmp_path: Path) -> None:
-    quantize(SERVED["llama"].config, FORMATS["awq"], tmp_path)
-    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16, quantization=quantization)
+    config = SERVED["llama"].config
+    weights = quantize(config, FORMATS["awq"], tmp_path / "quantized")
+    expected = plain(config, weights, tmp_path / "plain")
+    settings = {"dtype": "bfloat16", "block_size": 16, "quantization": quantization}
+    engine = make_engine(tmp_path / "quantized", **settings)
     assert engine.model.backend.name == "cpu kernels"
-    assert all(len(answer) == 16 for answer in answers(engine))
+    assert answers(engine) == answers(make_engine(expected, **settings))
 
 
 @pytest.mark.parametrize(("named", "served"), [("float16", torch.bfloat16), ("float32", torch.float32)])
@@ -150,6 +153,7 @@ def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
         ({"quant_method": "gptq", "bits": 3}, "bits 3; it must be one of 2, 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "the format 'marlin'; it must be gptq or"),
         ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, "quant_algo 'W4A16_AWQ'; it must be FP8 or NVFP4"),
+        ({"quant_method": "modelopt"}, "quant_algo None; it must be FP8 or NVFP4"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the format 'gemv'; it must be gemm"),
         ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "and packing_format 'auto_round:fp4'"),
     ],

@@ -40,8 +40,8 @@ def optimize(
         return _on_gpu(module, layers, config, check) or portable
     if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
-        if config.enable_kernels and module.dtype == torch.float16:
-            logger.warning("torch's own operators serve float16 on CPUs, slowly; with dtype bfloat16 the kernels would")
+        if config.enable_kernels and module.dtype == torch.float16 and load_kernels():
+            logger.warning("dtype is float16, which is slow on CPUs; the C++ kernels serve bfloat16")
         return portable
     torch.ops.inflight.set_num_threads(torch.get_num_threads())
     backend = TORCH

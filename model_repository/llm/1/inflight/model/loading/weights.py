@@ -21,7 +21,7 @@ from inflight.model.parallel.shards import Shards
 logger = logging.getLogger(__name__)
 
 _SCALES = ("weight_scale", "weight_scale_inv", "_scales", ".scales", ".absmax", ".SCB", ".qweight")
-"""Ends of names of tensors without which quantized weights mean something else."""
+"""How the names of tensors end that only quantized weights have."""
 
 
 def load_module(
@@ -95,7 +95,7 @@ def load_divided_module(
 
 
 def _check_not_quantized(report: Mapping[str, Any]) -> None:
-    """Check that weights are what they seem: transformers would take quantized ones without their scales.
+    """Check that there are no scales. transformers would leave them out, and serve the numbers without them.
 
     Raises:
         UnsupportedModel: There are scales.

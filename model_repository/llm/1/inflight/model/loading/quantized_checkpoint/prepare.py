@@ -34,7 +34,6 @@ _OF_AUTO_ROUND = {
 }
 """What AutoRound's `packing_format` stands for."""
 
-
 _OF_MODELOPT = "hf_quant_config.json"
 """A file in which NVIDIA's Model Optimizer describes weights; only later versions do so in config.json, too."""
 _ALGORITHMS_OF_MODELOPT = ("FP8", "NVFP4")
@@ -74,7 +73,7 @@ def _described_by_modelopt(config: EngineConfig) -> dict[str, Any] | None:
     )
     if path is None:
         return None
-    return {"quant_method": "modelopt", **json.loads(Path(path).read_text())["quantization"]}
+    return {"quant_method": "modelopt", **json.loads(Path(path).read_text()).get("quantization", {})}
 
 
 def _equivalent(original: Mapping[str, Any]) -> Mapping[str, Any]:

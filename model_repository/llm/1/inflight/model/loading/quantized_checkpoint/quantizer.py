@@ -1,4 +1,4 @@
-"""Lets transformers load formats that it can only run with packages for GPUs."""
+"""Lets transformers load formats for which it needs other packages, most of them for GPUs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
