@@ -238,17 +238,20 @@ def test_the_code_of_a_full_queue_is_unavailable(busy: TritonServer) -> None:
 
 
 def test_where_the_action_is_delay_a_late_request_lets_the_others_pass(busy: TritonServer) -> None:
+    fields = {**SHORT, "priority": 3, "return_perf_metrics": True}
+
     async def wait(send: Ask, plugs: Plugs) -> list[Answer]:
-        late = asyncio.create_task(send(SHORT | {"priority": 3}, timeout=50_000, request_id="late"))
+        late = asyncio.create_task(send(fields, timeout=50_000, request_id="late"))
         await listed_when(busy, lambda waiting: waiting.get("late", 0) > 0.05)
-        on_time = asyncio.create_task(send(SHORT | {"priority": 3}, request_id="on time"))
+        on_time = asyncio.create_task(send(fields, request_id="on time"))
         await listed_when(busy, lambda waiting: "on time" in waiting)
         plugs.pull(1)
         return await asyncio.gather(late, on_time)
 
     late, on_time = plugged(busy, wait)
     assert (late.error, on_time.error) == (None, None)
-    assert on_time.times[-1] <= late.times[0]
+    assert late.server_times["arrival_time_ns"] < on_time.server_times["arrival_time_ns"]
+    assert on_time.server_times["last_token_time_ns"] <= late.server_times["first_token_time_ns"]
 
 
 @pytest.mark.parametrize("field", ["priority", "deadline_ms", "timeout"])

@@ -13,6 +13,8 @@ from load_tests.tensors import tensors
 Fields = dict[str, Any]
 """The fields of a request: values by the name of their input."""
 
+SERVER_TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+
 
 @dataclass
 class Answer:
@@ -23,6 +25,12 @@ class Answer:
     finish_reason: str | None = None
     num_output_tokens: int = 0
     """Only set if the request asks for it."""
+    server_times: dict[str, int] = field(default_factory=dict)
+    """The server's own times in nanoseconds, by the name of their output. Only set if `return_perf_metrics` asks.
+
+    Unlike `times`, they tell in which order the server worked on two requests: a client that gets little of the
+    processor reads what has arrived on two streams in any order.
+    """
     error: str | None = None
 
     @property
@@ -65,6 +73,8 @@ async def ask(
             answer.finish_reason = reason.item().decode()
         if (tokens := result.as_numpy("num_output_tokens")) is not None:
             answer.num_output_tokens += int(tokens.item())
+        if result.as_numpy(SERVER_TIMES[0]) is not None:
+            answer.server_times = {name: int(result.as_numpy(name).item()) for name in SERVER_TIMES}
         if cancel_after is not None and len(answer.pieces) >= cancel_after:
             responses.cancel()
             answer.finish_reason = "given up"
