@@ -21,6 +21,8 @@ COUNTS = [
     "num_threads",
     "kv_cache_tokens",
     "tensor_parallel_size",
+    "nnodes",
+    "master_port",
 ]
 
 
@@ -265,3 +267,10 @@ def test_what_only_one_process_does_is_refused_with_several() -> None:
     refused(says, tensor_parallel_size=2, speculative_config=draft)
     refused("device is 'cuda:1', and tensor_parallel_size is 2", tensor_parallel_size=2, device="cuda:1")
     EngineConfig(model="m", tensor_parallel_size=2, speculative_config={"method": "ngram"})
+
+
+def test_each_machine_has_as_many_ranks() -> None:
+    refused("tensor_parallel_size is 3 and nnodes is 2; the first must be", tensor_parallel_size=3, nnodes=2)
+    refused("tensor_parallel_size is 1 and nnodes is 2; the first must be", nnodes=2)
+    refused("master_port is 65536; it must be at most 65535", master_port=65536)
+    assert EngineConfig(model="m", tensor_parallel_size=6, nnodes=2).ranks_per_machine == 3

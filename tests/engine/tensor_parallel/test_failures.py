@@ -15,7 +15,7 @@ import torch
 import transformers as t
 
 from inflight import Engine, EngineConfig, EngineDead, SamplingParams, UnsupportedModel
-from inflight.model.parallel import workers
+from inflight.model.parallel import rank_process
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.workers import Workers
@@ -81,14 +81,14 @@ def test_every_request_ends_within_seconds_when_a_rank_does_no_more(tiny: Tiny, 
 def test_a_rank_that_cannot_be_started_leaves_nothing_of_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start = workers._start
+    start = rank_process.start
 
     def fail_at_two(rank: int, *others: Any) -> Any:
         if rank == 2:
             raise BlockingIOError("no process is left")
         return start(rank, *others)
 
-    monkeypatch.setattr(workers, "_start", fail_at_two)
+    monkeypatch.setattr(rank_process, "start", fail_at_two)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = set(psutil.Process().children()), set(os.listdir("/proc/self/fd"))
     with pytest.raises(BlockingIOError):

@@ -46,6 +46,15 @@ class EngineConfig(SchedulerConfig):
     """Number of processes over which the model is divided, each with a part of every layer. On GPUs, each has a GPU of
     its own."""
 
+    nnodes: int = 1
+    """Number of machines over which these processes are spread, the same number on each."""
+
+    master_addr: str = "127.0.0.1"
+    """Address of this machine at which the other ones reach it, where `nnodes` is over 1."""
+
+    master_port: int = 29501
+    """Port at which this machine waits for the other ones."""
+
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""
 
@@ -152,7 +161,7 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(
                 f"quantization is {self.quantization!r}; it must be {' or '.join(QUANTIZATIONS)}, or not given"
             )
-        for name in ("block_size", "max_queue_size", "tensor_parallel_size"):
+        for name in ("block_size", "max_queue_size", "tensor_parallel_size", "nnodes", "master_port"):
             require_count(name, getattr(self, name), 1)
         for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
@@ -185,6 +194,13 @@ class EngineConfig(SchedulerConfig):
         if self.lora_modules and role is not None:
             raise ValueError("lora_modules is given, and kv_transfer_config has a kv_role; leave one of them out")
         self._check_level_bounds(self.queue_policies)
+        if self.master_port > 65535:
+            raise ValueError(f"master_port is {self.master_port}; it must be at most 65535")
+        if self.tensor_parallel_size % self.nnodes:
+            raise ValueError(
+                f"tensor_parallel_size is {self.tensor_parallel_size} and nnodes is {self.nnodes}; the first must be a "
+                "multiple of the second"
+            )
         if self.tensor_parallel_size > 1:
             self._check_ranks()
 
@@ -201,6 +217,11 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"kv_transfer_config has a kv_role, and {several}; it must be 1")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
+
+    @property
+    def ranks_per_machine(self) -> int:
+        """Number of processes of the model on each machine."""
+        return self.tensor_parallel_size // self.nnodes
 
     @property
     def has_host_memory(self) -> bool:

@@ -3,16 +3,21 @@
 from inflight.config import EngineConfig
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.parallel.divided_model import DividedModel
+from inflight.model.parallel.machines.join import Machines
+from inflight.model.parallel.machines.key import ranks_key
 from inflight.model.parallel.tensor_parallel_runner import TensorParallelRunner
 from inflight.model.parallel.workers import Workers
 from inflight.model.runner import ModelRunner
 
 
 def load(config: EngineConfig) -> LoadedModel | DividedModel:
-    """Load the model that the settings name, over `tensor_parallel_size` processes. Raises what `load_model` raises."""
+    """Load the model that the settings name, over `tensor_parallel_size` processes.
+
+    Raises what `Workers` and `load_model` raise, and a ValueError if the machines of the model have no key.
+    """
     if config.tensor_parallel_size == 1:
         return load_model(config)
-    workers = Workers(config.tensor_parallel_size)
+    workers = Workers(config.tensor_parallel_size, _machines(config))
     try:
         return DividedModel(config, workers)
     except BaseException:
@@ -27,3 +32,15 @@ def make_runner(
     if isinstance(model, DividedModel):
         return TensorParallelRunner(model, config)
     return ModelRunner(model, config, beside)
+
+
+def _machines(config: EngineConfig) -> Machines | None:
+    if config.nnodes == 1:
+        return None
+    return Machines(
+        config.master_addr,
+        config.master_port,
+        count=config.nnodes,
+        ranks_each=config.ranks_per_machine,
+        key=ranks_key(),
+    )

@@ -38,7 +38,7 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
-    free = _free_memory(model) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
+    free = _free_memory(model, config) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
     fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
     affordable = int(free * fraction) // (bytes_per_token * config.block_size)
     if affordable < 1:
@@ -63,15 +63,15 @@ def num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
     size, free = round(config.kv_offloading_size * 2**30), free_memory()
     if size > free:
         raise ValueError(f"kv_offloading_size is {config.kv_offloading_size} GiB; {free / 2**30:.1f} GiB are free")
-    return size // config.tensor_parallel_size // block_bytes if size else config.swap_space_tokens // config.block_size
+    return size // config.ranks_per_machine // block_bytes if size else config.swap_space_tokens // config.block_size
 
 
-def _free_memory(model: LoadedModel) -> int:
+def _free_memory(model: LoadedModel, config: EngineConfig) -> int:
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(model.device)[0]
-    # On a host, all ranks share the memory.
-    return free_memory() // (1 if model.shards is None else model.shards.size)
+    # The ranks of a machine share its memory.
+    return free_memory() // config.ranks_per_machine
 
 
 def _largest_step_bytes(model: LoadedModel, config: EngineConfig) -> int:

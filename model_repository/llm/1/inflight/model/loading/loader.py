@@ -90,7 +90,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
     _set_threads(config)
-    config = _at_one_commit(config)
+    config = at_one_commit(config)
     hf_config = _hf_config(config)
     support.check_config(hf_config)
     is_quantized = prepare(config, hf_config)
@@ -141,7 +141,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
 
 
 def _set_threads(config: EngineConfig) -> None:
-    wanted, ranks = config.num_threads, config.tensor_parallel_size
+    wanted, ranks = config.num_threads, config.ranks_per_machine
     if wanted is not None and wanted > allowed_cpus():
         raise ValueError(
             f"num_threads is {wanted}; it must be at most {allowed_cpus()}, the processors that this process may use"
@@ -153,7 +153,7 @@ def _set_threads(config: EngineConfig) -> None:
     )
 
 
-def _at_one_commit(config: EngineConfig) -> EngineConfig:
+def at_one_commit(config: EngineConfig) -> EngineConfig:
     """Return the settings with the commit of a model of the hub, so that all its files come from that commit.
 
     A branch may move between two downloads.
@@ -191,15 +191,15 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
 
 
 def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
-    """Return the device of a rank. Rank r of several is on the GPU with the number r, or on the CPU.
+    """Return the device of a rank. The ranks of a machine are on its GPUs, each on one, or on the CPU.
 
     Raises:
         ValueError: there is no such device.
     """
-    name, ranks = config.device, config.tensor_parallel_size
+    name, ranks = config.device, config.ranks_per_machine
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if ranks > 1 and torch.cuda.is_available():
+    if config.tensor_parallel_size > 1 and torch.cuda.is_available():
         # transformers loads shards to accelerators where there are any.
         if name == "cpu":
             raise ValueError(
@@ -207,9 +207,10 @@ def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
             )
         if ranks > torch.cuda.device_count():
             raise ValueError(
-                f"tensor_parallel_size is {ranks}; it must be at most {torch.cuda.device_count()}, the GPUs"
+                f"tensor_parallel_size is {config.tensor_parallel_size}, which is {ranks} on each machine; it must be "
+                f"at most {torch.cuda.device_count()}, the GPUs"
             )
-        name = f"cuda:{rank}"
+        name = f"cuda:{rank % ranks}"
     try:
         return torch.device(name)
     except RuntimeError as error:

@@ -3,21 +3,21 @@
 import pickle
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import TypeVar
 
 from inflight.config import EngineConfig
 from inflight.errors import EngineDead, OutOfMemory
+from inflight.model.loading.checkpoint_digest import checkpoint_digest
 from inflight.model.loading.loader import device_of, load_model
-from inflight.model.parallel.protocol import DONE, FAILED, LOAD, SHORT, Load, answer_of
+from inflight.model.parallel.protocol import DONE, FAILED, LOAD, PREPARE, SHORT, Load, answer_of
 from inflight.model.parallel.shards import Shards
 from inflight.model.parallel.workers import Workers
 
 T = TypeVar("T")
 
+# In which a rank imports torch, and may ask the hub for a commit.
+_PREPARING_SECONDS = 300.0
 LOADING_SECONDS = 2 * 3600.0
-
-_stores = count()
 
 
 class DividedModel:
@@ -32,9 +32,11 @@ class DividedModel:
         """
         self.workers = workers
         workers.be_patient()
-        store = workers.folder / f"store-{next(_stores)}"
-        self.shards = Shards(0, workers.size, device_of(config), store)
-        workers.tell(LOAD, pickle.dumps(Load(config, store)))
+        rendezvous = workers.new_rendezvous()
+        self.shards = Shards(0, workers.size, device_of(config), rendezvous, workers.host)
+        workers.tell(PREPARE, pickle.dumps(Load(config, rendezvous, checkpoint_digest(config))))
+        self.together(lambda: None, _PREPARING_SECONDS)
+        workers.tell(LOAD, b"")
         self.mine = self.together(partial(load_model, config, self.shards), LOADING_SECONDS)
         """This rank's part."""
 

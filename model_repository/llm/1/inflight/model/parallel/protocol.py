@@ -4,15 +4,15 @@ A message is bytes: one that names the command or the answer, and its argument.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
+from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.shards import RANK_LEFT
 
-LOAD, ALLOCATE, STEP, HEAD, RENEW = b"L", b"A", b"S", b"H", b"R"
-"""Load a model (pickled `Load`), allocate a cache (pickled settings), run a step (`StepMessage`), compute logits of
-hidden states (their two sizes as int64), connect anew (the generation as int64)."""
+PREPARE, LOAD, ALLOCATE, STEP, HEAD, RENEW = b"P", b"L", b"A", b"S", b"H", b"R"
+"""Look whether a model can be loaded (pickled `Load`), load it, allocate a cache (pickled settings), run a step
+(`StepMessage`), compute logits of hidden states (their two sizes as int64), connect anew (the generation as int64)."""
 
 DONE, SHORT, LEFT, FAILED = b"D", b"M", b"L", b"F"
 """It is done, memory was short, another rank has left, or something else has failed. The last three have a reason."""
@@ -23,7 +23,9 @@ class Load:
     """What a rank needs to load its part of a model."""
 
     config: EngineConfig
-    store: Path
+    rendezvous: Rendezvous
+    checkpoint: str
+    """See `checkpoint_digest`."""
 
 
 def answer_of(error: Exception) -> bytes:

@@ -9,8 +9,9 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.model.batch_arrays import Ints
+from inflight.model.loading.checkpoint_digest import checkpoint_digest
 from inflight.model.loading.loader import LoadedModel, device_of, load_model
-from inflight.model.parallel.protocol import ALLOCATE, DONE, HEAD, LOAD, RENEW, STEP, Load, answer_of
+from inflight.model.parallel.protocol import ALLOCATE, DONE, HEAD, LOAD, PREPARE, RENEW, STEP, Load, answer_of
 from inflight.model.parallel.shards import Shards
 from inflight.model.parallel.step_message import StepMessage
 from inflight.model.runner import ModelRunner, within_memory
@@ -21,9 +22,11 @@ logger = logging.getLogger(__name__)
 class Rank:
     """Serves one model after the other."""
 
-    def __init__(self, rank: int, size: int, connection: Connection) -> None:
-        self._rank, self._size, self._connection = rank, size, connection
+    def __init__(self, rank: int, size: int, host: str, connection: Connection) -> None:
+        """`host` is the address of this machine for the other ranks."""
+        self._rank, self._size, self._host, self._connection = rank, size, host, connection
         self._shards: Shards | None = None
+        self._config: EngineConfig
         self._model: LoadedModel
         self._runner: ModelRunner
 
@@ -32,7 +35,7 @@ class Rank:
         while True:
             try:
                 message = self._connection.recv_bytes()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):
                 return
             answer = DONE
             try:
@@ -44,7 +47,7 @@ class Rank:
                 self._shards.abandon()
             try:
                 self._connection.send_bytes(answer)
-            except BrokenPipeError:
+            except OSError:
                 return
 
     @torch.inference_mode()
@@ -59,12 +62,21 @@ class Rank:
             self._shards.renew(int(_numbers(argument)[0]))
         elif command == ALLOCATE:
             self._allocate(pickle.loads(argument))
+        elif command == PREPARE:
+            self._prepare(pickle.loads(argument))
         elif command == LOAD:
-            self._load(pickle.loads(argument))
+            self._model = load_model(self._config, self._shards)
 
-    def _load(self, load: Load) -> None:
-        self._shards = Shards(self._rank, self._size, device_of(load.config, self._rank), load.store)
-        self._model = load_model(load.config, self._shards)
+    def _prepare(self, load: Load) -> None:
+        """Find what makes a load impossible on this machine, while no other rank waits for this one."""
+        if load.checkpoint != (here := checkpoint_digest(load.config)):
+            raise ValueError(
+                f"model is {load.config.model!r}, whose files are not those of rank 0 (digest {here}, not "
+                f"{load.checkpoint})"
+            )
+        device = device_of(load.config, self._rank)
+        self._shards = Shards(self._rank, self._size, device, load.rendezvous, self._host)
+        self._config = load.config
 
     def _allocate(self, config: EngineConfig) -> None:
         self._runner = ModelRunner(self._model, config)

@@ -4,12 +4,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore
+from torch._C._distributed_c10d import PrefixStore
+
+from inflight.model.parallel.machines.sockets import interface_of
+from inflight.model.parallel.rendezvous import Rendezvous
 
 # Ranks compute the same step at the same speed. A rank that has died or was stopped is found sooner, by `Workers`.
 _COLLECTIVE = timedelta(seconds=60)
@@ -31,16 +33,16 @@ class Shards:
     fails between two collectives, it calls `abandon`; the collective for which the others wait then fails too. After
     `renew` on all ranks, they can go on.
 
-    Collectives are gloo's on CPUs and NCCL's on GPUs. The ranks find each other through a file, and gloo's ranks talk
-    over the loopback interface, so all ranks are on one machine.
+    Collectives are gloo's on CPUs and NCCL's on GPUs. gloo's ranks talk over the addresses that they are given: on one
+    machine, that of the loopback interface.
     """
 
-    def __init__(self, rank: int, size: int, device: torch.device, store: Path) -> None:
-        """`store` is a file that does not exist yet, in a folder of this user. Call `renew` after `loading`."""
+    def __init__(self, rank: int, size: int, device: torch.device, rendezvous: Rendezvous, host: str) -> None:
+        """`host` is the address of this machine for the other ranks. Call `renew` after `loading`."""
         self.rank, self.size, self.device = rank, size, device
         self.is_whole = False
         """Whether each rank computes the whole model for now."""
-        self._store = FileStore(str(store), size)
+        self._store, self._host = rendezvous.store(size), host
         self._group: Any = None
 
     @contextmanager
@@ -53,7 +55,9 @@ class Shards:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.device)
-        variables = {"LOCAL_RANK": str(self.rank), "GLOO_SOCKET_IFNAME": "lo"}
+        # The device's number, which transformers takes from this variable.
+        local_rank = self.device.index if on_gpu else self.rank
+        variables = {"LOCAL_RANK": str(local_rank), "GLOO_SOCKET_IFNAME": interface_of(self._host)}
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         dist.init_process_group(
@@ -91,7 +95,7 @@ class Shards:
         else:
             group = dist.ProcessGroupGloo
             options = group._Options()
-            options._devices = [group.create_device(hostname="127.0.0.1")]
+            options._devices = [group.create_device(hostname=self._host)]
         options._timeout = _COLLECTIVE
         self._group = group(store, self.rank, self.size, options)
 

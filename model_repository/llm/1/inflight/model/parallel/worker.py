@@ -1,6 +1,7 @@
 """The process of a rank other than 0: it loads its part of the model and computes what rank 0 says.
 
-Arguments: RANK SIZE CONNECTION BEATS FOLDER. CONNECTION and BEATS are numbers of inherited file descriptors. Between
+Arguments: RANK SIZE CONNECTION BEATS HOST FOLDER. CONNECTION and BEATS are numbers of inherited file descriptors, HOST
+is the address of this machine for the other ranks, and FOLDER is empty where rank 0 is on another machine. Between
 steps it waits on the connection, for as long as it takes. It ends when rank 0 has closed the connection, or has ended.
 """
 
@@ -19,7 +20,8 @@ BEAT, BEAT_SECONDS = b"+", 0.5
 
 def _leave(folder: str) -> NoReturn:
     """End this process, and remove the folder of the ranks: rank 0 may have been killed."""
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     # Not the usual end: it would free each tensor and library by itself, and wait for a collective.
     os._exit(0)
 
@@ -32,7 +34,7 @@ def _beat(descriptor: int, folder: str) -> None:
             os.write(descriptor, BEAT)
         except BlockingIOError:
             pass  # Rank 0 is stopped; it may go on.
-        except BrokenPipeError:
+        except OSError:  # It has ended, or the link to its machine has.
             _leave(folder)
         time.sleep(BEAT_SECONDS)
 
@@ -43,7 +45,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     rank, size, connection, beats = map(int, sys.argv[1:5])
-    folder = sys.argv[5]
+    host, folder = sys.argv[5:7]
     # Before torch is imported, which takes seconds.
     threading.Thread(target=_beat, args=(beats, folder), name="beats", daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format=f"rank {rank}: %(levelname)s %(message)s")
@@ -55,7 +57,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     with Connection(connection) as to_rank_0:
-        Rank(rank, size, to_rank_0).serve()
+        Rank(rank, size, host, to_rank_0).serve()
     _leave(folder)
 
 
