@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inflight import Engine, EngineConfig, InvalidRequest, RequestOptions, SamplingParams
+from inflight.kv_transfer.kv_transfer_config import CONNECTORS
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.model.loading.loader import LoadedModel, load_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_prompt
@@ -68,7 +69,7 @@ def fallbacks(engine: Engine) -> dict[str, int]:
     return {reason: count for reason, count in stats.fallbacks.items() if count}
 
 
-@pytest.mark.parametrize("connector", ["shared_memory", "tcp"])
+@pytest.mark.parametrize("connector", CONNECTORS)
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 43])
 def test_only_the_last_token_of_the_prompt_is_computed_again(model: Model, connector: str, length: int) -> None:
     prompt = make_prompt(length)
@@ -81,7 +82,7 @@ def test_only_the_last_token_of_the_prompt_is_computed_again(model: Model, conne
         assert fallbacks(decode) == {}
 
 
-@pytest.mark.parametrize("connector", ["shared_memory", "tcp"])
+@pytest.mark.parametrize("connector", CONNECTORS)
 def test_only_the_blocks_that_are_not_cached_are_fetched(model: Model, connector: str) -> None:
     longer, params = [*PROMPT, *make_prompt(30, seed=4)], SamplingParams(max_tokens=12, temperature=1.0, seed=3)
     with engines(model, connector) as (prefill, decode):

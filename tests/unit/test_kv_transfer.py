@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from inflight import RequestOptions
-from inflight.kv_transfer.transport import TcpTransport
+from inflight.kv_transfer.kv_transfer_config import CONNECTORS
+from inflight.kv_transfer.stream_transports import TcpTransport
 from tests.eventually import eventually
 from tests.unit.kv_peers import BYTES_PER_BLOCK, PROMPT, TCP, connector, export, fallbacks, fetch
 
 
-@pytest.fixture(params=["shared_memory", "tcp"])
+@pytest.fixture(params=CONNECTORS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -40,7 +40,7 @@ def test_extra_values_have_defaults() -> None:
     ("values", "message"),
     [
         ({"kv_rol": "kv_both"}, "kv_transfer_config has 'kv_rol'; it may have kv_connector, kv_role"),
-        ({"kv_connector": "nixl"}, "kv_connector is 'nixl'; it must be one of shared_memory, tcp"),
+        ({"kv_connector": "mooncake"}, "kv_connector is 'mooncake'; it must be one of shared_memory, tcp, nixl"),
         ({"kv_role": "both"}, "kv_role is 'both'; it must be one of kv_producer, kv_consumer, kv_both"),
         ({"kv_ip": "localhost"}, "kv_ip has 'localhost'; it must be an address of IPv4 or IPv6 in digits"),
         ({"kv_ip": 7}, "kv_ip has 7"),

@@ -76,7 +76,7 @@ class KVConnector:
         """Blocks that were not asked for. The lock guards it."""
         self._lock = threading.Lock()
         self.engine_id = uuid.uuid4().hex
-        transport = make_transport(config)
+        self._transport = transport = make_transport(config)
         most_bytes = int(config.kv_buffer_size)
         self._store = ExportStore(most_bytes, config.export_timeout, clock)
         self._server = ExportServer(self._store, transport, self.engine_id, fingerprint, config.fetch_timeout)
@@ -93,6 +93,7 @@ class KVConnector:
             self._server.close()
         self._fetcher.close()
         self._store.clear()
+        self._transport.close()
 
     def check(self, params: KVTransferParams) -> None:
         """Raises InvalidRequest if this engine has not the role for what a request wants."""

@@ -9,7 +9,8 @@ from inflight.json_setting import read_json_setting
 
 SHARED_MEMORY = "shared_memory"
 TCP = "tcp"
-CONNECTORS = (SHARED_MEMORY, TCP)
+NIXL = "nixl"
+CONNECTORS = (SHARED_MEMORY, TCP, NIXL)
 
 PRODUCER = "kv_producer"
 CONSUMER = "kv_consumer"
@@ -30,17 +31,18 @@ class KVTransferConfig:
     """
 
     kv_connector: str = SHARED_MEMORY
-    """`shared_memory` between engines of one user on one host, or `tcp`, which also works between hosts."""
+    """`shared_memory` between engines of one user on one host; `tcp`, which also works between hosts; or `nixl`, which
+    reads the other host's memory by RDMA where there are such cards, and needs the package `nixl-cu12`."""
 
     kv_role: str | None = None
     """`kv_producer` computes prompts for others, `kv_consumer` goes on with them, and `kv_both` does either. Each
     request says what it wants. Default: nothing is transferred."""
 
     kv_ip: str = "127.0.0.1"
-    """Address at which a producer listens, and where consumers find it. For `tcp`."""
+    """Address at which a producer listens, and where consumers find it. For `tcp` and `nixl`."""
 
     kv_port: int = 0
-    """Port at which a producer listens; 0: any free one. For `tcp`."""
+    """Port at which a producer listens; 0: any free one. For `tcp` and `nixl`."""
 
     kv_buffer_size: float = 1e9
     """How many bytes of exported prompts may wait for consumers, and how many bytes of fetched ones may wait for their
