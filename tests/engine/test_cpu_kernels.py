@@ -1,11 +1,8 @@
 """The C++ kernels agree with float64 for every shape that they support."""
 
-import shutil
-import sys
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +11,10 @@ from torch import nn
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
-from inflight.model.cpu import kernel_attention, kernels
+from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
-from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import Bits, PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.ragged_batch import RaggedBatch
 from scripts.reference.dense_attention import CPU, GARBAGE, Case, dense
@@ -314,29 +310,3 @@ def test_norms_are_replaced_only_if_they_behave_like_rms_norm() -> None:
     assert [name for _, name, _ in replace_norms(model)] == ["plus_one"]
     assert error(model["plus_one"](x), wanted) < 1e-2
     assert model["odd"] is odd
-
-
-def test_loading_returns_false_and_logs_why_if_the_kernels_cannot_be_built(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setitem(sys.modules, "ninja", None)
-    assert not load_kernels.__wrapped__()
-    assert "the C++ kernels cannot be used" in caplog.text
-    assert list((tmp_path / "kernels").iterdir()) == []
-
-
-@pytest.mark.parametrize("path", ["kernels", "library"])
-def test_kernels_that_others_may_have_written_are_not_loaded(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
-) -> None:
-    folder = tmp_path / "kernels"
-    folder.mkdir(mode=0o700)
-    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(kernels, "_key", lambda flags: "test")
-    planted = folder / "kernels-test.so"
-    planted.touch()
-    (folder if path == "kernels" else planted).chmod(0o777)
-    assert not load_kernels.__wrapped__()
-    assert "can be written by other users" in caplog.text

@@ -1,5 +1,6 @@
 """Builds the C++ kernels once, caches the library and loads it."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -17,6 +18,8 @@ from inflight.private_files import check_private, private_folder
 
 logger = logging.getLogger(__name__)
 
+# What the system says of a folder in which this user cannot make files. `private_folder` has no such numbers.
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 _SOURCES = Path(__file__).with_name("cpp")
 
 
@@ -26,7 +29,7 @@ def load_kernels() -> bool:
 
     Returns False, with the reason in the log, if that is not possible. The library is cached in the folder `kernels` of
     `$INFLIGHT_CACHE` or ~/.cache/inflight, which nobody else may write to. Its file name has a hash of everything that
-    the build depends on.
+    the build depends on. Where this user cannot write there, each process builds its own.
     """
     return load_kernels_for(instruction_sets())
 
@@ -36,21 +39,36 @@ def load_kernels_for(found: Sequence[str]) -> bool:
     if not found:
         logger.info("this processor has no AVX2: torch's own operators serve")
         return False
-    flags = ["-O3", "-pthread", "-DNDEBUG", *compiler_flags(found[0])]
+    flags = _flags(found[0])
+    name = f"kernels-{_key(flags)}.so"
     try:
-        library = private_folder(_cache_folder()) / f"kernels-{_key(flags)}.so"
-        if not library.exists():
-            _build(library, flags)
-        check_private(library)
-        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        try:
+            _load(private_folder(_cache_folder()) / name, flags)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            logger.warning("%s: the C++ kernels are built at each start; let INFLIGHT_CACHE name a folder", error)
+            with tempfile.TemporaryDirectory(prefix="inflight-kernels-") as folder:
+                _load(Path(folder) / name, flags)
     except (ImportError, OSError, RuntimeError) as error:
         logger.warning("the C++ kernels cannot be used, torch's own operators serve instead: %s", _last_line(error))
         return False
     return True
 
 
+def _load(library: Path, flags: Sequence[str]) -> None:
+    if not library.exists():
+        _build(library, flags)
+    check_private(library)
+    torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+
+
 def _cache_folder() -> Path:
     return Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve() / "kernels"
+
+
+def _flags(instruction_set: str) -> list[str]:
+    return ["-O3", "-pthread", "-DNDEBUG", *compiler_flags(instruction_set)]
 
 
 def _key(flags: Sequence[str]) -> str:
@@ -61,6 +79,9 @@ def _key(flags: Sequence[str]) -> str:
 
 def _build(library: Path, flags: Sequence[str]) -> None:
     """Build in a temporary folder, then move the library, so that a second process or a crash does no harm."""
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        raise FileNotFoundError(f"there is no C++ compiler {compiler}; install g++")
     logger.info("building the C++ kernels, once")
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         if shutil.which("ninja") is None:
