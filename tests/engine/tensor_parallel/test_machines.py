@@ -20,6 +20,7 @@ from inflight.model.parallel import divided_model
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.machines import join
 from inflight.model.parallel.machines.join import Machines
+from inflight.model.parallel.rank_process import abandon
 from inflight.model.parallel.workers import LOOPBACK, Workers
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
 
@@ -192,8 +193,7 @@ def test_who_has_another_key_or_other_code_or_says_nothing_does_not_come_in(
     (rank,) = found
     assert rank.rank == 1
     assert set(hellos[1]) == {"Python", "torch", "transformers", "Inflight"}
-    rank.connection.close()
-    os.close(rank.beats)
+    abandon(found)
     silent.close()
 
 
@@ -213,6 +213,14 @@ def test_machines_that_do_not_come_are_an_error(port: int, monkeypatch: pytest.M
     says = rf"nnodes is 3, but 2 machine\(s\) did not come to {LOOPBACK}:{port} within 0.1 s"
     with pytest.raises(TimeoutError, match=says):
         Workers(3, machines)
+
+
+def test_an_address_that_this_machine_does_not_have_is_named(port: int) -> None:
+    key = KEY.encode()
+    with pytest.raises(ValueError, match=r"master_addr is 'nowhere\.invalid'"):
+        Machines("nowhere.invalid", port, count=2, ranks_each=1, key=key)
+    with pytest.raises(ValueError, match=f"master_addr is '192.0.2.1' and master_port {port}: .*Cannot assign"):
+        Workers(2, Machines("192.0.2.1", port, count=2, ranks_each=1, key=key))
 
 
 def test_a_key_is_needed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, lend: Callable[..., Lent]) -> None:

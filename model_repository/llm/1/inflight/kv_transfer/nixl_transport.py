@@ -71,9 +71,12 @@ class NixlTransport(TcpTransport):
             offer = {"agent": self._name, "address": data.ctypes.data, "metadata_bytes": len(metadata)}
             send_message(connection, offer, deadline)
             connection.sendall(metadata)
-            while not select.select([connection], [], [], _POLL_SECONDS)[0]:
+            answered = select.poll()
+            answered.register(connection, select.POLLIN)
+            while not answered.poll(0):
                 agent.update_notifs()
                 time_left(deadline)
+                time.sleep(_POLL_SECONDS)
         if receive_message(connection, deadline).get("op") != _READ:
             raise BrokenTransfer("the other side has not read the export")
 
@@ -90,25 +93,32 @@ class NixlTransport(TcpTransport):
         return found
 
     def _read(self, agent: Any, name: str, address: int, found: NDArray[np.uint8], deadline: float) -> None:
-        with _registered(agent, found):
-            mine = agent.get_xfer_descs([(found.ctypes.data, len(found), 0)], "DRAM")
-            # Not NIXL's own serialized form, which is unpickled.
-            theirs = agent.get_xfer_descs([(address, len(found), 0)], "DRAM")
+        registered = _register(agent, found)
+        mine = agent.get_xfer_descs([(found.ctypes.data, len(found), 0)], "DRAM")
+        # Not NIXL's own serialized form, which is unpickled.
+        theirs = agent.get_xfer_descs([(address, len(found), 0)], "DRAM")
+        handle = None
+        try:
             handle = agent.initialize_xfer("READ", mine, theirs, name, backends=[_BACKEND])
-            try:
-                state = agent.transfer(handle)
-                while state == "PROC":
-                    time_left(deadline)
-                    time.sleep(_POLL_SECONDS)
-                    state = agent.check_xfer_state(handle)
-                if state != "DONE":
-                    raise BrokenTransfer("NIXL could not read the export")
-            finally:
-                try:
-                    agent.release_xfer_handle(handle)
-                except self._errors as error:
-                    logger.warning("a read from another engine cannot be cancelled (%s); its memory is kept", error)
-                    self._unfinished.append((handle, found))
+            state = agent.transfer(handle)
+            while state == "PROC":
+                time_left(deadline)
+                time.sleep(_POLL_SECONDS)
+                state = agent.check_xfer_state(handle)
+            if state != "DONE":
+                raise BrokenTransfer("NIXL could not read the export")
+        finally:
+            self._end_read(agent, handle, registered, found)
+
+    def _end_read(self, agent: Any, handle: Any, registered: Any, found: NDArray[np.uint8]) -> None:
+        try:
+            if handle is not None:
+                agent.release_xfer_handle(handle)
+        except self._errors as error:
+            logger.warning("a read from another engine cannot be cancelled (%s); its memory is kept", error)
+            self._unfinished.append((handle, registered, found))
+        else:
+            agent.deregister_memory(registered, [_BACKEND])
 
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
@@ -156,10 +166,15 @@ def _nixl() -> Any:
     raise ValueError("kv_transfer_config: kv_connector is 'nixl'; it needs the package nixl-cu12 or nixl-cu13")
 
 
+def _register(agent: Any, data: NDArray[np.uint8]) -> Any:
+    """Let NIXL read and write `data`."""
+    return agent.register_memory([(data.ctypes.data, len(data), 0, "")], "DRAM", [_BACKEND])
+
+
 @contextmanager
 def _registered(agent: Any, data: NDArray[np.uint8]) -> Iterator[Any]:
-    """Let NIXL read or write `data` in this context."""
-    registered = agent.register_memory([(data.ctypes.data, len(data), 0, "")], "DRAM", [_BACKEND])
+    """Let NIXL read and write `data` in this context."""
+    registered = _register(agent, data)
     try:
         yield registered
     finally:

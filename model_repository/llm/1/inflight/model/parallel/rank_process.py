@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -85,6 +85,15 @@ class RemoteRank(RankProcess):
     def ending(self, seconds: float) -> str:
         """See `RankProcess`."""
         return f"rank {self.rank} on {self._host} has ended, or its link; the log of that machine may say more"
+
+
+def abandon(ranks: Iterable[RankProcess]) -> None:
+    """End ranks that nobody watches yet, and free what this process has of them."""
+    for rank in ranks:
+        rank.kill()
+        rank.connection.close()
+        os.close(rank.beats)
+        rank.wait()
 
 
 def start(

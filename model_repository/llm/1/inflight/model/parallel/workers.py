@@ -1,11 +1,10 @@
 """The processes of the other ranks, as rank 0 commands them."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch._C._distributed_c10d import TCPStore
 from inflight.errors import EngineDead
 from inflight.model.parallel.machines.join import Machines
 from inflight.model.parallel.machines.sockets import listen
-from inflight.model.parallel.rank_process import LocalRank, RankProcess
+from inflight.model.parallel.rank_process import LocalRank, RankProcess, abandon
 from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.watch import FINDING_SECONDS, Watch
 
@@ -35,7 +34,8 @@ class Workers:
         """Without `machines`, all ranks are on this one.
 
         Raises:
-            OSError: no process can be started, or this machine does not have the address.
+            OSError: no process can be started.
+            ValueError: this machine does not have the address of `machines`, or its port is taken.
             TimeoutError: not all machines have come.
         """
         self.size = size
@@ -47,7 +47,7 @@ class Workers:
         ranks: list[RankProcess] = []
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            undo.callback(_kill, ranks)
+            undo.callback(abandon, ranks)
             if machines is not None:
                 ranks += machines.join()
                 self._store = _hold_store(self.host)
@@ -127,15 +127,6 @@ def _hold_store(host: str) -> Any:
     with listen(host, 0) as listener:
         port = listener.getsockname()[1]
         return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-
-
-def _kill(ranks: Sequence[RankProcess]) -> None:
-    for rank in ranks:
-        rank.kill()
-        rank.connection.close()
-        os.close(rank.beats)
-    for rank in ranks:
-        rank.wait()
 
 
 def _end(watch: Watch, folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The other machines over which a model is divided, as rank 0 waits for them.
 
-Each runs `machine.py`, which connects to this machine and says what it runs: the versions and a digest of the code. The
-answer says which ranks it shall start, and then it opens two connections for each: one for commands and one for signs
-of life. These carry a token, so that nobody comes in between.
+Each runs `__main__.py`, which connects to this machine and says what it runs: the versions and a digest of the code.
+The answer says which ranks it shall start, and then it opens two connections for each: one for commands and one for
+signs of life. These carry a token, so that nobody comes in between.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from inflight.model.parallel.machines.sockets import AuthenticationError, accept, listen
 from inflight.model.parallel.machines.versions import difference
-from inflight.model.parallel.rank_process import RankProcess, RemoteRank
+from inflight.model.parallel.rank_process import RankProcess, RemoteRank, abandon
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +28,28 @@ class Machines:
     """Waits for the other machines of a model."""
 
     def __init__(self, host: str, port: int, *, count: int, ranks_each: int, key: bytes) -> None:
-        """`count` machines, with this one, have `ranks_each` ranks each."""
-        self.host, self._port = socket.gethostbyname(host), port
+        """`count` machines, with this one, have `ranks_each` ranks each.
+
+        Raises:
+            ValueError: `host` is no name or IPv4 address.
+        """
+        try:
+            self.host, self._port = socket.gethostbyname(host), port
+        except OSError as error:
+            raise ValueError(f"master_addr is {host!r}: {error}") from None
         self.ranks_each, self._count, self._key = ranks_each, count, key
 
     def join(self) -> list[RankProcess]:
         """Wait for all other machines, and return their ranks in order.
 
         Raises:
-            OSError: this machine does not have the address, or the port is taken.
+            ValueError: this machine does not have the address, or the port is taken.
             TimeoutError: not all have come within half an hour.
         """
         deadline = time.monotonic() + _JOINING_SECONDS
         found: list[RankProcess] = []
-        with listen(self.host, self._port) as listener, contextlib.ExitStack() as undo:
-            undo.callback(lambda: [rank.kill() for rank in found])
+        with self._listen() as listener, contextlib.ExitStack() as undo:
+            undo.callback(abandon, found)
             while (missing := self._count - 1 - len(found) // self.ranks_each) > 0:
                 logger.warning("waiting at %s:%d for %d more machine(s)", self.host, self._port, missing)
                 try:
@@ -56,6 +63,12 @@ class Machines:
                     logger.warning("a machine did not join: %s", error or type(error).__name__)
             undo.pop_all()
         return found
+
+    def _listen(self) -> socket.socket:
+        try:
+            return listen(self.host, self._port)
+        except OSError as error:
+            raise ValueError(f"master_addr is {self.host!r} and master_port {self._port}: {error}") from None
 
     def _one(self, listener: socket.socket, first_rank: int, seconds: float) -> list[RankProcess]:
         """Let one machine in. Its ranks begin with `first_rank`."""

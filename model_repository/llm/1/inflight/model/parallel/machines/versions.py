@@ -17,8 +17,10 @@ def versions() -> dict[str, str]:
     return {"Python": python, **{name: version(name) for name in ("torch", "transformers")}, "Inflight": _code()}
 
 
-def difference(theirs: Mapping[str, object]) -> str:
+def difference(theirs: object) -> str:
     """Say in what another machine's versions differ from this one's; empty if in nothing."""
+    if not isinstance(theirs, Mapping):
+        return "it does not say which versions it has"
     return "; ".join(
         f"{name} is {theirs.get(name)!r} there and {ours!r} at rank 0"
         for name, ours in versions().items()
