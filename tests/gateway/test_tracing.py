@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -78,16 +78,30 @@ def check_phases(spans: list[Span], whole: Span, names: list[str]) -> None:
     assert all(before.end == after.start for before, after in itertools.pairwise(parts))
 
 
+def with_spans_of_triton(ask: Callable[[Caller], Any], receiver: Receiver) -> tuple[Caller, Any, list[Span]]:
+    """Ask until Triton has made spans. Return the caller, the answer and the spans.
+
+    Triton 24.10 misreads one `traceparent` in twenty over gRPC, see docs/notes/triton.md. Then it makes none.
+    """
+    for _ in range(8):
+        caller = Caller()
+        answer = ask(caller)
+        spans = received(receiver, caller, ends="llm_request")
+        if named(spans, "InferRequest"):
+            return caller, answer, spans
+    raise AssertionError(f"Triton made no spans of eight requests; of the last one there are {spans}")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_from_the_gateway_to_the_phases(client: OpenAI, receiver: Receiver, stream: bool) -> None:
-    caller = Caller()
-    asked = {**CHAT, "max_tokens": 6, "extra_headers": caller.headers}
-    if stream:
+    def ask(caller: Caller) -> Any:
+        asked = {**CHAT, "max_tokens": 6, "extra_headers": caller.headers}
+        if not stream:
+            return client.chat.completions.create(**asked).usage
         *_, last = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
-        usage = last.usage
-    else:
-        usage = client.chat.completions.create(**asked).usage
-    spans = received(receiver, caller)
+        return last.usage
+
+    caller, usage, spans = with_spans_of_triton(ask, receiver)
     (outer,), (whole,) = named(spans, "POST /v1/chat/completions"), named(spans, "llm_request")
     assert (outer.service, outer.kind, outer.parent_id) == ("inflight-gateway", "SERVER", caller.span_id)
     assert (whole.service, whole.kind) == ("inflight", "SERVER")
@@ -173,16 +187,22 @@ def test_the_caller_decides_and_without_one_the_gateway_begins_a_trace(client: O
 
 
 def test_clients_of_triton_are_in_their_callers_traces(drafting_server: TritonServer, receiver: Receiver) -> None:
-    by_body, by_client, by_header = Caller(), Caller(), Caller()
+    by_body, by_header = Caller(), Caller()
     url, body = f"http://{drafting_server.http_url}/v2/models/llm/generate", {"text_input": "Hello", "max_tokens": 2}
     assert (
         httpx.post(url, json={**body, "traceparent": by_body.traceparent, "tracestate": "a" * 600}).status_code == 200
     )
     assert httpx.post(url, json=body, headers=by_header.headers).status_code == 200
-    with Client(drafting_server.grpc_url) as client:
-        client.generate("Hello", max_tokens=2, traceparent=by_client.traceparent)
     (whole,) = named(received(receiver, by_body, ends="llm_request"), "llm_request")
     assert whole.parent_id == by_body.span_id
-    for caller in (by_client, by_header):
-        spans = received(receiver, caller, ends="InferRequest")
+    by_client = with_spans_of_client(drafting_server, receiver)
+    for spans in (by_client, received(receiver, by_header, ends="InferRequest")):
         assert "InferRequest" in ancestors(spans, named(spans, "llm_request")[0])
+
+
+def with_spans_of_client(server: TritonServer, receiver: Receiver) -> list[Span]:
+    with Client(server.grpc_url) as client:
+        *_, spans = with_spans_of_triton(
+            lambda caller: client.generate("Hello", max_tokens=2, traceparent=caller.traceparent), receiver
+        )
+    return spans
