@@ -80,6 +80,8 @@ class Sampling(Queueing, total=False):
     stop_token_ids: Sequence[int]
     bad_words: Sequence[str]
     logit_bias: Mapping[int, float]
+    # The answer consists of these tokens only. Without one that ends it, it ends by its length.
+    allowed_token_ids: Sequence[int]
     ignore_eos: bool
     # Tools that the chat template shows to the model, as OpenAI has them. Only with messages.
     tools: Sequence[Mapping[str, object]]

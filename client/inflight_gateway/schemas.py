@@ -132,6 +132,9 @@ class Generation(Authored, GuidedFields):
     bad_words: Annotated[list[_ShortText], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: texts that the answer must not contain."
     )
+    allowed_token_ids: Annotated[list[_TokenId], Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="As in vLLM: the answer consists of these tokens only."
+    )
     logprob_token_ids: Annotated[list[_TokenId], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: log-probabilities of these tokens, in place of the likeliest. Needs logprobs."
     )

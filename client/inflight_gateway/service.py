@@ -35,6 +35,7 @@ _SAME = (
     "include_stop_str_in_output",
     "skip_special_tokens",
     "bad_words",
+    "allowed_token_ids",
     "logprob_token_ids",
     "length_penalty",
     "early_stopping",

@@ -168,6 +168,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (sampling(prompt_logprobs=0, max_tokens=0, n=2), "n is 2; it must be 1 where max_tokens is 0"),
     ({**PROMPT, "logprob_token_ids": [1] * 129}, "logprob_token_ids has 129 tokens; it must have at most 128"),
     ({**PROMPT, "logprob_token_ids": [49152]}, "logprob_token_ids holds token 49152; it must be at least 0"),
+    ({**PROMPT, "allowed_token_ids": [49152]}, "allowed_token_ids holds token 49152; it must be at least 0"),
+    ({**PROMPT, "allowed_token_ids": [1] * 1025}, "allowed_token_ids has 1025 tokens; it must have at most 1024"),
     (sampling(logprobs=-1), "logprobs is -1; it must be at least 0 and at most 20"),
     (sampling(return_logprobs="maybe"), "return_logprobs is 'maybe'; it must be true or false"),
     (sampling(exclude_input_in_output=[]), "exclude_input_in_output is []; it must be true or false"),

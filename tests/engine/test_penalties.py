@@ -23,7 +23,7 @@ PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
 
 def midway(**params: Any) -> Request:
     """A request that already has some output."""
-    request = make_request("r", PROMPT, max_tokens=99, **{**UNCUT, **params})
+    request = make_request("r", PROMPT, max_tokens=99, vocab_size=VOCABULARY, **{**UNCUT, **params})
     request.append(OUTPUT)
     return request
 
@@ -93,6 +93,7 @@ EDITED = [
     {"logit_bias": {3: 5.0, 39: -100.0, 0: 2.5}},
     {"min_tokens": 50, "stop_token_ids": [1, 3, 5, 7, 9]},
     {"bad_words": [[7, 7, 0, 12], [13], [5, 14]]},
+    {"allowed_token_ids": [0, 8, 31]},
     {"repetition_penalty": 1e-12, "logit_bias": {8: 100.0}, "presence_penalty": -2.0, "bad_words": [[8]]},
 ]
 

@@ -128,6 +128,7 @@ def test_fields_reach_the_server(client: OpenAI) -> None:
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "bad_words": ["worse"],
+        "allowed_token_ids": [4, 9],
         "cache_salt": "mine",
         "priority": 2,
     }

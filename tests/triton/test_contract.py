@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -193,6 +194,18 @@ def test_bad_words_and_biases_change_the_choice(server: TritonServer, tokenizer:
     assert generate(server, text_input=PROMPT, sampling_parameters=parameters)["text_output"].endswith(" London")
 
 
+def test_an_answer_has_only_the_tokens_that_are_allowed(server: TritonServer, tokenizer: Any) -> None:
+    cities = ["Rome", " London", " Berlin"]
+    allowed = [tokenizer(city)["input_ids"][0] for city in cities]
+    fields = {"text_input": PROMPT, "max_tokens": 5, "exclude_input_in_output": True}
+    answer = generate(server, **fields, allowed_token_ids=allowed, temperature=1.0, return_finish_reason=True)
+    assert answer["finish_reason"] == "length"
+    assert set(re.findall("Rome| London| Berlin", answer["text_output"])) <= set(cities)
+    assert re.sub("Rome| London| Berlin", "", answer["text_output"]) == ""
+    parameters = json.dumps({"allowed_token_ids": [allowed[1]]})
+    assert generate(server, **fields, sampling_parameters=parameters)["text_output"] == " London" * 5
+
+
 def test_end_id_ends_the_text(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
     assert greedy(PROMPT, 2) == " Paris."
     ids = tokenizer(PROMPT + " Paris.")["input_ids"]
@@ -236,6 +249,7 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
         ({"seed": 1, "random_seed": 2}, "seed and random_seed are two names of one field"),
         ({"input_ids": [1, 2]}, "exactly one of text_input, messages, input_ids and embedding_request"),
         ({"bad_words": [""]}, "bad_words holds an empty text"),
+        ({"sampling_parameters": '{"allowed_token_ids": []}'}, "allowed_token_ids has 0 tokens; it must have at least"),
         ({"sampling_parameters": json.dumps({"logit_bias": {"99999999": 1}})}, "logit_bias holds token 99999999"),
         ({"sampling_parameters": json.dumps({"logit_bias": [1]})}, "logit_bias is [1]; it must be an object"),
         (

@@ -39,6 +39,7 @@ def edited(processors: tuple[LogitsProcessor, ...], ahead: list[int]) -> Any:
     frequency=st.sampled_from([0.0, -0.25]),
     min_tokens=st.integers(0, 12),
     bad_words=st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=4), max_size=4),
+    allowed=st.sampled_from([None, (1, 3, 5)]),
 )
 def test_a_row_after_a_draft_is_edited_as_after_these_tokens(
     prompt: list[int],
@@ -49,6 +50,7 @@ def test_a_row_after_a_draft_is_edited_as_after_these_tokens(
     frequency: float,
     min_tokens: int,
     bad_words: list[list[int]],
+    allowed: tuple[int, ...] | None,
 ) -> None:
     params = SamplingParams(
         max_tokens=20,
@@ -57,6 +59,7 @@ def test_a_row_after_a_draft_is_edited_as_after_these_tokens(
         presence_penalty=presence,
         frequency_penalty=frequency,
         logit_bias={2: 0.5},
+        allowed_token_ids=allowed,
     )
 
     def after(tokens: list[int]) -> tuple[LogitsProcessor, ...]:

@@ -96,6 +96,7 @@ def test_nothing_given_leaves_everything_to_the_model() -> None:
         "min_p",
         "repetition_penalty",
         "seed",
+        "allowed_token_ids",
         "logprobs",
         "prompt_logprobs",
         "structured_outputs",

@@ -97,8 +97,9 @@ class RequestMaker:
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._model.eos_token_ids
-        for token in params.logprob_token_ids:
-            self.check_token("logprob_token_ids", token)
+        for name in ("logprob_token_ids", "allowed_token_ids"):
+            for token in getattr(params, name) or ():
+                self.check_token(name, token)
         if params.prompt_logprobs is not None:
             self._check_hidden_states("prompt_logprobs")
         request = Request(

@@ -17,6 +17,7 @@ MAX_TEXT_CHARACTERS = 1024
 MAX_BIASES = 1024
 MAX_LOGPROB_TOKENS = 128
 MAX_STOP_TOKENS = 1024
+MAX_ALLOWED_TOKENS = 1024
 MAX_SEED = 2**64 - 1
 MAX_BEAMS = 16
 MAX_LENGTH_PENALTY = 100
@@ -38,6 +39,7 @@ _NEUTRAL_FOR_BEAMS: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "bad_words": ((),),
     "logit_bias": ({},),
+    "allowed_token_ids": (None,),
     "logprobs": (None,),
     "logprob_token_ids": ((),),
     "prompt_logprobs": (None,),
@@ -102,6 +104,10 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Numbers from -100 to 100 that are added to the logits of these tokens; at most 1024."""
 
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The output consists of these tokens only; at most 1024. A token that ends the output must be among them, too, if
+    it may end otherwise than by its length. Default: all tokens."""
+
     ignore_eos: bool = False
     """Go on after an end-of-sequence token."""
 
@@ -140,6 +146,9 @@ class SamplingParams:
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logprob_token_ids", _items("logprob_token_ids", self.logprob_token_ids))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", _items("allowed_token_ids", self.allowed_token_ids))
+            _check_tokens("allowed_token_ids", self.allowed_token_ids, MAX_ALLOWED_TOKENS, fewest=1)
         if self.max_tokens != ROOM_FOR_ALL:
             _check_max_tokens(self.max_tokens, self.prompt_logprobs)
         _within("min_tokens", self.min_tokens, 0, None, whole=True, optional=False)
@@ -208,9 +217,11 @@ def _check_max_tokens(max_tokens: int | None, prompt_logprobs: int | None) -> No
     _within("max_tokens", max_tokens, 1 if prompt_logprobs is None else 0, None, whole=True, or_else=or_else)
 
 
-def _check_tokens(name: str, tokens: tuple[Any, ...], most: int) -> None:
+def _check_tokens(name: str, tokens: tuple[Any, ...], most: int, *, fewest: int = 0) -> None:
     if len(tokens) > most:
         raise InvalidRequest(f"{name} has {len(tokens)} tokens; it must have at most {most}")
+    if len(tokens) < fewest:
+        raise InvalidRequest(f"{name} has {len(tokens)} tokens; it must have at least {fewest}")
     for token in tokens:
         _within(name, token, 0, None, whole=True, optional=False)
 

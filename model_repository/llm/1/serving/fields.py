@@ -135,6 +135,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("frequency_penalty", NUMBER),
         Field("bad_words", TEXTS),
         Field("logit_bias", TOKEN_WEIGHTS),
+        Field("allowed_token_ids", INTEGERS),
         Field("seed", SEED, also=("random_seed",)),
         Field(
             "n",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from inflight.logits_processors.allowed_tokens import AllowedTokens
 from inflight.logits_processors.bad_words import BadWords
 from inflight.logits_processors.logit_bias import LogitBias
 from inflight.logits_processors.min_tokens import MinTokens
@@ -36,6 +37,8 @@ def _make(
         yield OutputPenalties(params.presence_penalty, params.frequency_penalty)
     if params.logit_bias:
         yield LogitBias(params.logit_bias)
+    if params.allowed_token_ids is not None:
+        yield AllowedTokens(params.allowed_token_ids, vocab_size)
     if bad_words:
         yield BadWords(bad_words)
     if params.min_tokens:
