@@ -103,8 +103,8 @@ def any_params(seed: int, *, guided: bool) -> SamplingParams:
             [None, None, {"json": PERSON}, {"regex": "[a-z ]{10,30}"}, {"choice": ["yes", "yes sir"]}]
         )
         chosen["structured_outputs"] = StructuredOutputs(**constraint) if constraint else None
-    if chosen.get("structured_outputs") is None:
-        chosen["allowed_token_ids"] = rng.choice([None, None, None, tuple(range(3, 60))])
+        # A grammar may need others.
+        chosen["allowed_token_ids"] = None if constraint else rng.choice([None, None, None, tuple(range(3, 60))])
     return SamplingParams(**chosen)
 
 

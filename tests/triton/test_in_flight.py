@@ -7,7 +7,7 @@ from scripts.launch.triton_server import TritonServer
 from tests.triton.test_answers import made_up_prompt
 from tests.triton.wire import Answer, ask, together
 
-LONG = {"stream": True, "max_tokens": 60, "temperature": 0.0}
+LONG = {"stream": True, "max_tokens": 90, "temperature": 0.0, "ignore_eos": True, "return_perf_metrics": True}
 
 
 def gaps(answer: Answer) -> list[float]:
@@ -21,14 +21,16 @@ def test_newcomer_gets_its_first_token_while_others_run(server: TritonServer) ->
         async def newcomer() -> Answer:
             # A short request first. When it is done, the long ones, which were sent before it, are running.
             await ask(client, {"text_input": "One two", "stream": True, "max_tokens": 2})
-            return await ask(client, {"text_input": "Red and", "stream": True, "max_tokens": 4})
+            fields = {"text_input": "Red and", "stream": True, "max_tokens": 4, "return_perf_metrics": True}
+            return await ask(client, fields)
 
         long = [ask(client, {"text_input": made_up_prompt(i, 8), **LONG}) for i in range(32)]
         return [*long, newcomer()]
 
     *running, newcomer = together(server.grpc_url, make)
     assert all(answer.error is None for answer in running)
-    assert newcomer.times[-1] < min(answer.times[-1] for answer in running)
+    ended = [answer.server_times["last_token_time_ns"] for answer in (newcomer, *running)]
+    assert ended[0] < min(ended[1:])
     # The tokens that one of the others received in the meantime are the steps that the new request took.
     during = [t for t in running[0].times if newcomer.times[0] <= t <= newcomer.times[-1]]
     assert len(during) <= 8
