@@ -65,7 +65,7 @@ def _serve(processes: contextlib.ExitStack, host: str, port: int, key: bytes) ->
     except (OSError, EOFError) as error:
         logger.debug("%s", error)
         return
-    logger.info("ranks %s run", ", ".join(map(str, ranks)))
+    logger.info("running rank %s", ", ".join(map(str, ranks)))
     for rank, process in ranks.items():
         status = process.wait()
         logger.info("rank %d has ended with the status %d", rank, status)
