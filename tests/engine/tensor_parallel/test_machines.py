@@ -23,6 +23,7 @@ from inflight.model.parallel.machines.join import Machines
 from inflight.model.parallel.rank_process import abandon
 from inflight.model.parallel.workers import LOOPBACK, Workers
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
+from tests.eventually import eventually
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
@@ -161,7 +162,8 @@ def test_machines_that_come_at_once_do_not_disturb_each_other(port: int, lend: C
     lent = [lend(f"{LOOPBACK}:{port}") for _ in range(3)]
     workers = Workers(8, Machines(LOOPBACK, port, count=4, ranks_each=2, key=KEY.encode()))
     assert len(workers.pids) == 1
-    assert [len(each.ranks) for each in lent] == [2, 2, 2]
+    # A machine starts its ranks once it has their connections.
+    assert eventually(lambda: [len(each.ranks) for each in lent] == [2, 2, 2], SECONDS)
     ranks = [rank for each in lent for rank in each.ranks]
     workers.close()
     assert psutil.wait_procs(ranks, SECONDS)[1] == []
