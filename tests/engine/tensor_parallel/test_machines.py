@@ -20,6 +20,7 @@ from inflight.model.parallel import divided_model
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.machines import join
 from inflight.model.parallel.machines.join import Machines
+from inflight.model.parallel.machines.sockets import cut
 from inflight.model.parallel.rank_process import abandon
 from inflight.model.parallel.workers import LOOPBACK, Workers
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
@@ -207,6 +208,20 @@ def connect_when_there(port: int) -> socket.socket:
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_only_the_connections_to_a_machine_are_cut_and_no_file_stays_open() -> None:
+    with socket.create_server((LOOPBACK, 0)) as here, socket.create_server(("127.0.0.9", 0)) as there:
+        kept, lost = (socket.create_connection(each.getsockname(), SECONDS) for each in (here, there))
+        with kept, lost:
+            before = os.listdir("/proc/self/fd")
+            cut("127.0.0.9")
+            assert len(os.listdir("/proc/self/fd")) == len(before)
+            assert lost.recv(1) == b""
+            accepted, _ = here.accept()
+            with accepted:
+                kept.sendall(b"x")
+                assert accepted.recv(1) == b"x"
 
 
 def test_machines_that_do_not_come_are_an_error(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,13 @@ def _limit_reads(connection: Connection, seconds: int) -> None:
 
 
 def _socket_of(descriptor: int) -> socket.socket:
-    """A second descriptor of an IPv4 socket, to be closed by itself."""
-    return socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM)
+    """A second descriptor of an IPv4 socket, to be closed by itself. Raises OSError if it is no socket."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
 
 
 def cut(host: str) -> None:
