@@ -70,5 +70,5 @@ def test_where_the_cache_cannot_be_written_each_process_builds_its_own(tmp_path:
     found = subprocess.run(
         [sys.executable, "-c", WITHOUT_A_CACHE, built], env=environment, capture_output=True, text=True, check=True
     )
-    assert "the C++ kernels are built at each start; let INFLIGHT_CACHE name a folder" in found.stderr
+    assert "the C++ kernels are built at each start; set INFLIGHT_CACHE to a writable folder" in found.stderr
     assert list(tmp_path.iterdir()) == []

@@ -200,7 +200,6 @@ def test_an_answer_has_only_the_tokens_that_are_allowed(server: TritonServer, to
     fields = {"text_input": PROMPT, "max_tokens": 5, "exclude_input_in_output": True}
     answer = generate(server, **fields, allowed_token_ids=allowed, temperature=1.0, return_finish_reason=True)
     assert answer["finish_reason"] == "length"
-    assert set(re.findall("Rome| London| Berlin", answer["text_output"])) <= set(cities)
     assert re.sub("Rome| London| Berlin", "", answer["text_output"]) == ""
     parameters = json.dumps({"allowed_token_ids": [allowed[1]]})
     assert generate(server, **fields, sampling_parameters=parameters)["text_output"] == " London" * 5

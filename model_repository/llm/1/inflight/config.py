@@ -47,13 +47,13 @@ class EngineConfig(SchedulerConfig):
     its own."""
 
     nnodes: int = 1
-    """Number of machines over which these processes are spread, the same number on each."""
+    """Number of machines over which the processes of `tensor_parallel_size` are spread, the same number on each."""
 
     master_addr: str = "127.0.0.1"
-    """Address of this machine at which the other ones reach it, where `nnodes` is over 1."""
+    """Address of this machine, at which the other machines reach it. Needed where `nnodes` is over 1."""
 
     master_port: int = 29501
-    """Port at which this machine waits for the other ones."""
+    """Port at which this machine waits for the other machines."""
 
     trust_remote_code: bool = False
     """Run Python code that ships with the model."""

@@ -66,7 +66,8 @@ class NixlTransport(TcpTransport):
 
     def send(self, connection: socket.socket, data: NDArray[np.uint8], deadline: float) -> None:
         """See `KVTransport`."""
-        with self._as_os_errors(), self._in_use() as agent, _registered(agent, data) as registered:
+        agent = self._usable_agent()
+        with self._as_os_errors(), _registered(agent, data) as registered:
             metadata = agent.get_partial_agent_metadata(registered, True, [_BACKEND])
             offer = {"agent": self._name, "address": data.ctypes.data, "metadata_bytes": len(metadata)}
             send_message(connection, offer, deadline)
@@ -87,16 +88,17 @@ class NixlTransport(TcpTransport):
         metadata = bytearray(_count(offer, "metadata_bytes", _MOST_METADATA_BYTES))
         receive_into(connection, memoryview(metadata), deadline)
         found = np.empty(num_bytes, dtype=np.uint8)
-        with self._as_os_errors(), self._in_use() as agent, self._known(agent, name, bytes(metadata), deadline):
+        agent = self._usable_agent()
+        with self._as_os_errors(), self._known(agent, name, bytes(metadata), deadline):
             self._read(agent, name, address, found, deadline)
         send_message(connection, {"op": _READ}, deadline)
         return found
 
     def _read(self, agent: Any, name: str, address: int, found: NDArray[np.uint8], deadline: float) -> None:
-        registered = _register(agent, found)
         mine = agent.get_xfer_descs([(found.ctypes.data, len(found), 0)], "DRAM")
         # Not NIXL's own serialized form, which is unpickled.
         theirs = agent.get_xfer_descs([(address, len(found), 0)], "DRAM")
+        registered = _register(agent, found)
         handle = None
         try:
             handle = agent.initialize_xfer("READ", mine, theirs, name, backends=[_BACKEND])
@@ -120,12 +122,11 @@ class NixlTransport(TcpTransport):
         else:
             agent.deregister_memory(registered, [_BACKEND])
 
-    @contextmanager
-    def _in_use(self) -> Iterator[Any]:
-        """The agent. It goes when nobody uses it any more."""
+    def _usable_agent(self) -> Any:
+        """The agent. After `close`, it ends with the last transfer that has begun."""
         if (agent := self._agent) is None:
             raise BrokenTransfer("this engine is closed")
-        yield agent
+        return agent
 
     @contextmanager
     def _known(self, agent: Any, name: str, metadata: bytes, deadline: float) -> Iterator[None]:

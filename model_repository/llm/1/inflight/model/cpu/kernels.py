@@ -47,7 +47,9 @@ def load_kernels_for(found: Sequence[str]) -> bool:
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
-            logger.warning("%s: the C++ kernels are built at each start; let INFLIGHT_CACHE name a folder", error)
+            logger.warning(
+                "%s: the C++ kernels are built at each start; set INFLIGHT_CACHE to a writable folder", error
+            )
             with tempfile.TemporaryDirectory(prefix="inflight-kernels-") as folder:
                 _load(Path(folder) / name, flags)
     except (ImportError, OSError, RuntimeError) as error:

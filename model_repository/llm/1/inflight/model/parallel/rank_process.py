@@ -32,7 +32,10 @@ class RankProcess(ABC):
         """Say how it has ended. Waits at most `seconds` to find out."""
 
     def wait(self) -> None:
-        """Wait for its end, a few seconds after its connection was closed. Then kill it."""
+        """Wait for its end after its connection was closed, and kill it after a few seconds.
+
+        A rank on another machine ends by itself, and is not waited for.
+        """
 
 
 class LocalRank(RankProcess):

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import socket
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from torch._C._distributed_c10d import TCPStore
 
 from inflight.errors import EngineDead
 from inflight.model.parallel.machines.join import Machines
-from inflight.model.parallel.machines.sockets import listen
 from inflight.model.parallel.rank_process import LocalRank, RankProcess, abandon
 from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.watch import FINDING_SECONDS, Watch
@@ -124,7 +124,7 @@ class Workers:
 
 def _hold_store(host: str) -> Any:
     """A store of torch's that listens only at this address, and not at all of this machine's."""
-    with listen(host, 0) as listener:
+    with socket.create_server((host, 0)) as listener:
         port = listener.getsockname()[1]
         return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 

@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
 from inflight.model.parallel.machines.key import ranks_key
-from inflight.model.parallel.machines.sockets import AuthenticationError, connect
+from inflight.model.parallel.machines.sockets import connect
 from inflight.model.parallel.machines.versions import versions
 from inflight.model.parallel.rank_process import start
 

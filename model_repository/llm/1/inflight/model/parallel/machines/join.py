@@ -11,9 +11,10 @@ import logging
 import secrets
 import socket
 import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
-from inflight.model.parallel.machines.sockets import AuthenticationError, accept, listen
+from inflight.model.parallel.machines.sockets import accept
 from inflight.model.parallel.machines.versions import difference
 from inflight.model.parallel.rank_process import RankProcess, RemoteRank, abandon
 
@@ -66,7 +67,7 @@ class Machines:
 
     def _listen(self) -> socket.socket:
         try:
-            return listen(self.host, self._port)
+            return socket.create_server((self.host, self._port))
         except OSError as error:
             raise ValueError(f"master_addr is {self.host!r} and master_port {self._port}: {error}") from None
 

@@ -10,7 +10,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 # How long the other side may take to prove itself, or to answer.
@@ -19,11 +18,6 @@ _LONGEST_HELLO = 4096
 # After which a link that carries nothing more is an error: looks at an idle one, and bytes that nobody acknowledges.
 _LOOK_SECONDS, _LOOKS, _UNACKNOWLEDGED_MILLISECONDS = 1, 4, 4000
 _SIOCGIFADDR = 0x8915
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address of this machine. Raises OSError if it has no such address, or the port is taken."""
-    return socket.create_server((host, port), reuse_port=False)
 
 
 def accept(listener: socket.socket, key: bytes, seconds: float) -> tuple[Connection, str, bytes]:
@@ -123,6 +117,3 @@ def interface_of(host: str) -> str:
                 if socket.inet_ntoa(fcntl.ioctl(any_socket, _SIOCGIFADDR, request)[20:24]) == host:
                     return name
     raise ValueError(f"no network interface of this machine has the address {host}")
-
-
-__all__ = ["AuthenticationError", "accept", "connect", "cut", "interface_of", "listen"]
