@@ -56,6 +56,7 @@ _HARMLESS = frozenset(
         "position_ids",
         "use_cache",
         "past_key_values",
+        "cache",
         "cache_position",
         "output_attentions",
         "output_hidden_states",

@@ -1,10 +1,9 @@
 """Tells whether two machines have the same checkpoint, before they load parts of it."""
 
 from hashlib import blake2b
-from pathlib import Path
 
 from inflight.config import EngineConfig
-from inflight.model.loading.loader import at_one_commit
+from inflight.model.loading.checkpoint import Checkpoint
 
 _FILES = (".safetensors", ".bin", ".json", ".model", ".py")
 _WINDOWS, _WINDOW_BYTES = 64, 4096
@@ -18,12 +17,13 @@ def checkpoint_digest(config: EngineConfig) -> str:
 
     Raises:
         UnsupportedModel: It has an adapter.
-        ValueError: It has no config.
+        ValueError: It has no config, or its files cannot be read.
     """
-    if (commit := at_one_commit(config).revision) != config.revision:
-        return commit
+    checkpoint = Checkpoint.of(config.model, config.revision)
+    if checkpoint.commit is not None:
+        return checkpoint.commit
     found = blake2b(digest_size=16)
-    for path in sorted(Path(config.model).glob("*")):
+    for path in sorted(checkpoint.folder.glob("*")):
         if path.suffix in _FILES and path.is_file():
             size = path.stat().st_size
             found.update(f"{path.name}\0{size}\0".encode())

@@ -5,14 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig
-from transformers.utils.hub import cached_file, extract_commit_hash
-from transformers.utils.peft_utils import find_adapter_config_file
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
@@ -24,6 +21,7 @@ from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
+from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
@@ -35,7 +33,6 @@ from inflight.model.parallel.shards import Shards
 
 logger = logging.getLogger(__name__)
 
-_CONFIGS = ("config.json", "adapter_config.json")
 # A tokenizer without a known maximum length reports a huge number instead.
 _NO_LENGTH = 10**9
 
@@ -90,7 +87,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
     _set_threads(config)
-    config = at_one_commit(config)
+    checkpoint = Checkpoint.of(config.model, config.revision)
+    named, config = config.model, replace(config, model=str(checkpoint.folder))
     hf_config = _hf_config(config)
     support.check_config(hf_config)
     is_quantized = prepare(config, hf_config)
@@ -101,6 +99,10 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         # That was the type of a GPU's kernels, not of the weights. CPUs have fast kernels for bfloat16.
         logger.info("dtype is auto, so the quantized weights become bfloat16 on this CPU, not float16")
         config = replace(config, dtype="bfloat16")
+    try:
+        checkpoint.fetch_weights()
+    except OSError as error:
+        raise ValueError(f"model is {named!r}; its weights cannot be downloaded: {error}") from error
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
@@ -151,33 +153,6 @@ def _set_threads(config: EngineConfig) -> None:
     torch.set_num_threads(
         max(1, wanted // ranks) if wanted else min(torch.get_num_threads(), max(1, usable_cpus() // ranks))
     )
-
-
-def at_one_commit(config: EngineConfig) -> EngineConfig:
-    """Return the settings with the commit of a model of the hub, so that all its files come from that commit.
-
-    A branch may move between two downloads.
-
-    Raises:
-        UnsupportedModel: It has an adapter.
-        ValueError: It has no config.
-    """
-    folder = Path(config.model)
-    if config.model.startswith((".", "/", "~")) and not any((folder / name).is_file() for name in _CONFIGS):
-        raise ValueError(f"model is {config.model!r}; that folder has no config.json")
-    try:
-        if find_adapter_config_file(config.model, revision=config.revision) is not None:
-            raise UnsupportedModel(
-                f"model is {config.model!r}, which has a LoRA adapter; model must be the one that it changes, and "
-                "lora_modules must name the adapter"
-            )
-        commit = extract_commit_hash(cached_file(config.model, "config.json", revision=config.revision), None)
-    except OSError as error:
-        raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
-    if commit is None:
-        return config  # A folder.
-    logger.info("model %s is at commit %s", config.model, commit)
-    return replace(config, revision=commit)
 
 
 def _hf_config(config: EngineConfig) -> PreTrainedConfig:

@@ -231,6 +231,8 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
     """
     device = next(module.parameters()).device
     keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
+    # transformers renamed it in 5.24, code that ships with models did not.
+    cache_name = "past_key_values" if takes(module, "past_key_values") else "cache"
     module.set_attn_implementation("eager")
     try:
         logits = []
@@ -239,8 +241,9 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
             pieces = [prompt[:split], *([token] for token in prompt[split:])]
             cache, rows = None, []
             for piece in pieces:
-                output = module(torch.tensor([piece], device=device), past_key_values=cache, use_cache=True, **keep)
-                cache = output.past_key_values
+                arguments = {cache_name: cache, "use_cache": True, **keep}
+                output = module(torch.tensor([piece], device=device), **arguments)
+                cache = output[cache_name]
                 rows.append(output.logits[0])
             logits.append(torch.cat(rows))
         return logits

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers.utils.hub import cached_file, extract_commit_hash
 
 from inflight.errors import UnsupportedModel
+from inflight.model.loading.checkpoint import check_readable, hub_folder
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +58,9 @@ def read_adapter(name: str, folder: str) -> AdapterWeights:
     """
     where = f"lora_modules[{name!r}] is {folder!r}"
     try:
-        found = _file(folder, _CONFIG)
-        commit = extract_commit_hash(found, None)
-        config = json.loads(Path(found).read_text())
-        # A branch of the hub may move between two downloads.
-        tensors = load_file(_file(folder, _WEIGHTS, commit or "main"))
+        files, commit = _files(folder)
+        config = json.loads((files / _CONFIG).read_text())
+        tensors = load_file(files / _WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"{where}; it cannot be read: {error}") from error
     if not isinstance(config, dict):
@@ -83,11 +80,14 @@ def read_adapter(name: str, folder: str) -> AdapterWeights:
     return AdapterWeights(layers, _digest(layers))
 
 
-def _file(folder: str, name: str, revision: str = "main") -> str:
-    found = cached_file(os.path.expanduser(folder), name, revision=revision)
-    if found is None:
-        raise OSError(f"it has no {name}")
-    return str(found)
+def _files(folder: str) -> tuple[Path, str | None]:
+    """Return the folder of an adapter's files, and the commit if it is from the hub."""
+    path = Path(folder).expanduser()
+    is_local = path.is_dir()
+    if not is_local:
+        path = hub_folder(folder, "main", (_CONFIG, _WEIGHTS))
+    check_readable(path)
+    return path, None if is_local else path.name
 
 
 def _check_config(where: str, config: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedConfig
-from transformers.utils.hub import cached_file
 
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
@@ -63,17 +62,10 @@ def prepare(config: EngineConfig, hf_config: PreTrainedConfig) -> bool:
 
 
 def _described_by_modelopt(config: EngineConfig) -> dict[str, Any] | None:
-    # A model of the hub may be there without a connection, and without this file.
-    path = cached_file(
-        config.model,
-        _OF_MODELOPT,
-        revision=config.revision,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if path is None:
+    path = Path(config.model) / _OF_MODELOPT
+    if not path.is_file():
         return None
-    return {"quant_method": "modelopt", **json.loads(Path(path).read_text()).get("quantization", {})}
+    return {"quant_method": "modelopt", **json.loads(path.read_text()).get("quantization", {})}
 
 
 def _equivalent(original: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,138 @@
+"""Models of the hub: what is downloaded, and what is served while the hub is away."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from inflight.model.loading.checkpoint import Checkpoint
+from tests.hub_server import Hub, hub
+
+MODEL = "someone/tiny"
+OLD, NEW = "a" * 40, "b" * 40
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+# In a process of its own, because the hub's library reads its address and its cache's folder when it is imported.
+FETCH = """
+import logging, sys
+from inflight.model.loading.checkpoint import Checkpoint
+logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+checkpoint = Checkpoint.of(sys.argv[1], sys.argv[2])
+checkpoint.fetch_weights()
+print(checkpoint.folder)
+"""
+
+
+@dataclass
+class Fetched:
+    """What a process that fetches a model has left."""
+
+    files: dict[str, str]
+    log: str
+
+
+Fetch = Callable[..., Fetched]
+
+
+@pytest.fixture
+def commits(tmp_path: Path) -> dict[str, Path]:
+    """Two commits of a model with two shards, and other files that repositories have."""
+    for commit in (OLD, NEW):
+        folder = tmp_path / commit
+        (folder / "onnx").mkdir(parents=True)
+        index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        for name in ["config.json", "tokenizer.json", "chat_template.jinja", "modeling_tiny.py", *SHARDS]:
+            (folder / name).write_text(f"{name} of {commit}")
+        for name in ["consolidated.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md"]:
+            (folder / name).write_text("not needed")
+    return {OLD: tmp_path / OLD, NEW: tmp_path / NEW}
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Fetch:
+    def run(url: str, revision: str = "main", model: str = MODEL, offline: bool = False) -> Fetched:
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": url,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": str(int(offline)),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = [sys.executable, "-c", FETCH, model, revision]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        if done.returncode != 0:
+            return Fetched({}, done.stderr)
+        folder = Path(done.stdout.strip())
+        return Fetched({path.name: path.read_text() for path in folder.iterdir()}, done.stderr)
+
+    return run
+
+
+def needed(served: Hub, commit: str) -> dict[str, str]:
+    names = ["config.json", "tokenizer.json", "chat_template.jinja", "modeling_tiny.py", *SHARDS]
+    names.append("model.safetensors.index.json")
+    return {name: (served.commits[commit] / name).read_text() for name in names}
+
+
+def test_only_what_serving_needs_is_downloaded_once(commits: dict[str, Path], fetch: Fetch) -> None:
+    with hub(MODEL, commits, main=OLD) as served:
+        fetched = fetch(served.url)
+        assert fetched.files == needed(served, OLD)
+        assert f"INFO model {MODEL} is at commit {OLD}" in fetched.log
+        assert served.downloads() == sorted(needed(served, OLD))
+
+        served.requests.clear()
+        assert fetch(served.url).files == needed(served, OLD)
+        assert not served.downloads()
+
+        served.main = NEW
+        assert fetch(served.url).files == needed(served, NEW)
+        assert fetch(served.url, revision=OLD).files == needed(served, OLD)
+
+
+@pytest.mark.parametrize("how", ["down", "silent", "offline"])
+def test_the_cache_serves_while_the_hub_is_away(commits: dict[str, Path], fetch: Fetch, how: str) -> None:
+    with hub(MODEL, commits, main=NEW) as served:
+        before = fetch(served.url).files
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}" if how == "silent" else served.url
+        for revision in ("main", NEW):
+            fetched = fetch(url, revision, offline=how == "offline")
+            assert fetched.files == before, fetched.log
+            assert fetched.log.count("the hub does not answer") == (how != "offline")
+
+
+def test_an_incomplete_copy_is_not_served(commits: dict[str, Path], fetch: Fetch, tmp_path: Path) -> None:
+    with hub(MODEL, commits, main=NEW) as served:
+        fetch(served.url)
+    (shard,) = tmp_path.glob(f"home/hub/*/snapshots/{NEW}/{SHARDS[1]}")
+    shard.unlink()
+    log = fetch(served.url).log
+    assert f"1 file(s) are missing ({SHARDS[1]})" in log
+    with hub(MODEL, commits, main=NEW) as served:
+        assert fetch(served.url).files == needed(served, NEW)
+
+
+def test_errors_name_what_is_wrong(commits: dict[str, Path], fetch: Fetch) -> None:
+    with hub(MODEL, commits, main=NEW) as served:
+        assert "model is 'someone/tiny'; its config cannot be read: 404" in fetch(served.url, revision="v2").log
+    assert "model is 'some one'; its config cannot be read: Repo id" in fetch(served.url, model="some one").log
+    never_seen = fetch(served.url, model="someone/else")
+    assert "model is 'someone/else'; its config cannot be read: Cannot resolve revision 'main'" in never_seen.log
+
+
+def test_files_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, who may read everything."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "notes.md").write_text("")
+    assert Checkpoint.of(str(tmp_path), "main") == Checkpoint(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: path.suffix == ".json")
+    with pytest.raises(ValueError, match=f"the user with the id {os.geteuid()} may not read .*/model.safetensors"):
+        Checkpoint.of(str(tmp_path), "main")
