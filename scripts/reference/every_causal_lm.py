@@ -1,0 +1,187 @@
+"""Serves every causal LM that transformers registers, scaled down with random weights.
+
+`python -m scripts.reference.every_causal_lm` takes three minutes; names of model types limit it to those. The last line
+counts the outcomes:
+
+- matched: in float32, all tokens are those of transformers' `generate`, with prompts in chunks and preempted requests;
+- refused: the engine does not serve it, and says why;
+- wrong: a token differs. There must be none;
+- not built: the scaled-down model cannot be made, or transformers' own `generate` fails on it.
+"""
+
+import logging
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from inflight import Engine, EngineConfig, SamplingParams
+from scripts.reference.tiny_models import VOCABULARY, WINDOW, greedy, save_model
+
+MATCHED, REFUSED, WRONG, NOT_BUILT = "matched", "refused", "wrong", "not built"
+
+_SECONDS_PER_MODEL = 120
+_MAX_PARAMETERS = 200_000_000
+_MAX_TOKENS = 12
+_WIDTH, _WIDE, _LAYERS, _HEADS, _EXPERTS = 64, 96, 4, 4, 4
+_SMALL: dict[str, int | None] = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim"), _WIDTH),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "mlp_dim"), _WIDE),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"), _LAYERS),
+    **dict.fromkeys(("decoder_layers",), _LAYERS),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads"), _HEADS),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), _HEADS),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 256),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), _EXPERTS),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token", "top_k_experts"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("sliding_window", "attention_window_size", "local_attention_window"), WINDOW),
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "hidden_size_per_layer_input": 16,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+# Changes of the above where a config cannot have it. None: the config's own default.
+_VARIANTS: tuple[dict[str, int | None], ...] = (
+    {},
+    {"num_key_value_heads": _HEADS},
+    {"head_dim": None},
+    {"num_key_value_heads": _HEADS, "head_dim": None},
+    {"num_key_value_heads": None, "head_dim": None, "v_head_dim": None, "q_lora_rank": None},
+    {"num_hidden_layers": None, "n_layer": None, "num_layers": None},
+)
+
+
+def build(model_type: str, folder: Path) -> Any:
+    """Write a small model of this type with random weights to `folder`, and return it.
+
+    Raises:
+        ValueError: the type has too many constraints of its own. The message has the last one that was met.
+    """
+    built, reason = None, None
+    for variant in _VARIANTS:
+        try:
+            config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant)
+            _check_size(config)
+            built = save_model(config, folder)
+            greedy(built, [5, 6, 7], 2)
+        except Exception as error:  # noqa: BLE001 - models check themselves in all kinds of ways
+            reason = error
+        else:
+            return built
+    if built is None:
+        raise ValueError(f"{reason!r:.200}")
+    # The engine may say why `generate` fails on it.
+    return built
+
+
+def _scaled_down(config: PreTrainedConfig, small: dict[str, int | None]) -> PreTrainedConfig:
+    known = config.to_dict() | {name: getattr(config, name) for name in config.attribute_map if hasattr(config, name)}
+    changes: dict[str, Any] = {
+        name: number for name, number in small.items() if number is not None and _is_number(known.get(name, ""), name)
+    }
+    for name in ("text_config", "decoder"):
+        if isinstance(part := getattr(config, name, None), PreTrainedConfig):
+            changes[name] = _scaled_down(part, small).to_dict()
+    return type(config)(**changes)
+
+
+def _is_number(value: object, name: str) -> bool:
+    """Whether a config's value is a number. These few may be None until they are set."""
+    if value is None:
+        return name in ("head_dim", "num_key_value_heads", "num_experts_per_tok")
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_size(config: PreTrainedConfig) -> None:
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    if (size := sum(weight.numel() for weight in model.parameters())) > _MAX_PARAMETERS:
+        raise ValueError(f"it has {size} parameters")
+
+
+def outcome(model_type: str, folder: Path) -> tuple[str, str]:
+    """Return what happens to a model of this type, and the reason."""
+    try:
+        model = build(model_type, folder)
+    except ValueError as error:
+        return NOT_BUILT, str(error)
+    config = EngineConfig(
+        model=str(folder), dtype="float32", device="cpu", max_num_batched_tokens=16, kv_cache_tokens=96
+    )
+    try:
+        engine = Engine(config)
+    except ValueError as error:
+        return REFUSED, str(error)
+    rng = random.Random(1)
+    prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 44))] for _ in range(6)]
+    prompts.append(prompts[0][:30] + prompts[1])
+    try:
+        expected = [greedy(model, prompt, _MAX_TOKENS) for prompt in prompts]
+    except Exception as error:  # noqa: BLE001 - whatever transformers does not do
+        return NOT_BUILT, f"{error!r:.200}"
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=_MAX_TOKENS, temperature=0))
+    found = [output.token_ids for output in outputs]
+    return (MATCHED, "") if found == expected else (WRONG, f"{found} instead of {expected}")
+
+
+def outcomes(model_types: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield type, outcome and reason of each. They are tried in other processes, as a few crash or never end."""
+    waiting = list(model_types)
+    while waiting:
+        command = [sys.executable, "-m", "scripts.reference.every_causal_lm", "--here", *waiting]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            timer = threading.Timer(_SECONDS_PER_MODEL, process.kill)
+            timer.start()
+            for line in process.stdout:
+                timer.cancel()
+                model_type, what, reason = line.rstrip("\n").split("\t", 2)
+                yield model_type, what, reason
+                waiting.remove(model_type)
+                timer = threading.Timer(_SECONDS_PER_MODEL, process.kill)
+                timer.start()
+            timer.cancel()
+        if waiting:
+            yield waiting.pop(0), WRONG, f"the process ended with {process.returncode}"
+
+
+def main(arguments: list[str]) -> int:
+    """Try the model types that are named, or all of them. Return 1 if one of them is wrong."""
+    if arguments[:1] == ["--here"]:
+        logging.disable()
+        for model_type in arguments[1:]:
+            with tempfile.TemporaryDirectory() as folder:
+                what, reason = outcome(model_type, Path(folder))
+            print(model_type, what, reason.replace("\n", " "), sep="\t", flush=True)
+        return 0
+    counts: Counter[str] = Counter()
+    model_types = arguments or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    for model_type, what, reason in tqdm(outcomes(model_types), total=len(model_types)):
+        counts[what] += 1
+        tqdm.write(f"{model_type:32} {what:10} {reason}")
+    print(", ".join(f"{counts[what]} {what}" for what in (MATCHED, REFUSED, WRONG, NOT_BUILT)))
+    return int(counts[WRONG] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
