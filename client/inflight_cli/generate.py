@@ -87,7 +87,11 @@ async def print_stream(stream: AsyncTextStream, pieces: list[str]) -> None:
 
 def usage_json(usage: Usage) -> dict[str, int]:
     """Return the token counts under OpenAI's names."""
-    return {**asdict(usage), "total_tokens": usage.total_tokens}
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
 
 
 def _as_json(completion: Completion) -> dict[str, object]:

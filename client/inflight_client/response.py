@@ -51,10 +51,12 @@ class Usage:
     completion_tokens: int
     """Tokens of all `n` answers together. Before the end of a stream, the number that the client knows. With
     `return_token_ids` that is every token received so far."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that the server had in its prefix cache."""
 
     @property
     def total_tokens(self) -> int:
-        """The sum of both."""
+        """Tokens of the prompt and of the answers."""
         return self.prompt_tokens + self.completion_tokens
 
 

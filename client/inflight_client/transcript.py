@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from inflight_client.errors import DeadlineExceeded, ServerFault
 from inflight_client.request import Request
@@ -99,7 +100,7 @@ class Transcript:
 
     def usage(self) -> Usage:
         """The number of tokens so far."""
-        return Usage(self._usage.prompt_tokens, max(self._num_token_ids, self._usage.completion_tokens))
+        return replace(self._usage, completion_tokens=max(self._num_token_ids, self._usage.completion_tokens))
 
     def timings(self) -> Timings:
         """The times measured so far."""

@@ -65,12 +65,20 @@ class CompletionTokensDetails(TypedDict):
     rejected_prediction_tokens: int
 
 
+class PromptTokensDetails(TypedDict):
+    """Where the tokens of a prompt came from."""
+
+    cached_tokens: int
+    """Those that the server had in its prefix cache."""
+
+
 class UsageCount(TypedDict):
     """The number of tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 

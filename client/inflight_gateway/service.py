@@ -154,6 +154,7 @@ def usage_count(usage: Usage, perf: Sequence[PerfMetrics] | None = None) -> Usag
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
     if perf is not None:
         drafted = sum(answer.total_draft_tokens for answer in perf)
@@ -167,4 +168,8 @@ def usage_count(usage: Usage, perf: Sequence[PerfMetrics] | None = None) -> Usag
 
 def total(usages: list[Usage]) -> Usage:
     """Return the sum of the usage of several prompts."""
-    return Usage(sum(usage.prompt_tokens for usage in usages), sum(usage.completion_tokens for usage in usages))
+    return Usage(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+    )

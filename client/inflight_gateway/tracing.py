@@ -121,6 +121,7 @@ def note_answer(usage: Usage, finish_reasons: Sequence[str] = ()) -> None:
     """Add the whole answer's tokens and its ends to the request's span."""
     span = trace.get_current_span()
     span.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
+    span.set_attribute("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens)
     if finish_reasons:
         span.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
         span.set_attribute("gen_ai.response.finish_reasons", finish_reasons)

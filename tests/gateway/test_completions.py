@@ -73,7 +73,8 @@ def test_stream_ends_with_usage_where_asked_for(gateway: GatewayProcess) -> None
     assert done == "data: [DONE]"
     assert [piece["usage"] for piece in pieces] == [None, None, None]
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    count = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
+    assert last["usage"] == {**count, "prompt_tokens_details": {"cached_tokens": 0}}
 
 
 def test_prompts_stream_side_by_side(client: OpenAI) -> None:

@@ -4,6 +4,7 @@ The server makes drafts, which must not show.
 """
 
 import math
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,32 @@ def test_greedy_text_and_usage(client: OpenAI, tokenizer: Any) -> None:
     assert answer.usage.prompt_tokens == len(tokenizer(COUNT)["input_ids"])
     assert answer.usage.completion_tokens == 8
     assert streamed_texts(complete(client, stream=True), 1) == [answer.choices[0].text]
+
+
+def test_tokens_from_the_cache_are_counted(client: OpenAI) -> None:
+    story = f"A story that nobody has told before: {uuid.uuid4()}. " * 8
+    block = 16
+
+    def completed(**options: Any) -> Any:
+        return complete(client, prompt=story, max_tokens=4, **options).usage
+
+    first, second = completed(), completed()
+    # The last token of a prompt is computed in any case.
+    whole = (first.prompt_tokens - 1) // block * block
+    assert first.prompt_tokens_details.cached_tokens < block
+    assert second.prompt_tokens_details.cached_tokens == whole
+    assert completed(n=2, extra_body={"seed": 1}).prompt_tokens_details.cached_tokens == whole
+    pieces = client.completions.create(
+        model="llm", prompt=[story, story], max_tokens=4, stream=True, stream_options={"include_usage": True}
+    )
+    assert list(pieces)[-1].usage.prompt_tokens_details.cached_tokens == 2 * whole
+
+    chat: list[Any] = [{"role": "user", "content": story}]
+    for cached in (False, True):
+        answer = client.chat.completions.create(model="llm", messages=chat, max_tokens=4)
+        assert (answer.usage.prompt_tokens_details.cached_tokens > whole) == cached
+    response = client.responses.create(model="llm", input=chat, max_output_tokens=4)
+    assert response.usage.input_tokens_details.cached_tokens > whole
 
 
 def test_token_ids_are_the_same_prompt(client: OpenAI, tokenizer: Any) -> None:

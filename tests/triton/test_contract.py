@@ -99,6 +99,17 @@ def test_usage_comes_with_the_first_and_the_last_response(server: TritonServer, 
     assert generate(server, text_input=PROMPT, n=2, max_tokens=3, return_usage=True)["usage"] == [prompt, 6]
 
 
+def test_tokens_in_the_cache_are_told_with_the_first_and_the_last_response(server: TritonServer) -> None:
+    asked: dict[str, Any] = {"text_input": "one two three four " * 20, "return_num_cached_tokens": True}
+    block = 16
+    counts = [
+        [event.get("num_cached_tokens") for event in stream(server, **asked, max_tokens=4, cache_salt="a")]
+        for _ in range(2)
+    ]
+    size = generate(server, **asked, max_tokens=1, return_usage=True)["usage"][0]
+    assert counts == [[0, None, None, 0], [(size - 1) // block * block, None, None, (size - 1) // block * block]]
+
+
 def as_list(value: Any) -> list[Any]:
     """Triton writes a list with one element as a single value."""
     return value if isinstance(value, list) else [value]

@@ -116,6 +116,12 @@ def _add_bool(message: service_pb2.ModelInferRequest, name: str, value: bool) ->
     message.raw_input_contents.append(bytes([value]))
 
 
+def _usage(outputs: Mapping[str, tuple[Sequence[int], bytes]]) -> Usage:
+    prompt, completion = array.array("I", outputs["usage"][1])
+    (cached,) = array.array("I", outputs["num_cached_tokens"][1]) if "num_cached_tokens" in outputs else (0,)
+    return Usage(prompt, completion, cached)
+
+
 def decode(response: service_pb2.ModelInferResponse) -> Reply:
     """Read a response of the model. Raises ServerFault if it is not from a model of Inflight."""
     outputs = {
@@ -128,7 +134,7 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
             finish_reasons=_strings(outputs["finish_reason"][1]) if "finish_reason" in outputs else (),
             token_ids=_rows(*outputs["token_ids"]) if "token_ids" in outputs else (),
             logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
-            usage=Usage(*array.array("I", outputs["usage"][1])) if "usage" in outputs else None,
+            usage=_usage(outputs) if "usage" in outputs else None,
             prompt="".join(_strings(outputs["prompt"][1])) if "prompt" in outputs else "",
             prompt_logprobs="".join(_strings(outputs["prompt_logprobs"][1])) if "prompt_logprobs" in outputs else "",
             embedding=array.array("f", outputs["embedding"][1]) if "embedding" in outputs else (),

@@ -4,7 +4,7 @@ import json
 import math
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -106,6 +106,11 @@ def outputs_of(event: ServerSentEvent) -> dict[str, Any]:
     return outputs
 
 
+def _usage(outputs: Mapping[str, Any]) -> Usage:
+    prompt, completion = outputs["usage"]
+    return Usage(prompt, completion, outputs.get("num_cached_tokens", 0))
+
+
 def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
     """Read the reply from an event.
 
@@ -120,7 +125,7 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
             finish_reasons=_as_list(outputs["finish_reason"]) if "finish_reason" in outputs else (),
             token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)] if ids else (),
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
-            usage=Usage(*outputs["usage"]) if "usage" in outputs else None,
+            usage=_usage(outputs) if "usage" in outputs else None,
             prompt=outputs.get("prompt", ""),
             prompt_logprobs=outputs.get("prompt_logprobs", ""),
             embedding=_as_list(outputs.get("embedding", [])),

@@ -210,6 +210,11 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("return_log_probs", TRUTH, "Add TensorRT-LLM's outputs `cum_log_probs` and `output_log_probs`."),
         Field("return_num_input_tokens", TRUTH, "Add the output `num_input_tokens`."),
         Field("return_num_output_tokens", TRUTH, "Add the output `num_output_tokens`."),
+        Field(
+            "return_num_cached_tokens",
+            TRUTH,
+            "Add the output `num_cached_tokens` to the first and the last response.",
+        ),
         Field("return_token_ids", TRUTH, "Add the output `token_ids`."),
         Field("return_usage", TRUTH, "Add the output `usage` to the first and the last response."),
         Field(
@@ -334,6 +339,7 @@ OUTPUTS = (
     Output("output_log_probs", "TYPE_FP32", (-1, -1), "The log-probability of each new token."),
     Output("num_input_tokens", "TYPE_UINT32", (1,), "Tokens of the prompt."),
     Output("num_output_tokens", "TYPE_UINT32", (-1,), "New tokens in this response."),
+    Output("num_cached_tokens", "TYPE_UINT32", (1,), "Tokens of the prompt that were in the prefix cache."),
     Output("token_ids", "TYPE_INT32", (-1, -1), "New tokens in this response, padded with -1."),
     Output("usage", "TYPE_UINT32", (2,), "Tokens of the prompt, and tokens of all samples so far."),
     Output(

@@ -16,6 +16,7 @@ class OutputOptions:
     """TensorRT-LLM's two outputs `cum_log_probs` and `output_log_probs`."""
     num_input_tokens: bool = False
     num_output_tokens: bool = False
+    num_cached_tokens: bool = False
     prompt_logprobs: bool = False
     prompt: bool | str = False
     """True: text, token ids and tokens. "ids": token ids alone, because decoding takes 20 ms for 8,000 tokens."""

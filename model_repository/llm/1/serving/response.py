@@ -55,6 +55,11 @@ class Sample:
         return [] if self.request is None else self.request.prompt_ids
 
     @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of the prompt that were in the prefix cache."""
+        return 0 if self.request is None else self.request.num_cached
+
+    @property
     def knows_prompt(self) -> bool:
         """Whether the prompt has been read, so that its outputs are complete."""
         return self.num_tokens > 0 or self.finish_reason is not None
@@ -124,6 +129,8 @@ class ResponseFormat:
         if outputs.usage and (first or final):
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
+        if outputs.num_cached_tokens and (first or final):
+            tensors.append(self._numbers("num_cached_tokens", [samples[0].num_cached_tokens], np.uint32))
         if outputs.perf_metrics and final:
             found = perf_metrics([s.request for s in samples if s.request is not None], self._block_size)
             tensors += [self._tensor(name, values) for name, values in found.items()]
