@@ -189,7 +189,7 @@ class Request:
         token_ids = bool(given.get("return_token_ids")) or logprobs or not self.stream
         # Each output of each response costs time, so only a response that ends a sample has a finish reason.
         outputs = {"return_token_ids": token_ids, "return_logprobs": logprobs}
-        outputs |= {"return_usage": True, "return_num_cached_tokens": True}
+        outputs |= {"return_usage": True, "return_num_cached_tokens": True, "return_stop_reason": True}
         if "prompt_logprobs" in given:
             outputs |= {"return_prompt_logprobs": True, "return_prompt": True}
         return json.dumps({**given, **outputs, "return_finish_reason": "last"})

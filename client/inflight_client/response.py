@@ -41,6 +41,8 @@ class Chunk:
     """One element per new token, if `logprobs` asked for them."""
     index: int
     """The index of the answer that the chunk belongs to, from 0 to `n` - 1."""
+    stop_reason: str | int | None = None
+    """In the last chunk: which text of `stop` or token of `stop_token_ids` ended the answer, if one did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Choice:
     token_ids: tuple[int, ...]
     """As in `Chunk`; `generate` and `chat` always return them."""
     logprobs: tuple[TokenLogprobs, ...]
+    stop_reason: str | int | None = None
+    """Which text of `stop` or token of `stop_token_ids` ended it, if one did."""
     schema: AnswerSchema | None = field(default=None, repr=False, compare=False)
     """That of the request."""
 
@@ -192,6 +196,8 @@ class Reply:
     """JSON in vllm_backend's format; empty unless the request asked for them."""
     usage: Usage | None
     """The tokens so far; only in the first and the last response."""
+    stop_reasons: Sequence[str] = ()
+    """JSON; empty while no sample has ended."""
     prompt: str = ""
     """JSON; in one response of a request that asked for it, and so are the next two."""
     prompt_logprobs: str = ""

@@ -1,5 +1,6 @@
 """The answers to one request so far."""
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,6 +92,7 @@ class Transcript:
             token_ids=token_ids,
             logprobs=parse_logprobs(reply.logprobs[index], token_ids) if reply.logprobs else (),
             index=index,
+            stop_reason=json.loads(reply.stop_reasons[index]) if reply.stop_reasons else None,
         )
 
     def check_finished(self) -> None:
@@ -132,5 +134,6 @@ def _choice(chunks: list[Chunk], schema: AnswerSchema | None) -> Choice:
         finish_reason=reason,
         token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
         logprobs=tuple(entry for chunk in chunks for entry in chunk.logprobs),
+        stop_reason=chunks[-1].stop_reason,
         schema=schema,
     )

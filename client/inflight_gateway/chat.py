@@ -122,11 +122,12 @@ class _StreamedChoice:
                 choices[0]["token_ids"] = token_ids
             choices[0]["logprobs"] = logprobs
             choices[-1]["finish_reason"] = self._deltas.finish_reason(chunk.finish_reason)
+            choices[-1]["stop_reason"] = chunk.stop_reason
         return choices
 
 
 def _delta(index: int, content: dict[str, Any]) -> dict[str, object]:
-    return {"index": index, "delta": content, "logprobs": None, "finish_reason": None}
+    return {"index": index, "delta": content, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
 def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> ChatChoice:
@@ -138,6 +139,7 @@ def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> Ch
         "message": message,
         "logprobs": _logprobs(answer, body),
         "finish_reason": TOOL_CALLS if has_calls else answer.finish_reason,
+        "stop_reason": answer.stop_reason,
     }
     if body.return_token_ids:
         choice["token_ids"] = list(answer.token_ids)

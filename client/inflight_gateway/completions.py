@@ -122,6 +122,7 @@ def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Comple
         "text": text + answer.text,
         "logprobs": logprobs,
         "finish_reason": answer.finish_reason,
+        "stop_reason": answer.stop_reason,
     }
 
 
@@ -132,4 +133,5 @@ def _choice(index: int, answer: Choice | Chunk, body: CompletionRequest, offset:
         "text": answer.text,
         "logprobs": None if body.logprobs is None else completion_logprobs(answer.logprobs, offset),
         "finish_reason": answer.finish_reason,
+        "stop_reason": answer.stop_reason,
     }

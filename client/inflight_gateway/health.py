@@ -15,6 +15,8 @@ router = APIRouter()
 _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
+# Load balancers also ask with HEAD.
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def check_health(service: TheService) -> Health:
     """Whether the model serves requests: its process answers, and its engine runs."""
@@ -23,6 +25,7 @@ async def check_health(service: TheService) -> Health:
     return {"status": "ready"}
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response, responses={200: {"content": {_TEXT_FORMAT: {}}}})
 async def read_metrics(service: TheService) -> Response:
     """The gateway's own metrics and those of Triton and the model, in Prometheus's text format."""

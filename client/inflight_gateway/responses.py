@@ -99,6 +99,8 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str | None
+    stop_reason: str | int | None
+    """As in vLLM: which text of `stop` or token of `stop_token_ids` ended the answer, if one did."""
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
 
@@ -191,6 +193,8 @@ class ChatChoice(TypedDict):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    stop_reason: str | int | None
+    """As in vLLM: which text of `stop` or token of `stop_token_ids` ended the answer, if one did."""
     token_ids: NotRequired[list[int]]
 
 

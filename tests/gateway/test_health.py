@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
@@ -37,3 +38,10 @@ def test_the_model_is_asked_at_most_once_a_second(gateway: GatewayProcess, serve
         for _ in range(50):
             assert prober.get(f"{gateway.url}/health").status_code == 200
         assert executions() - before <= time.monotonic() - started + 1
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_probes_may_ask_for_the_head_alone(gateway: GatewayProcess, path: str) -> None:
+    head, whole = (httpx.request(method, gateway.url + path) for method in ("HEAD", "GET"))
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"]

@@ -151,6 +151,26 @@ def test_stop_string_ends_the_text(client: OpenAI) -> None:
         assert (choice.text, choice.finish_reason) == (" five,", "stop")
 
 
+def test_what_ended_an_answer_is_told(client: OpenAI, tokenizer: Any) -> None:
+    def reason(choice: Any) -> Any:
+        return choice.model_extra["stop_reason"]
+
+    def chat(**options: Any) -> Any:
+        return client.chat.completions.create(model="llm", messages=[{"role": "user", "content": COUNT}], **options)
+
+    assert reason(complete(client, stop=["never there", " six"]).choices[0]) == " six"
+    assert reason(complete(client).choices[0]) is None
+    token = tokenizer(" five,")["input_ids"][1]
+    assert reason(complete(client, extra_body={"stop_token_ids": [token]}).choices[0]) == token
+    pieces = [piece.choices[0] for piece in complete(client, stop=[" six"], stream=True)]
+    assert [reason(choice) for choice in pieces] == [None] * (len(pieces) - 1) + [" six"]
+
+    word = chat(max_tokens=20, temperature=0).choices[0].message.content.split()[2]
+    assert reason(chat(max_tokens=20, temperature=0, stop=word).choices[0]) == word
+    pieces = [piece.choices[0] for piece in chat(max_tokens=20, temperature=0, stop=word, stream=True)]
+    assert (reason(pieces[0]), reason(pieces[-1])) == (None, word)
+
+
 def test_bias_forbids_a_token(client: OpenAI, tokenizer: Any) -> None:
     (five,) = tokenizer(" five", add_special_tokens=False)["input_ids"]
     assert not complete(client, logit_bias={str(five): -100}).choices[0].text.startswith(" five")

@@ -99,6 +99,23 @@ def test_usage_comes_with_the_first_and_the_last_response(server: TritonServer, 
     assert generate(server, text_input=PROMPT, n=2, max_tokens=3, return_usage=True)["usage"] == [prompt, 6]
 
 
+def test_what_ended_a_sample_is_told_at_its_end(server: TritonServer, tokenizer: Any, greedy: Greedy) -> None:
+    asked: dict[str, Any] = {"text_input": PROMPT, "max_tokens": 20, "return_stop_reason": True, "ignore_eos": True}
+    text = greedy(PROMPT, 20)
+    word = text.split()[2]
+    events = stream(server, **asked, stop=["never there", word])
+    assert [json.loads(event["stop_reason"]) for event in events if "stop_reason" in event] == [word]
+    assert "stop_reason" in events[-1]
+    token = tokenizer(text)["input_ids"][3]
+    assert json.loads(generate(server, **asked, stop_token_ids=[token])["stop_reason"]) == token
+    for shown in (False, True):
+        reason = generate(server, **asked, stop=[word], include_stop_str_in_output=shown)["stop_reason"]
+        assert json.loads(reason) == word
+    several = generate(server, **asked, stop=[word], n=2, temperature=1.0, seed=1)["stop_reason"]
+    assert all(json.loads(reason) in (None, word) for reason in several)
+    assert json.loads(generate(server, **asked)["stop_reason"]) is None
+
+
 def test_tokens_in_the_cache_are_told_with_the_first_and_the_last_response(server: TritonServer) -> None:
     asked: dict[str, Any] = {"text_input": "one two three four " * 20, "return_num_cached_tokens": True}
     block = 16

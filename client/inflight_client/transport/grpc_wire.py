@@ -132,6 +132,7 @@ def decode(response: service_pb2.ModelInferResponse) -> Reply:
         return Reply(
             texts=_strings(outputs["text_output"][1]),
             finish_reasons=_strings(outputs["finish_reason"][1]) if "finish_reason" in outputs else (),
+            stop_reasons=_strings(outputs["stop_reason"][1]) if "stop_reason" in outputs else (),
             token_ids=_rows(*outputs["token_ids"]) if "token_ids" in outputs else (),
             logprobs=_strings(outputs["logprobs"][1]) if "logprobs" in outputs else (),
             usage=_usage(outputs) if "usage" in outputs else None,

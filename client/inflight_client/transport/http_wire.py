@@ -123,6 +123,7 @@ def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
         return Reply(
             texts=_as_list(outputs["text_output"]),
             finish_reasons=_as_list(outputs["finish_reason"]) if "finish_reason" in outputs else (),
+            stop_reasons=_as_list(outputs["stop_reason"]) if "stop_reason" in outputs else (),
             token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)] if ids else (),
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
             usage=_usage(outputs) if "usage" in outputs else None,

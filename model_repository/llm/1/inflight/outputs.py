@@ -59,6 +59,8 @@ class Delta:
     num_output: int = 0
     """Number of output tokens so far, including these."""
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    """Which of the request's own stop strings or stop tokens ended it, if one did."""
     error: str | None = None
     """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -134,11 +136,14 @@ class _OpenOutput:
             # Like a stop string, a stop token is not part of the text. The last token of a grammar is.
             is_last = event.finish_reason == STOP and index == len(event.token_ids) - 1
             ends = is_last and token in event.request.stop_token_ids
+            if ends and token in event.request.params.stop_token_ids:
+                delta.stop_reason = token
             ends &= not event.request.params.include_stop_str_in_output
             if self._detokenizer is not None and not ends:
                 text, stopped = self._show(self._detokenizer.push(token))
                 delta.text += text
                 if stopped:
+                    delta.stop_reason = self._stops.found
                     self._finish(delta, STOP)
                     break
         if not self.finished and event.finish_reason is not None:

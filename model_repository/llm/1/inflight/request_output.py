@@ -21,6 +21,8 @@ class RequestOutput:
     finish_reason: str | None = None
     """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step), `invalid`
     (the grammar turned out to be too complex) or `error`."""
+    stop_reason: str | int | None = None
+    """Which stop string or token of `stop_token_ids` ended it, if one did."""
     error: str | None = None
     """Why the request ended, if the finish reason is `error`, `invalid` or `expired`."""
     logprobs: list[TokenLogprobs] | None = None
@@ -71,3 +73,4 @@ class RequestOutput:
         self.num_drafted, self.num_accepted = delta.request.num_drafted, delta.request.num_accepted
         self.kv_transfer_params = delta.request.kv_transfer_params
         self.finish_reason, self.error = delta.finish_reason, delta.error
+        self.stop_reason = delta.stop_reason

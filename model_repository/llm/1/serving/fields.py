@@ -183,6 +183,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             'Add the output `finish_reason`: true in every response, "last" only in responses that end a sample. An '
             "input tensor takes true and false alone.",
         ),
+        Field("return_stop_reason", TRUTH, "Add the output `stop_reason` to the responses that end a sample."),
         Field("skip_special_tokens", TRUTH),
         Field("logprobs", INTEGER, not_inputs=("logprobs",)),
         Field(
@@ -304,6 +305,12 @@ OUTPUTS = (
         "TYPE_STRING",
         (-1,),
         "`stop`, `length` or `deadline` where the sample has ended; `None` where it goes on.",
+    ),
+    Output(
+        "stop_reason",
+        "TYPE_STRING",
+        (-1,),
+        "What has ended the sample: a stop string, as JSON, or a token of `stop_token_ids`; otherwise `null`.",
     ),
     Output("cumulative_logprob", "TYPE_FP32", (-1,), "The sum of the log-probabilities of all tokens so far."),
     Output(

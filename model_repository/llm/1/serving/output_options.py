@@ -10,6 +10,7 @@ class OutputOptions:
     finish_reason: bool | str = False
     """True: in every response. "last": only in responses that end a sample, because each output costs time in three
     processes."""
+    stop_reason: bool = False
     cumulative_logprob: bool = False
     logprobs: bool = False
     log_probs: bool = False

@@ -33,6 +33,7 @@ class Sample:
     """The engine's request; None before the first output."""
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
     scores: list[str] | None = None
     """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
     embedding: Sequence[float] | None = None
@@ -74,7 +75,7 @@ class Sample:
             self.cumulative_logprob += sum(entry.chosen for entry in delta.logprobs)
         self.num_tokens = delta.num_output
         self.request = delta.request
-        self.finish_reason = delta.finish_reason
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
         self.embedding = delta.embedding
 
     def clear(self) -> None:
@@ -111,6 +112,8 @@ class ResponseFormat:
         if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
             # As in vllm_backend, the value is "None" until the sample ends.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
+        if outputs.stop_reason and any(s.finish_reason for s in samples):
+            tensors.append(self._texts("stop_reason", [json.dumps(sample.stop_reason) for sample in samples]))
         if outputs.cumulative_logprob:
             tensors.append(self._numbers("cumulative_logprob", [s.cumulative_logprob for s in samples], np.float32))
         if outputs.logprobs:

@@ -13,6 +13,8 @@ class StopStrings:
         """`shown`: the stop string that ends the text is part of it."""
         self._stops, self._shown = stops, shown
         self._held = ""
+        self.found: str | None = None
+        """The stop string that has ended the text."""
 
     def push(self, piece: str, *, may_stop: bool = True) -> tuple[str, bool]:
         """Add the next piece of text. Return the text that may be shown now, and whether a stop string is complete.
@@ -24,6 +26,7 @@ class StopStrings:
         stop = self._first_to_end(text) if may_stop else None
         if stop is not None:
             self._held = ""
+            self.found = text[slice(*stop)]
             return text[: stop[self._shown]], True
         held = self._longest_beginning(text)
         self._held = text[len(text) - held :]
