@@ -125,7 +125,7 @@ class Client(Asking):
 
         >>> answer = client.generate("A, B, C,", max_tokens=4, temperature=0)
         >>> answer.text, answer.finish_reason, answer.usage
-        (' D, E,', 'length', Usage(prompt_tokens=6, completion_tokens=4))
+        (' D, E,', 'length', Usage(prompt_tokens=6, completion_tokens=4, cached_tokens=0))
 
         With a `schema` (a JSON schema, a pydantic model or a dataclass), the answer is JSON that matches it:
 

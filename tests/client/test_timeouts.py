@@ -41,13 +41,13 @@ def test_server_that_says_nothing(silent: str, kind: Any, scheme: str, error: ty
 
 
 def test_first_token(connect: Any) -> None:
-    with connect(timeouts=Timeouts(first_token=0.3), retry=ONCE) as client:
-        with client.stream("one !gap 600 two") as stream:
+    with connect(timeouts=Timeouts(first_token=1.0), retry=ONCE) as client:
+        with client.stream("one !gap 1300 two") as stream:
             assert stream.completion().text == "one two "
-        with client.stream("!gap 600 one") as stream, pytest.raises(DeadlineExceeded, match=r"^nothing came within"):
+        with client.stream("!gap 1300 one") as stream, pytest.raises(DeadlineExceeded, match=r"^nothing came within"):
             next(stream)
         # The timeout of the first token does not apply to a whole answer.
-        assert client.generate("!gap 600 one").text == "one "
+        assert client.generate("!gap 1300 one").text == "one "
 
 
 def test_a_stream_that_stalls_ends_and_is_cancelled(connect: Any) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import httpx2
 from huggingface_hub import HfApi, resolve_revision, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionResolutionError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RevisionResolutionError,
+)
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from inflight.errors import UnsupportedModel
@@ -85,33 +91,33 @@ def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:
     Raises:
         OSError: The hub does not answer and the cache has no copy, or there is no such model.
     """
+    absence = _absence(hub_id, revision)
+    if absence is not None and not isinstance(absence, OfflineModeIsEnabled):
+        logger.warning("the hub does not answer, so the copy of %s in the cache is used: %r", hub_id, absence)
+    is_local = absence is not None
     try:
-        is_local = not _answers(hub_id, revision)
         commit = resolve_revision(hub_id, revision=revision, local_files_only=is_local)
         return Path(
             snapshot_download(hub_id, revision=commit, allow_patterns=list(patterns), local_files_only=is_local)
         )
-    except (HFValidationError, RevisionResolutionError) as error:
-        raise OSError(error) from error
+    except RevisionResolutionError as error:
+        raise OSError(f"the cache has no copy of it, and the hub does not answer: {absence}") from error
 
 
-def _answers(hub_id: str, revision: str) -> bool:
-    """Whether the hub can be asked for this model. Raises OSError if it says that there is none."""
+def _absence(hub_id: str, revision: str) -> Exception | None:
+    """Return why the hub cannot be asked for this model; None if it can. Raises OSError if it has no such model."""
     try:
         # The other functions of the library would wait for ever for a hub that accepts connections and says nothing.
         HfApi().model_info(hub_id, revision=revision, timeout=_ANSWER_SECONDS)
-    except OfflineModeIsEnabled:
-        return False
-    except httpx2.TransportError as error:
-        reason: Exception = error
+    except HFValidationError as error:
+        raise OSError(error) from error
+    except (OfflineModeIsEnabled, GatedRepoError, httpx2.TransportError) as error:
+        return error
     except HfHubHTTPError as error:
         if error.response.status_code not in _BUSY:
             raise
-        reason = error
-    else:
-        return True
-    logger.warning("the hub does not answer, so the copy of %s in the cache is used: %r", hub_id, reason)
-    return False
+        return error
+    return None
 
 
 def check_readable(folder: Path) -> None:
