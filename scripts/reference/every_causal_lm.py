@@ -5,7 +5,7 @@ counts the outcomes:
 
 - matched: in float32, all tokens are those of transformers' `generate`, with prompts in chunks and preempted requests;
 - refused: the engine does not serve it, and says why;
-- wrong: a token differs. There must be none;
+- wrong: a token differs, or the process crashes or takes over two minutes. There must be none;
 - not built: the scaled-down model cannot be made, or transformers' own `generate` fails on it.
 """
 
@@ -38,8 +38,8 @@ _SMALL: dict[str, int | None] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim"), _WIDTH),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "mlp_dim"), _WIDE),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"), _LAYERS),
-    **dict.fromkeys(("decoder_layers",), _LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), _LAYERS),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), _LAYERS),
     **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads"), _HEADS),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), _HEADS),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 256),
@@ -90,7 +90,7 @@ def build(model_type: str, folder: Path) -> Any:
             return built
     if built is None:
         raise ValueError(f"{reason!r:.200}")
-    # The engine may say why `generate` fails on it.
+    # transformers' `generate` fails on it. The engine may refuse it with a better reason.
     return built
 
 

@@ -34,7 +34,7 @@ class Checkpoint:
     """The files of one model."""
 
     folder: Path
-    """Has everything but the weights of a model from the hub, which `fetch_weights` brings."""
+    """Of a model from the hub, it may lack the weights until `fetch_weights`."""
     hub_id: str | None = None
 
     @classmethod
@@ -69,10 +69,10 @@ class Checkpoint:
         return None if self.hub_id is None else self.folder.name
 
     def fetch_weights(self) -> None:
-        """Download the weights of a model from the hub, unless the cache has them: those that transformers reads.
+        """Download the weights that transformers will read, if the model is from the hub and the cache lacks them.
 
         Raises:
-            OSError: The hub does not answer, or has not these files.
+            OSError: The hub cannot be used, or does not have these files.
         """
         if self.hub_id is None:
             return
@@ -86,26 +86,26 @@ class Checkpoint:
 def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:
     """Return the folder in the cache with those files of a commit that match. Its name is the commit.
 
-    Where the hub does not answer, it is the commit that a branch had when the cache was filled.
+    Where the hub cannot be used, it is the commit that a branch had when the cache was filled.
 
     Raises:
-        OSError: The hub does not answer and the cache has no copy, or there is no such model.
+        OSError: The hub cannot be used and the cache has no copy, or there is no such model.
     """
-    absence = _absence(hub_id, revision)
-    if absence is not None and not isinstance(absence, OfflineModeIsEnabled):
-        logger.warning("the hub does not answer, so the copy of %s in the cache is used: %r", hub_id, absence)
-    is_local = absence is not None
+    obstacle = _obstacle(hub_id, revision)
+    if obstacle is not None and not isinstance(obstacle, OfflineModeIsEnabled):
+        logger.warning("the hub cannot be used, so the copy of %s in the cache is: %r", hub_id, obstacle)
+    is_local = obstacle is not None
     try:
         commit = resolve_revision(hub_id, revision=revision, local_files_only=is_local)
         return Path(
             snapshot_download(hub_id, revision=commit, allow_patterns=list(patterns), local_files_only=is_local)
         )
     except RevisionResolutionError as error:
-        raise OSError(f"the cache has no copy of it, and the hub does not answer: {absence}") from error
+        raise OSError(f"the cache has no copy of it, and the hub cannot be used: {obstacle}") from error
 
 
-def _absence(hub_id: str, revision: str) -> Exception | None:
-    """Return why the hub cannot be asked for this model; None if it can. Raises OSError if it has no such model."""
+def _obstacle(hub_id: str, revision: str) -> Exception | None:
+    """Return why the hub cannot be used for this model; None if it can. Raises OSError if it has no such model."""
     try:
         # The other functions of the library would wait for ever for a hub that accepts connections and says nothing.
         HfApi().model_info(hub_id, revision=revision, timeout=_ANSWER_SECONDS)
