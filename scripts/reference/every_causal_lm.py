@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model.loading.support import max_length
 from scripts.reference.tiny_models import VOCABULARY, WINDOW, greedy, save_model
 
 MATCHED, REFUSED, WRONG, NOT_BUILT = "matched", "refused", "wrong", "not built"
@@ -33,6 +34,7 @@ MATCHED, REFUSED, WRONG, NOT_BUILT = "matched", "refused", "wrong", "not built"
 _SECONDS_PER_MODEL = 120
 _MAX_PARAMETERS = 200_000_000
 _MAX_TOKENS = 12
+_LENGTH = 256
 _WIDTH, _WIDE, _LAYERS, _HEADS, _EXPERTS = 64, 96, 4, 4, 4
 _SMALL: dict[str, int | None] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
@@ -42,7 +44,7 @@ _SMALL: dict[str, int | None] = {
     **dict.fromkeys(("encoder_layers", "decoder_layers"), _LAYERS),
     **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads"), _HEADS),
     **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), _HEADS),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), 256),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"), _LENGTH),
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), _EXPERTS),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token", "top_k_experts"), 2),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
@@ -60,7 +62,29 @@ _SMALL: dict[str, int | None] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-# Changes of the above where a config cannot have it. None: the config's own default.
+_HYBRID = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
+_DELTA = {
+    "layer_types": _HYBRID,
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "num_key_value_heads": _HEADS,
+    "linear_num_heads": _HEADS,
+    "linear_head_dim": 16,
+    "num_expert_group": 1,
+    "topk_group": 1,
+    "num_experts_per_token": 2,
+}
+# Types with constraints of their own, or whose layers would all be of one kind.
+_OF_TYPE: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1], **_MAMBA},
+    "granitemoehybrid": {"layer_types": _HYBRID, **_MAMBA},
+    "kimi_linear": _DELTA,
+    "bailing_hybrid": _DELTA,
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "mamba2": {"num_heads": 8, "head_dim": 16},
+    "zaya": {"num_experts_per_tok": 1},
+}
+# Changes of `_SMALL` where a config cannot have it. None: the config's own default.
 _VARIANTS: tuple[dict[str, int | None], ...] = (
     {},
     {"num_key_value_heads": _HEADS},
@@ -80,7 +104,7 @@ def build(model_type: str, folder: Path) -> Any:
     built, reason = None, None
     for variant in _VARIANTS:
         try:
-            config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant)
+            config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant, _OF_TYPE.get(model_type, {}))
             _check_size(config)
             built = save_model(config, folder)
             greedy(built, [5, 6, 7], 2)
@@ -94,7 +118,9 @@ def build(model_type: str, folder: Path) -> Any:
     return built
 
 
-def _scaled_down(config: PreTrainedConfig, small: dict[str, int | None]) -> PreTrainedConfig:
+def _scaled_down(
+    config: PreTrainedConfig, small: dict[str, int | None], others: Mapping[str, Any] | None = None
+) -> PreTrainedConfig:
     known = config.to_dict() | {name: getattr(config, name) for name in config.attribute_map if hasattr(config, name)}
     changes: dict[str, Any] = {
         name: number for name, number in small.items() if number is not None and _is_number(known.get(name, ""), name)
@@ -102,7 +128,7 @@ def _scaled_down(config: PreTrainedConfig, small: dict[str, int | None]) -> PreT
     for name in ("text_config", "decoder"):
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):
             changes[name] = _scaled_down(part, small).to_dict()
-    return type(config)(**changes)
+    return type(config)(**changes | dict(others or {}))
 
 
 def _is_number(value: object, name: str) -> bool:
@@ -126,7 +152,12 @@ def outcome(model_type: str, folder: Path) -> tuple[str, str]:
     except ValueError as error:
         return NOT_BUILT, str(error)
     config = EngineConfig(
-        model=str(folder), dtype="float32", device="cpu", max_num_batched_tokens=16, kv_cache_tokens=96
+        model=str(folder),
+        dtype="float32",
+        device="cpu",
+        max_model_len=None if max_length(model.config.get_text_config(decoder=True)) else _LENGTH,
+        max_num_batched_tokens=16,
+        kv_cache_tokens=96,
     )
     try:
         engine = Engine(config)

@@ -75,6 +75,7 @@ class Engine:
             self._runner.num_host_blocks,
             recorded,
             None if folder is None else hash_key(folder),
+            has_states=bool(self.model.states),
         )
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0

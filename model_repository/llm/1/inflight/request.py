@@ -140,6 +140,9 @@ class Request:
     slot: int = -1
     """Row of `BlockTableArray` that holds `blocks`; valid while the request has blocks."""
     block_hashes: list[bytes] = field(default_factory=list)
+    num_matched: int = 0
+    """So many of its first full blocks were in the prefix cache when it was last looked up there. Only set for models
+    with recurrent states."""
     num_named: int = 0
     """So many of `blocks` are in the prefix cache, or were offered to it."""
     num_reserved: int = 0

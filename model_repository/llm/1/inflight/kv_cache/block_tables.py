@@ -14,6 +14,7 @@ from inflight.kv_cache.host_pool import HostPool
 from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.kv_cache.planned_copies import PlannedCopies
 from inflight.kv_cache.prefix_cache import PrefixCache
+from inflight.kv_cache.recurrent_states import RecurrentStates, StatePlan
 from inflight.request import Request
 
 
@@ -30,17 +31,20 @@ class BlockTables:
         hash_key: bytes | None = None,
         host: HostPool | None = None,
         events: BlockEvents | None = None,
+        states: RecurrentStates | None = None,
     ) -> None:
         """
         Args:
             pool: the blocks of the device.
             prefix_caching, per_tenant, hash_key, events: see `PrefixCache`.
             host: the blocks in host memory. Default: none.
+            states: where the recurrent states are, if the model has any. Then `host` has no blocks.
         """
         self.pool = pool
         self.block_size = block_size
         self.host = host or HostPool(0)
         self.planned = PlannedCopies()
+        self.states = states
         self.prefixes = PrefixCache(
             pool,
             block_size,
@@ -50,6 +54,7 @@ class BlockTables:
             per_tenant=per_tenant,
             hash_key=hash_key,
             events=events,
+            states=states,
         )
         self.num_promised = 0
         """Maximum number of additional blocks that the requests with blocks may still need."""
@@ -105,6 +110,8 @@ class BlockTables:
         request.blocks = [*hit, *self.pool.allocate(self.blocks_for(len(request.token_ids)) - len(hit))]
         request.slot = self._array.take()
         self._array.put(request.slot, 0, request.blocks)
+        if self.states is not None:
+            self.states.admitted(request, request.block_hashes[len(hit) - 1] if hit else None)
         self.planned.swap_in(zip(kept, request.blocks[len(hit) :], strict=False))
         request.num_computed = (len(hit) + len(kept)) * self.block_size
         request.num_named = len(hit)
@@ -187,6 +194,8 @@ class BlockTables:
             self.pool.release(request.blocks)
             self._array.give_back(request.slot)
             self.planned.forget_forks(request.blocks)
+            if self.states is not None:
+                self.states.released(request)
         request.blocks, request.num_reserved, request.num_named = [], 0, 0
         request.num_computed = 0
         self.forget_swapped(request)
@@ -202,6 +211,10 @@ class BlockTables:
             if end < len(request.token_ids):  # It holds blocks for later chunks, too.
                 tables[row, self.blocks_for(end) :] = tables[row, 0]
         return tables
+
+    def plan_states(self, requests: Sequence[Request], ends: Sequence[int]) -> StatePlan | None:
+        """Return what the next step does with the states of requests that it computes up to `ends`."""
+        return None if self.states is None else self.states.plan(requests, ends, self.prefixes.name_of)
 
     # -- beams -------------------------------------------------------------------------------------------------------
 
@@ -230,6 +243,8 @@ class BlockTables:
         source.num_reserved = 0
         target.slot = self._array.take()
         self._array.put(target.slot, 0, target.blocks)
+        if self.states is not None:
+            self.states.forked(source, target)
         self.num_promised += self._growth(target)
         target.token_ids, target.block_hashes = source.token_ids.copy(), source.block_hashes[:full]
         target.num_named = full

@@ -1,6 +1,6 @@
 """The prefix cache: blocks whose keys and values other requests can reuse, found by the hashes of their tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_hash import BlockHasher
@@ -8,6 +8,7 @@ from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.kv_cache.host_pool import HostPool
 from inflight.kv_cache.planned_copies import PlannedCopies
+from inflight.kv_cache.recurrent_states import RecurrentStates
 from inflight.request import Request
 
 
@@ -28,6 +29,7 @@ class PrefixCache:
         per_tenant: bool,
         hash_key: bytes | None,
         events: BlockEvents | None,
+        states: RecurrentStates | None = None,
     ) -> None:
         """
         Args:
@@ -36,6 +38,7 @@ class PrefixCache:
             per_tenant: keeps tenants from sharing blocks, see `CacheSalt`.
             hash_key: the key of `BlockHasher`.
             events: records which blocks enter and leave.
+            states: a prefix is reused up to a snapshot of these. None: the model has no such states.
         """
         self.enabled = enabled
         self.per_tenant = per_tenant
@@ -45,6 +48,7 @@ class PrefixCache:
         self._host = host
         self._planned = planned
         self._events = events
+        self._states = states
         if enabled and (events is not None or host.num_blocks):
             pool.on_evict = self._evicted
 
@@ -56,22 +60,39 @@ class PrefixCache:
         if not self.enabled:
             return []
         self._hash(request, len(request.token_ids))
-        return self._pool.find(self.reusable(request))
+        found = self._pool.find(self.reusable(request))
+        if self._states is None:
+            return found
+        request.num_matched = len(found)
+        return found[: self._states.num_reusable(request.block_hashes[: len(found)])]
 
     def reusable(self, request: Request, first: int = 0) -> list[bytes]:
         """Return the hashes of the blocks, from block `first` on, that the request may reuse if they are cached."""
         return request.block_hashes[first : self._num_reusable(request)]
 
-    def next_hash(self, request: Request, hit: Sequence[int]) -> bytes | None:
-        """Return the hash of the first full block that the request must compute itself, or None."""
+    def name_of(self, request: Request, end: int) -> bytes:
+        """Return the hash of the block of a request that ends at a position."""
+        self._hash(request, end)
+        return request.block_hashes[end // self._block_size - 1]
+
+    def is_filling(self, request: Request, hit: Sequence[int], filling: Collection[bytes]) -> bool:
+        """Return whether a request that would share the blocks `hit` could share more of them soon.
+
+        `filling` are the hashes that `filled_by` returns for the requests that compute now.
+        """
         names = request.block_hashes
-        return names[len(hit)] if len(hit) < min(self._num_reusable(request), len(names)) else None
+        if self._states is not None:
+            return any(name in filling for name in self.reusable(request, len(hit)))
+        return len(hit) < min(self._num_reusable(request), len(names)) and names[len(hit)] in filling
 
     def filled_by(self, request: Request, num_tokens: int) -> list[bytes]:
         """Return the known hashes of the blocks that are full after the next `num_tokens` tokens of a request.
 
-        Blocks that others can reuse already are left out, but not those that the step copies in.
+        Blocks that others can reuse already are left out, but not those that the step copies in. If the model has
+        recurrent states, return those that will be full and have a snapshot once the prompt is computed.
         """
+        if self._states is not None:
+            return [self.name_of(request, end) for end in self._states.to_come(request)]
         return request.block_hashes[request.num_named : (request.num_computed + num_tokens) // self._block_size]
 
     def count_in_host(self, request: Request, first: int) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from inflight.config import EngineConfig
+from inflight.errors import UnsupportedModel
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.runner import ModelRunner
 from inflight.scheduler.factory import make_tables
@@ -21,6 +22,8 @@ def load_draft_model(config: EngineConfig, target: LoadedModel) -> LoadedModel |
     if settings.model is None:
         return None
     draft = load_model(_config_of(config, settings.model))
+    if draft.states:
+        raise UnsupportedModel(f"{settings.model} has recurrent states, so it cannot draft")
     if not draft.has_head:
         raise ValueError(f"speculative_config: model is {settings.model!r}, whose weights have no output head")
     if _tokens(draft) != _tokens(target):

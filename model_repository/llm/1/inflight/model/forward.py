@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -62,7 +63,8 @@ class EagerForward:
         """Do nothing: this forward pass works with any caches."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
-        with use_attention(self.backend.attend(batch, caches, self.windows)):
+        # A state-space model may have no attention.
+        with use_attention(self.backend.attend(batch, caches, self.windows)) if caches else nullcontext():
             return forward(self.module, batch.token_ids, batch.positions, rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

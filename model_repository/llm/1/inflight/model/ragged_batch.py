@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.lora.active_adapters import ActiveAdapters
+from inflight.model.recurrent.segments import BatchStates
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class RaggedBatch:
     """[S] int64."""
     adapters: ActiveAdapters | None
     """None if no token has one."""
+    states: BatchStates | None = None
+    """None if the plan has none."""
 
     @property
     def num_rows(self) -> int:
@@ -52,8 +56,8 @@ class RaggedBatch:
         return int(np.diff(self.query_starts).max())
 
     @classmethod
-    def on(cls, device: torch.device, arrays: BatchArrays) -> "RaggedBatch":
-        """Copy the arrays of a batch to a device."""
+    def on(cls, device: torch.device, arrays: BatchArrays, states: StatePlan | None = None) -> "RaggedBatch":
+        """Copy the arrays of a batch to a device. `states` are those of the plan."""
 
         def put(array: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device)
@@ -69,4 +73,5 @@ class RaggedBatch:
             num_single=int((np.diff(arrays.query_starts) == 1).sum()),
             logit_rows=put(arrays.logit_rows),
             adapters=ActiveAdapters(put(arrays.adapters)) if len(arrays.adapters) else None,
+            states=None if states is None else BatchStates.of(states, arrays),
         )

@@ -15,9 +15,10 @@ from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.block_bytes import bytes_per_block, read_blocks_into, write_blocks
 from inflight.model.cache.host_cache import HostCache
-from inflight.model.cache.memory import num_blocks, num_host_blocks
+from inflight.model.cache.memory import num_blocks, num_host_blocks, num_state_slots
 from inflight.model.forward import Outputs
 from inflight.model.loading.loader import LoadedModel
+from inflight.model.recurrent.recurrent_forward import RecurrentForward
 from inflight.model.row_timing import measure_rows
 from inflight.model.step import compute, run_forward
 from inflight.scheduler.plan import StepPlan
@@ -56,6 +57,8 @@ class ModelRunner:
                 logger.info("prefaulted %.0f %% of the KV cache; the rest is allocated on first use", 100 * resident)
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
+        if isinstance(model.forward, RecurrentForward):
+            model.forward.reserve(num_state_slots(config))
         self._host_cache = HostCache(self._caches, num_host_blocks(config, self.bytes_per_block))
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from inflight.guided_decoding.token_masks import TokenMasks
+from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.forward import Outputs
@@ -37,13 +38,15 @@ def compute(
     """
     sampling = SamplingBatch.of(plan.sampling)
     arrays = BatchArrays.of(plan, block_size)
-    outputs = run_forward(model, arrays, caches)
+    outputs = run_forward(model, arrays, caches, plan.states)
     return answers(plan, arrays, outputs, model.forward.head, sampling, masks)
 
 
-def run_forward(model: LoadedModel, arrays: BatchArrays, caches: Sequence[LayerCache]) -> Outputs:
+def run_forward(
+    model: LoadedModel, arrays: BatchArrays, caches: Sequence[LayerCache], states: StatePlan | None = None
+) -> Outputs:
     """Run the model over a batch. The logits are those of the tokens to be sampled."""
-    batch = RaggedBatch.on(model.device, arrays)
+    batch = RaggedBatch.on(model.device, arrays, states)
     return model.forward(batch, caches, batch.logit_rows)
 
 

@@ -61,7 +61,7 @@ class Admitter:
                 self.lacks_room = True
                 break
             hit = self._tables.prefixes.lookup(request)
-            if self._tables.prefixes.next_hash(request, hit) in filling:
+            if self._tables.prefixes.is_filling(request, hit, filling):
                 # Another request computes this block in this step. After the step, the request can share the block.
                 self._waiting.hold(request)
                 continue

@@ -59,6 +59,8 @@ class Committer:
             if end // size > request.num_named and request not in failed:
                 self._tables.prefixes.register(request, end)
             request.num_computed = end
+        if self._tables.states is not None and plan.states is not None:
+            self._tables.states.commit(plan.states, [each.request for each in plan.scheduled], failed)
         for each, result in answers if plan.shows_states else ():
             if result.prompt_state is not None:
                 self._lengths.prompt_computed(each.request, result.prompt_state)

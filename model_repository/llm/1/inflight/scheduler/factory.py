@@ -8,6 +8,7 @@ from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.host_pool import HostPool
+from inflight.kv_cache.recurrent_states import RecurrentStates
 from inflight.request import Request
 from inflight.scheduler.admission import Admission, FuturePeak, GuaranteedNoEvict, MaxUtilization
 from inflight.scheduler.arrival_forecast import ArrivalForecast
@@ -45,12 +46,15 @@ def make_tables(
     num_host_blocks: int = 0,
     events: BlockEvents | None = None,
     hash_key: bytes | None = None,
+    *,
+    has_states: bool = False,
 ) -> BlockTables:
     """Create the tables of a cache with so many blocks, and so many in host memory.
 
     `events` records which blocks enter and leave the prefix cache. `hash_key` names them if `prefix_caching_key` is not
-    set.
+    set. `has_states`: the model has recurrent states.
     """
+    states = RecurrentStates(config.max_num_seqs, config.num_state_snapshots, config.block_size)
     return BlockTables(
         BlockPool(num_blocks),
         config.block_size,
@@ -59,6 +63,7 @@ def make_tables(
         hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else hash_key,
         host=HostPool(num_host_blocks),
         events=events,
+        states=states if has_states else None,
     )
 
 

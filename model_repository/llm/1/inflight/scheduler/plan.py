@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight.kv_cache.planned_copies import Imports
+from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.request import Request
 from inflight.scheduler.auto_tune.change import Change
 from inflight.scheduler.prefill_budget import PrefillBudget
@@ -143,6 +144,8 @@ class StepPlan:
     """Copies to make after `forked`: (host block, block)."""
     imported: Imports = ()
     """Bytes to write into blocks after all copies."""
+    states: StatePlan | None = None
+    """What to do with recurrent states. None if the model has none."""
     padding: int = 0
     """Additional tokens that a padded batch would compute, if the batching strategy pads."""
     prefill_budget: PrefillBudget | None = None

@@ -221,15 +221,17 @@ class Scheduler:
         if self._leftover is not None:
             scheduled += self._leftover.schedule(scheduled, prompts, allowance, now)
         out, forked, into = self.tables.planned.take_copies()
+        requests = [each.request for each in scheduled]
         ends = [each.first + len(each.token_ids) for each in scheduled]
         return StepPlan(
             tuple(scheduled),
-            self.tables.gather([each.request for each in scheduled], ends),
+            self.tables.gather(requests, ends),
             preempted=tuple(self.preemptor.preempted),
             swapped_out=out,
             forked=forked,
             swapped_in=into,
             imported=self.tables.planned.take_imported(),
+            states=self.tables.plan_states(requests, ends),
             padding=padding,
             prefill_budget=allowance.budget,
             shows_states=self.lengths.reads_states,
@@ -306,22 +308,35 @@ class Scheduler:
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         self.tables.host.forget_arriving()
+        self._abandon_states(plan)
         return [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory, limit the next steps to half as many tokens.
 
         If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
-        before the step, whose block copies have been made. Return False and do nothing if the step cannot be halved.
+        before the step, whose block copies have been made. But recurrent states that the step may have changed are
+        computed again. Return False and do nothing if the step cannot be halved.
         """
         for each in plan.scheduled:
             self.tables.trim(each.request)
         if plan.num_tokens <= max(Counter(s.request.leader for s in plan.scheduled).values()):
             return False  # One token, or one of each beam of a search.
         self.limit.shrink(plan.num_tokens)
+        if self._abandon_states(plan):
+            for each in plan.scheduled:
+                if self.running.has(each.request):
+                    self.preemptor.preempt(each.request, swap=False)
         for request in reversed(self.running.ranked()[self.limit.sequences :]):
             if self.running.has(request) and request.leader is not self.running.ranked()[0].leader:
                 self.preemptor.preempt(request, swap=False)
+        return True
+
+    def _abandon_states(self, plan: StepPlan) -> bool:
+        """Give up the recurrent states of a step that failed. Return False if the model has none."""
+        if self.tables.states is None or plan.states is None:
+            return False
+        self.tables.states.abandon(plan.states)
         return True
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:

@@ -45,9 +45,9 @@ class HostCache:
 
     def seconds_per_block(self) -> float:
         """Measure how long it takes to copy one block. Call this before any block is in use."""
-        count = min(_TIMED_BLOCKS, self.num_blocks, self._caches[0].keys.shape[0])
-        if count == 0:
+        if not (self._caches and self.num_blocks):
             return 0.0
+        count = min(_TIMED_BLOCKS, self.num_blocks, self._caches[0].keys.shape[0])
         pairs = [(i, i) for i in range(count)]
         self.copy(pairs, (), pairs)  # The first copy also faults the memory in, so it is not timed.
         started = time.perf_counter()

@@ -78,6 +78,8 @@ def prefault(caches: Sequence[LayerCache], seconds: float) -> float:
     """
     until = time.monotonic() + seconds
     tensors = [tensor for cache in caches for tensor in (cache.keys, cache.values)]
+    if not tensors:
+        return 1.0
     num_blocks = len(tensors[0])
     step = max(1, _BYTES_AT_ONCE // tensors[0][0].nbytes)
     for start in range(0, num_blocks, step):

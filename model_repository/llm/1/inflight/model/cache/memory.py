@@ -9,6 +9,7 @@ import torch
 
 from inflight.config import EngineConfig
 from inflight.host_memory import free_memory
+from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cache.peak_memory import peak_bytes
@@ -38,7 +39,19 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
+    state_bytes = num_state_slots(config) * sum(layer.num_bytes for layer in model.states)
     free = _free_memory(model, config) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
+    if state_bytes > free:
+        raise ValueError(
+            f"max_num_seqs is {config.max_num_seqs}; the recurrent states take {state_bytes} bytes then, of which "
+            f"{free} are free"
+        )
+    if state_bytes:
+        logger.info("recurrent states: %d slots, %.1f GiB", num_state_slots(config), state_bytes / 2**30)
+    free -= state_bytes
+    most = config.max_num_seqs * -(-model.max_model_len // config.block_size)
+    if not bytes_per_token:
+        return most  # No layer has keys and values. Blocks only name prefixes.
     fraction = config.kv_cache_memory_fraction or (_GPU_FRACTION if model.device.type == "cuda" else _HOST_FRACTION)
     affordable = int(free * fraction) // (bytes_per_token * config.block_size)
     if affordable < 1:
@@ -46,10 +59,15 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
             f"kv_cache_memory_fraction is {fraction}; this part of {free} bytes of free memory is less than "
             f"one block of {config.block_size} tokens with {bytes_per_token} bytes each"
         )
-    blocks = min(affordable, config.max_num_seqs * -(-model.max_model_len // config.block_size))
+    blocks = min(affordable, most)
     tokens = blocks * config.block_size
     logger.info("KV cache: %d tokens, %.1f GiB", tokens, tokens * bytes_per_token / 2**30)
     return blocks
+
+
+def num_state_slots(config: EngineConfig) -> int:
+    """Return how many recurrent states there are at most, snapshots included."""
+    return config.max_num_seqs + config.num_state_snapshots
 
 
 def num_host_blocks(config: EngineConfig, block_bytes: int) -> int:
@@ -113,4 +131,5 @@ def largest_plan(config: EngineConfig, max_model_len: int, *, scored: bool = Tru
     requests = [Request(str(row), [0] * length, params, max_tokens=1, seed=0) for row in range(rows)]
     tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)
     draft = min(length - 1, config.max_draft)
-    return StepPlan(tuple(ScheduledRequest.next_of(r, length)._replace(num_draft=draft) for r in requests), tables)
+    scheduled = tuple(ScheduledRequest.next_of(r, length)._replace(num_draft=draft) for r in requests)
+    return StepPlan(scheduled, tables, states=StatePlan(range(rows)))

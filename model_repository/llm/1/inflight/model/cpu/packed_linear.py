@@ -118,15 +118,19 @@ def pack_linears(
     """Replace the linear layers of a model that the kernels support. `quantization` is `int8`, `int4` or None.
 
     `int4` needs what `round_linears_to_int4` has returned.
-    Returns parent, name in the parent and original of each replaced layer.
+    A layer whose weight the model's code reads stays as it is. Returns parent, name in the parent and original of each
+    replaced layer.
     """
     parents = {layer: (parent, name) for parent, name, layer in _linears(module)}
+    siblings_found, read = _siblings(module, parents)
+    for layer in read:
+        del parents[layer]
     if not parents:
         return []
     replaced = []
     bits = {layer: _bits(module, layer, quantization) for layer in parents}
     room = WeightRoom(bits)
-    for siblings in _siblings(module, parents):
+    for siblings in siblings_found:
         group = PackedLinears(siblings, room, bits[siblings[0]], int4_scales)
         for index, layer in enumerate(siblings):
             parent, name = parents[layer]
@@ -162,22 +166,41 @@ def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
                 yield parent, name, child
 
 
-def _siblings(module: nn.Module, parents: dict[nn.Linear, tuple[nn.Module, str]]) -> list[list[nn.Linear]]:
-    """Group the layers. Siblings have one parent and get the same input tensor one after the other in a dry run."""
+def _siblings(
+    module: nn.Module, parents: Mapping[nn.Linear, tuple[nn.Module, str]]
+) -> tuple[list[list[nn.Linear]], set[nn.Linear]]:
+    """Group the layers. Siblings have one parent and get the same input tensor one after the other in a dry run.
+
+    Return also the layers without a group, whose weights the model's code reads.
+    """
+
     calls: list[tuple[nn.Linear, torch.Tensor]] = []
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs: calls.append((layer, inputs[0]))) for layer in parents
-    ]
+    read: set[nn.Linear] = set()
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append((self, x))
+            weight, bias = self._parameters["weight"], self._parameters["bias"]
+            assert weight is not None
+            return nn.functional.linear(x, weight, bias)
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "weight":
+                read.add(self)
+            return super().__getattr__(name)
+
+    for layer in parents:
+        layer.__class__ = Watched
     try:
         probe_layers(module)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for layer in parents:
+            layer.__class__ = nn.Linear
     groups: list[list[nn.Linear]] = []
     seen: set[nn.Linear] = set()
     previous: tuple[nn.Linear, torch.Tensor] | None = None
     for layer, x in calls:
-        if layer in seen:
+        if layer in seen or layer in read:
             continue  # A layer that is called again stays in its group.
         seen.add(layer)
         is_sibling = previous is not None and previous[1] is x and parents[previous[0]][0] is parents[layer][0]
@@ -186,7 +209,7 @@ def _siblings(module: nn.Module, parents: dict[nn.Linear, tuple[nn.Module, str]]
         else:
             groups.append([layer])
         previous = (layer, x)
-    return groups + [[layer] for layer in parents if layer not in seen]
+    return groups + [[layer] for layer in parents if layer not in seen | read], read
 
 
 def _padded_rows(weight: torch.Tensor) -> int:

@@ -30,6 +30,7 @@ from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
+from inflight.model.recurrent.state_layer import StateLayer, probe_states
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class LoadedModel:
     module: torch.nn.Module
     layers: tuple[AttentionLayer, ...]
     """One per attention call of a forward pass, in order."""
+    states: tuple[StateLayer, ...]
+    """Those with recurrent states, which are few or none in most models."""
     backend: AttentionBackend
     forward: ForwardPass
     tokenizer: Any | None
@@ -111,13 +114,14 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         reference = partial(whole, divided, shards)
     digest = model_digest(module)
     text_config = hf_config.get_text_config(decoder=True)
+    states = _states(module, text_config, config)
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
     worst = float if shards is None else shards.greatest
-    check = SelfCheck(module, candidates, max_model_len, reference=reference, worst=worst)
-    layers = check.served_layers(candidates)
-    backend, forward = optimize(module, layers, config, check)
+    check = SelfCheck(module, candidates, max_model_len, states=states, reference=reference, worst=worst)
+    layers, states = check.served_layers(candidates)
+    backend, forward = optimize(module, layers, states, config, check)
     adapters: Mapping[str, Adapter] = {}
     if config.lora_modules:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
@@ -125,6 +129,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     return LoadedModel(
         module=module,
         layers=layers,
+        states=states,
         backend=backend,
         forward=forward,
         tokenizer=tokenizer,
@@ -140,6 +145,21 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         shards=shards,
         adapters=adapters,
     )
+
+
+def _states(module: Any, text_config: PreTrainedConfig, config: EngineConfig) -> tuple[StateLayer, ...]:
+    """Return the layers with recurrent states.
+
+    Raises:
+        UnsupportedModel: They cannot be served with these settings, or at all.
+    """
+    if not support.has_recurrent_layers(text_config):
+        return ()
+    if unusable := support.unusable_with_states(config):
+        raise UnsupportedModel(f"{text_config.model_type} has recurrent states, which do not work with {unusable}")
+    states = probe_states(module)
+    support.check_states(text_config, states)
+    return states
 
 
 def _set_threads(config: EngineConfig) -> None:
@@ -200,7 +220,8 @@ def _tokenizer(config: EngineConfig) -> Any | None:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
         return None
-    if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() == 0:
+    # Without files, transformers makes a tokenizer for some models that has one token.
+    if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() <= 1:
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")
         return None
     return tokenizer

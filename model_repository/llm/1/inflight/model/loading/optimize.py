@@ -17,12 +17,18 @@ from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.recurrent.recurrent_forward import RecurrentForward, eager_forward
+from inflight.model.recurrent.state_layer import StateLayer
 
 logger = logging.getLogger(__name__)
 
 
 def optimize(
-    module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    states: Sequence[StateLayer],
+    config: EngineConfig,
+    check: SelfCheck,
 ) -> tuple[AttentionBackend, ForwardPass]:
     """Choose the attention backend and the forward pass.
 
@@ -33,11 +39,11 @@ def optimize(
         ValueError: The configuration asks for quantization, but this model or machine does not support it.
     """
     windows = [layer.window for layer in layers]
-    portable = TORCH, EagerForward(module, TORCH, windows)
+    portable = TORCH, eager_forward(module, TORCH, windows, states)
     device = next(module.parameters()).device
     if device.type == "cuda":
         _check_no_quantization(config, "is for the CPU")
-        return _on_gpu(module, layers, config, check) or portable
+        return _on_gpu(module, layers, states, config, check) or portable
     if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         if config.enable_kernels and module.dtype == torch.float16 and load_kernels():
@@ -52,7 +58,7 @@ def optimize(
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
     replaced = replace_norms(module) + pack_linears(module, config.quantization, int4_scales)
-    eager = EagerForward(module, backend, windows)
+    eager = eager_forward(module, backend, windows, states)
     if not check.passes(eager, layers, backend):
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
         logger.warning(
@@ -63,12 +69,17 @@ def optimize(
         return portable
     # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
     gated = not config.lora_modules
-    traced = _traced(module, eager, layers, check, gated=gated) if backend is CPU_KERNELS else None
+    is_traceable = backend is CPU_KERNELS and not states
+    traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
 
 
 def _on_gpu(
-    module: Any, layers: Sequence[AttentionLayer], config: EngineConfig, check: SelfCheck
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    states: Sequence[StateLayer],
+    config: EngineConfig,
+    check: SelfCheck,
 ) -> tuple[AttentionBackend, ForwardPass] | None:
     if not config.enable_kernels:
         return None
@@ -79,7 +90,8 @@ def _on_gpu(
         return None
     from inflight.model.cuda.graphed_forward import CudaGraphs, GraphedForward
 
-    eager = EagerForward(module, CUDA_KERNELS, [layer.window for layer in layers])
+    plain = EagerForward(module, CUDA_KERNELS, [layer.window for layer in layers])
+    eager = RecurrentForward(plain, states) if states else plain
     if not check.passes(eager, layers, CUDA_KERNELS):
         logger.warning(
             "the kernels for GPUs fail the self-check with %s; torch's own operators serve", module.config.model_type
@@ -89,7 +101,9 @@ def _on_gpu(
         # After a rank has failed in a step, the ranks connect anew; a graph would still use the old connections.
         logger.info("tensor_parallel_size is over 1: decode steps are not captured as CUDA graphs")
         return CUDA_KERNELS, eager
-    return CUDA_KERNELS, GraphedForward(eager, CudaGraphs()) if config.enable_cuda_graphs else eager
+    if states or not config.enable_cuda_graphs:
+        return CUDA_KERNELS, eager
+    return CUDA_KERNELS, GraphedForward(plain, CudaGraphs())
 
 
 def _check_no_quantization(config: EngineConfig, reason: str) -> None:

@@ -7,6 +7,8 @@ that the model computes itself, state between tokens, and masks that it applies 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,13 +16,16 @@ import torch
 from inflight.errors import UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
+from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.attention import interface
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.batch_arrays import BatchArrays
-from inflight.model.forward import EagerForward, ForwardPass, Outputs, takes
+from inflight.model.forward import ForwardPass, Outputs, takes
 from inflight.model.head import vocab_size
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.recurrent.recurrent_forward import eager_forward
+from inflight.model.recurrent.state_layer import StateLayer
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -48,16 +53,17 @@ class SelfCheck:
         candidates: Sequence[tuple[AttentionLayer, ...]],
         max_model_len: int,
         *,
+        states: tuple[StateLayer, ...] = (),
         reference: Callable[[], AbstractContextManager[None]] = nullcontext,
         worst: Callable[[float], float] = float,
     ) -> None:
-        """`candidates` are the possible readings of the model's layers.
+        """`candidates` are the possible readings of the model's layers, `states` those with recurrent states.
 
         The prompts are longer than the windows of all candidates, as far as 640 tokens and `max_model_len` allow.
         For a model that is divided over ranks, the forward pass in the context `reference` is that of the whole model,
         and `worst` returns the greatest error of all ranks, so that all decide alike.
         """
-        self._module, self._reference, self._worst = module, reference, worst
+        self._module, self._states, self._reference, self._worst = module, states, reference, worst
         self._prompts = _prompts(module, candidates, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
         self.repeat_reference()
@@ -72,19 +78,22 @@ class SelfCheck:
                 "weights whole?"
             )
 
-    def served_layers(self, candidates: Sequence[tuple[AttentionLayer, ...]]) -> tuple[AttentionLayer, ...]:
-        """Return the first reading of the layers that gives the right logits at every position.
+    def served_layers(
+        self, candidates: Sequence[tuple[AttentionLayer, ...]]
+    ) -> tuple[tuple[AttentionLayer, ...], tuple[StateLayer, ...]]:
+        """Return the first reading of the layers that gives the right logits at every position, and of the states.
 
         Raises:
             UnsupportedModel: No reading does. The message has the error of the first one.
         """
         errors = []
-        for layers in candidates:
+        sequential = tuple(replace(state, is_sequential=True) for state in self._states)
+        for layers, states in product(candidates, dict.fromkeys((self._states, sequential))):
             with _failing_as_unsupported(self._module):
-                forward = EagerForward(self._module, TORCH, [layer.window for layer in layers])
+                forward = eager_forward(self._module, TORCH, [layer.window for layer in layers], states)
                 errors.append(self._error(forward, layers, TORCH))
             if errors[-1] < self._tolerance:
-                return layers
+                return layers, states
         raise UnsupportedModel(
             f"{self._module.config.model_type} does not come out right in ragged batches: its logits differ by "
             f"{errors[0]:.1%} from those of its own forward pass"
@@ -94,8 +103,8 @@ class SelfCheck:
         """Whether `forward` computes the right logits over the caches of `backend`."""
         try:
             return self._error(forward, layers, backend) < self._tolerance
-        except RuntimeError as error:
-            logger.info("%s: %s", backend.name, str(error).strip().splitlines()[-1])
+        except Exception as error:  # noqa: BLE001 - a model's code may raise any exception
+            logger.info("%s: %s", backend.name, (str(error).strip() or repr(error)).splitlines()[-1])
             return False
 
     def same(
@@ -198,7 +207,7 @@ def _paged_logits(
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
-        batch = RaggedBatch.on(device, arrays)
+        batch = RaggedBatch.on(device, arrays, plan.states)
         outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
         see(outputs)
         for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
@@ -220,7 +229,8 @@ def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan |
             scheduled.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
     if not scheduled:
         return None
-    return StepPlan(tuple(scheduled), tables.gather([s.request for s in scheduled], [s.end for s in scheduled]))
+    gathered = tables.gather([s.request for s in scheduled], [s.end for s in scheduled])
+    return StepPlan(tuple(scheduled), gathered, states=StatePlan([s.request.slot for s in scheduled]))
 
 
 @torch.inference_mode()
@@ -239,10 +249,14 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
         for prompt in prompts:
             split = max(1, len(prompt) - _DECODED)
             pieces = [prompt[:split], *([token] for token in prompt[split:])]
-            cache, rows = None, []
+            cache, rows, first = None, [], 0
             for piece in pieces:
-                arguments = {cache_name: cache, "use_cache": True, **keep}
+                arguments: dict[str, Any] = {cache_name: cache, "use_cache": True, **keep}
+                if takes(module, "position_ids"):
+                    # `generate` gives them, and not every model computes the right ones.
+                    arguments["position_ids"] = torch.arange(first, first + len(piece), device=device)[None]
                 output = module(torch.tensor([piece], device=device), **arguments)
+                first += len(piece)
                 cache = output[cache_name]
                 rows.append(output.logits[0])
             logits.append(torch.cat(rows))

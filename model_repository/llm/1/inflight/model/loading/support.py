@@ -6,11 +6,18 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
+from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
 from inflight.model.attention import interface
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.recurrent.state_layer import StateLayer
 
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_ATTENTION = frozenset({"full_attention", "sliding_attention"})
+_RECURRENT = frozenset({"linear_attention", "conv"})
+_BOTH = frozenset({"hybrid", "hybrid_sliding"})
+# Layers without either: multilayer perceptrons and mixtures of experts.
+_NEITHER = frozenset({"mlp", "moe"})
 # With these types, the frequencies of all requests change once one sequence in the batch exceeds the original length.
 _BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
@@ -28,9 +35,47 @@ def check_config(config: PreTrainedConfig) -> None:
     both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
     if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
-    others = set(getattr(text_config, "layer_types", None) or ()) - _LAYER_TYPES
+    others = set(_layer_types(text_config)) - _ATTENTION - _RECURRENT - _BOTH - _NEITHER
     if others:
         raise UnsupportedModel(f"{config.model_type} has layers of type {', '.join(sorted(others))}")
+
+
+def has_recurrent_layers(text_config: PreTrainedConfig) -> bool:
+    """Whether a config has layers with recurrent states."""
+    return not (_RECURRENT | _BOTH).isdisjoint(_layer_types(text_config))
+
+
+def check_states(text_config: PreTrainedConfig, states: Sequence[StateLayer]) -> None:
+    """Refuse a model some of whose recurrent layers did not show their states in the dry run.
+
+    Raises:
+        UnsupportedModel: The message has the reason.
+    """
+    expected = {index for index, kind in enumerate(_layer_types(text_config)) if kind in _RECURRENT | _BOTH}
+    found = {layer.layer_index for layer in states}
+    if found != expected:
+        raise UnsupportedModel(
+            f"{text_config.model_type} has {len(expected)} recurrent layers, of which {len(found & expected)} keep "
+            "their states in transformers' cache"
+        )
+
+
+def unusable_with_states(config: EngineConfig) -> str | None:
+    """Return a setting that only works with keys and values, not with recurrent states, or None."""
+    settings = {
+        "speculative_config": bool(config.speculative_config),
+        "lora_modules": bool(config.lora_modules),
+        "kv_transfer_config": KVTransferConfig.of(config.kv_transfer_config).kv_role is not None,
+        "kv_offloading_path": config.kv_offloading_path is not None,
+        "kv_offloading_size": config.kv_offloading_size > 0,
+        "swap_space_tokens": config.swap_space_tokens > 0,
+        "tensor_parallel_size": config.tensor_parallel_size > 1,
+    }
+    return next((name for name, is_used in settings.items() if is_used), None)
+
+
+def _layer_types(text_config: PreTrainedConfig) -> Sequence[str]:
+    return getattr(text_config, "layer_types", None) or ()
 
 
 def check_attention_is_ours(module: Any) -> None:
@@ -60,7 +105,9 @@ def readings(
     Raises:
         UnsupportedModel: The model does not call attention once per layer.
     """
-    expected = text_config.num_hidden_layers
+    types = _layer_types(text_config)
+    attending = [kind in _ATTENTION | _BOTH for kind in types] or [True] * text_config.num_hidden_layers
+    expected = sum(attending)
     if len(layers) != expected:
         raise UnsupportedModel(
             f"{text_config.model_type} has {expected} layers, but attention was called {len(layers)} times"
@@ -69,8 +116,8 @@ def readings(
     window = getattr(text_config, "sliding_window", None)
     if not window or any(layer.window for layer in layers):
         return [as_seen], None
-    types = getattr(text_config, "layer_types", None)
-    sliding = [kind == "sliding_attention" for kind in types] if types else [True] * expected
+    sliding = [kind in ("sliding_attention", "hybrid_sliding") for kind in types if kind in _ATTENTION | _BOTH]
+    sliding = sliding or [True] * expected
     windowed = tuple(
         dataclasses.replace(layer, window=window) if slides else layer
         for layer, slides in zip(layers, sliding, strict=True)

@@ -1,0 +1,143 @@
+"""The forward pass of a model with recurrent states.
+
+Linear layers and attention see the flat row of all tokens, as in other models. A module with a state is called once for
+each `Segment` instead. It gets a cache of transformers' own that holds the states of the segment's sequences. So the
+model's own code computes the states, whatever they are.
+"""
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from inflight.model.attention.backend import AttentionBackend
+from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.forward import EagerForward, ForwardPass, Outputs
+from inflight.model.ragged_batch import RaggedBatch
+from inflight.model.recurrent.segments import Segment
+from inflight.model.recurrent.state_layer import StateLayer
+from inflight.model.recurrent.state_pool import StatePool, as_cache
+
+_active = threading.local()
+
+
+class RecurrentForward:
+    """Runs the model's own Python code on any device. It holds the states."""
+
+    def __init__(self, eager: EagerForward, layers: Sequence[StateLayer]) -> None:
+        self._eager = eager
+        device = next(eager.module.parameters()).device
+        self._pools = [StatePool(layer, device) for layer in layers]
+        for number, layer in enumerate(layers):
+            divide(layer, number)
+
+    def reserve(self, num_slots: int) -> None:
+        """Have at least so many slots for states."""
+        for pool in self._pools:
+            pool.reserve(num_slots)
+
+    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
+        """Return 0; the states are allocated by `reserve`."""
+        return 0
+
+    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
+        """Do nothing: this forward pass works with any caches."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        states = batch.states
+        assert states is not None, "a plan for this model has states"
+        self.reserve(states.num_slots)
+        if states.copies:
+            for pool in self._pools:
+                pool.copy(states.copies)
+        with _use(self._pools, states.segments):
+            return self._eager(batch, caches, rows)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `ForwardPass`."""
+        return self._eager.head(hidden)
+
+
+def eager_forward(
+    module: torch.nn.Module, backend: AttentionBackend, windows: Sequence[int | None], states: Sequence[StateLayer]
+) -> ForwardPass:
+    """Return the forward pass that runs the model's own Python code, with states if it has any."""
+    eager = EagerForward(module, backend, windows)
+    return RecurrentForward(eager, states) if states else eager
+
+
+@contextmanager
+def _use(pools: Sequence[StatePool], segments: Sequence[Segment]) -> Iterator[None]:
+    """Divide the batch of the forward passes of this thread."""
+    _active.pools, _active.segments = pools, segments
+    try:
+        yield
+    finally:
+        del _active.pools, _active.segments
+
+
+def divide(layer: StateLayer, number: int) -> None:
+    """Let a module compute segment by segment while `_use` is active, with the states of pool `number`.
+
+    At other times, the module does what it did.
+    """
+    whole = getattr(layer.module.forward, "whole", layer.module.forward)
+    signature = inspect.signature(whole)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not hasattr(_active, "pools"):
+            return whole(*args, **kwargs)
+        arguments = signature.bind(*args, **kwargs)
+        return _by_segment(layer, _active.pools[number], _active.segments, whole, arguments)
+
+    forward.whole = whole  # type: ignore[attr-defined]
+    layer.module.forward = forward
+
+
+def _by_segment(
+    layer: StateLayer,
+    pool: StatePool,
+    segments: Sequence[Segment],
+    whole: Callable[..., Any],
+    arguments: inspect.BoundArguments,
+) -> Any:
+    num_tokens = segments[-1].end
+    if layer.is_sequential:
+        segments = [token for segment in segments for token in segment.tokens()]
+    outputs = []
+    for segment in segments:
+        states = pool.read(segment.slots, continues=segment.continues)
+        bound = copy.copy(arguments)
+        bound.arguments = _part(arguments.arguments, segment, num_tokens)
+        bound.arguments[layer.cache_argument] = as_cache(layer, states, continues=segment.continues)
+        outputs.append(whole(*bound.args, **bound.kwargs))
+        pool.write(segment.slots, states)
+        if segment.snapshots:
+            pool.copy(segment.snapshots)
+    return _joined(outputs, segments)
+
+
+def _part(value: Any, segment: Segment, num_tokens: int) -> Any:
+    """Return the part of an argument that belongs to a segment: that of tensors [1, tokens, ...], all of others."""
+    if isinstance(value, torch.Tensor) and value.shape[:2] == (1, num_tokens):
+        part = value[:, segment.first : segment.end]
+        return part.transpose(0, 1) if segment.has_many else part
+    if isinstance(value, dict):
+        return {name: _part(each, segment, num_tokens) for name, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_part(each, segment, num_tokens) for each in value)
+    return value
+
+
+def _joined(outputs: Sequence[Any], segments: Sequence[Segment]) -> Any:
+    """Join what a module returned for each segment: tensors [sequences, tokens, ...], or tuples with such."""
+    if isinstance(outputs[0], torch.Tensor):
+        parts = [part.transpose(0, 1) if s.has_many else part for part, s in zip(outputs, segments, strict=True)]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    if isinstance(outputs[0], tuple):
+        return tuple(_joined(each, segments) for each in zip(*outputs, strict=True))
+    return outputs[0]

@@ -1,0 +1,89 @@
+"""How a batch is divided for layers with recurrent states, which compute the tokens of a sequence in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from inflight.kv_cache.recurrent_states import Snapshot, StatePlan
+from inflight.model.batch_arrays import BatchArrays
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens that a layer computes in one call: one token each of many sequences, or many tokens of one sequence."""
+
+    first: int
+    """Index of the first token in the batch. The others follow it."""
+    end: int
+    slots: Sequence[int]
+    """The slots of the sequences' states. If there are many, each has one token."""
+    continues: bool
+    """Whether the sequences have states from before."""
+    snapshots: Sequence[tuple[int, int]] = ()
+    """Pairs of a slot and the slot to copy it to afterwards."""
+
+    @property
+    def has_many(self) -> bool:
+        """Whether there are many sequences."""
+        return len(self.slots) > 1
+
+    def tokens(self) -> "list[Segment]":
+        """Return a segment for each token of one sequence that has a state. Otherwise return this segment."""
+        if self.has_many or not self.continues:
+            return [self]
+        ends = range(self.first + 1, self.end + 1)
+        return [replace(self, first=e - 1, end=e, snapshots=self.snapshots if e == self.end else ()) for e in ends]
+
+
+@dataclass(frozen=True)
+class BatchStates:
+    """What a batch does with states."""
+
+    copies: Sequence[tuple[int, int]]
+    """See `StatePlan`."""
+    segments: Sequence[Segment]
+    """They have all tokens of the batch, in order."""
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots there must be."""
+        pairs = [*self.copies, *(pair for segment in self.segments for pair in segment.snapshots)]
+        return 1 + max([slot for segment in self.segments for slot in segment.slots] + [max(pair) for pair in pairs])
+
+    @classmethod
+    def of(cls, plan: StatePlan, arrays: BatchArrays) -> "BatchStates":
+        """`arrays` is the batch of the step."""
+        starts, ends = arrays.query_starts.tolist(), arrays.context_lens.tolist()
+        return cls(plan.copies, _segments(plan, arrays.order.tolist(), starts, ends))
+
+
+def _segments(plan: StatePlan, order: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[Segment]:
+    """Divide a batch of R rows. Rows with one token come first, and of these, new ones before others.
+
+    Args:
+        plan: the states of the step's requests.
+        order: [R], the index of each row's request in the plan.
+        starts: [R + 1], the first token of each row.
+        ends: [R], the number of cached and new tokens of each row.
+    """
+    snapshots: dict[int, list[Snapshot]] = {}
+    for snapshot in plan.snapshots:
+        snapshots.setdefault(snapshot.row, []).append(snapshot)
+    slots = [plan.slots[index] for index in order]
+    lengths = np.diff(starts).tolist()
+    num_single, num_new = lengths.count(1), ends[: lengths.count(1)].count(1)
+    segments = []
+    for first, end in ((0, num_new), (num_new, num_single)):
+        if first < end:
+            copies = [(slots[row], each.slot) for row in range(first, end) for each in snapshots.get(order[row], ())]
+            segments.append(Segment(first, end, slots[first:end], ends[first] > 1, copies))
+    for row in range(num_single, len(slots)):
+        at, offset = starts[row], starts[row + 1] - ends[row]
+        for each in snapshots.get(order[row], ()):
+            cut = each.end + offset
+            segments.append(Segment(at, cut, slots[row : row + 1], at > offset, [(slots[row], each.slot)]))
+            at = cut
+        if at < starts[row + 1]:
+            segments.append(Segment(at, starts[row + 1], slots[row : row + 1], at > offset))
+    return segments
