@@ -21,7 +21,8 @@ class BatchArrays:
     tokens   [ a a a | b | c | d d d d d ]
     query_starts 0   3   4   5           10
 
-    Rows of one token come first, ordered by context length, so that attention can group rows of similar length.
+    Rows of one token come first, ordered by context length, so that attention can group rows of similar length. If the
+    model has recurrent states, new ones come before others, and both are ordered by the slots of their states.
     """
 
     order: Ints
@@ -55,7 +56,8 @@ class BatchArrays:
         scheduled = plan.scheduled
         lengths = np.array([len(s.token_ids) for s in scheduled])
         firsts = np.array([s.first for s in scheduled])
-        order = np.lexsort((firsts, lengths > 1))
+        keys = (firsts,) if plan.states is None else (plan.states.slots, firsts > 0)
+        order = np.lexsort((*keys, lengths > 1))
         lengths, firsts, tables = lengths[order], firsts[order], plan.block_tables[order]
         ends = firsts + lengths
         borders = np.concatenate(([0], np.cumsum(lengths)))

@@ -9,13 +9,14 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from inflight.model.attention.backend import AttentionBackend
+from inflight.model.attention.backend import CPU_KERNELS, AttentionBackend
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
 from inflight.model.forward import EagerForward, ForwardPass, Outputs
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
@@ -30,6 +31,9 @@ class RecurrentForward:
 
     def __init__(self, eager: EagerForward, layers: Sequence[StateLayer]) -> None:
         self._eager = eager
+        self._is_fast = eager.backend is CPU_KERNELS
+        if self._is_fast:
+            replace_steps(layer.module for layer in layers)
         device = next(eager.module.parameters()).device
         self._pools = [StatePool(layer, device) for layer in layers]
         for number, layer in enumerate(layers):
@@ -54,7 +58,7 @@ class RecurrentForward:
         if states.copies:
             for pool in self._pools:
                 pool.copy(states.copies)
-        with _use(self._pools, states.segments):
+        with _use(self._pools, states.segments), fast_steps() if self._is_fast else nullcontext():
             return self._eager(batch, caches, rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

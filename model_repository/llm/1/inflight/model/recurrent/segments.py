@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from inflight.kv_cache.recurrent_states import Snapshot, StatePlan
 from inflight.model.batch_arrays import BatchArrays
+
+_MAX_GAPS = 3
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,16 @@ class BatchStates:
         return cls(plan.copies, _segments(plan, arrays.order.tolist(), starts, ends))
 
 
+def _runs(slots: Sequence[int], offset: int) -> list[tuple[int, int]]:
+    """Cut rows at gaps between their slots: the states of a run need not be copied together.
+
+    With many gaps, the rows stay together. Return the first row and the row after the last one of each run.
+    """
+    gaps = [row for row in range(1, len(slots)) if slots[row] != slots[row - 1] + 1]
+    cuts = [0, *(gaps if len(gaps) <= _MAX_GAPS else ()), len(slots)]
+    return [(offset + first, offset + end) for first, end in pairwise(cuts) if first < end]
+
+
 def _segments(plan: StatePlan, order: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> list[Segment]:
     """Divide a batch of R rows. Rows with one token come first, and of these, new ones before others.
 
@@ -74,10 +87,9 @@ def _segments(plan: StatePlan, order: Sequence[int], starts: Sequence[int], ends
     lengths = np.diff(starts).tolist()
     num_single, num_new = lengths.count(1), ends[: lengths.count(1)].count(1)
     segments = []
-    for first, end in ((0, num_new), (num_new, num_single)):
-        if first < end:
-            copies = [(slots[row], each.slot) for row in range(first, end) for each in snapshots.get(order[row], ())]
-            segments.append(Segment(first, end, slots[first:end], ends[first] > 1, copies))
+    for first, end in (*_runs(slots[:num_new], 0), *_runs(slots[num_new:num_single], num_new)):
+        copies = [(slots[row], each.slot) for row in range(first, end) for each in snapshots.get(order[row], ())]
+        segments.append(Segment(first, end, slots[first:end], ends[first] > 1, copies))
     for row in range(num_single, len(slots)):
         at, offset = starts[row], starts[row + 1] - ends[row]
         for each in snapshots.get(order[row], ()):

@@ -34,8 +34,8 @@ class StatePool:
 
         `continues`: whether the sequences have states yet. Otherwise the content is arbitrary.
         """
-        if len(slots) == 1:
-            return [tensor[slots[0] : slots[0] + 1] for tensor in self._tensors]
+        if _is_run(slots):
+            return [tensor[slots[0] : slots[-1] + 1] for tensor in self._tensors]
         index = self._index(slots)
         return [
             tensor.index_select(0, index) if continues else tensor.new_empty((len(slots), *tensor.shape[1:]))
@@ -44,8 +44,8 @@ class StatePool:
 
     def write(self, slots: Sequence[int], states: Sequence[torch.Tensor]) -> None:
         """Store what `read` has returned and the layer has changed."""
-        if len(slots) == 1:
-            return  # It was changed in place.
+        if _is_run(slots):
+            return  # They were changed in place.
         index = self._index(slots)
         for tensor, state in zip(self._tensors, states, strict=True):
             tensor.index_copy_(0, index, state)
@@ -58,6 +58,10 @@ class StatePool:
 
     def _index(self, slots: Sequence[int]) -> torch.Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self._device)
+
+
+def _is_run(slots: Sequence[int]) -> bool:
+    return slots == list(range(slots[0], slots[0] + len(slots)))
 
 
 def as_cache(layer: StateLayer, states: Sequence[torch.Tensor], *, continues: bool) -> Cache:

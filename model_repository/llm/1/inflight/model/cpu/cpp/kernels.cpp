@@ -5,6 +5,7 @@
 #include "linear.cpp"
 #include "logprobs.cpp"
 #include "lora.cpp"
+#include "recurrence.cpp"
 #include "sampling.cpp"
 #include "thread_pool.cpp"
 #include "tokenwise.cpp"
