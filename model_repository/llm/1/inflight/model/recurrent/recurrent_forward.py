@@ -16,7 +16,7 @@ import torch
 
 from inflight.model.attention.backend import CPU_KERNELS, AttentionBackend
 from inflight.model.cache.kv_tensors import LayerCache
-from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
+from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps, shorten_chunks
 from inflight.model.forward import EagerForward, ForwardPass, Outputs
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
@@ -34,6 +34,7 @@ class RecurrentForward:
         self._is_fast = eager.backend is CPU_KERNELS
         if self._is_fast:
             replace_steps(layer.module for layer in layers)
+            shorten_chunks(layer.module for layer in layers)
         device = next(eager.module.parameters()).device
         self._pools = [StatePool(layer, device) for layer in layers]
         for number, layer in enumerate(layers):
