@@ -84,15 +84,67 @@ SERVED: dict[str, TinyModel] = {
     ),
 }
 
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
+
+RECURRENT: dict[str, TinyModel] = {
+    "lfm2": TinyModel(
+        t.Lfm2Config(**_GROUPED, layer_types=["conv", "full_attention", "conv"]), "short convolutions between attention"
+    ),
+    "qwen3_5": TinyModel(
+        t.Qwen3_5TextConfig(
+            **_GROUPED,
+            head_dim=16,
+            layer_types=["linear_attention", "linear_attention", "full_attention"],
+            linear_num_key_heads=2,
+            linear_num_value_heads=4,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+        ),
+        "gated delta rule, fewer key heads than value heads",
+    ),
+    "granitemoehybrid": TinyModel(
+        t.GraniteMoeHybridConfig(
+            **_GROUPED,
+            **_MAMBA,
+            num_local_experts=0,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            shared_intermediate_size=96,
+        ),
+        "Mamba-2 between attention",
+    ),
+    "falcon_h1": TinyModel(
+        t.FalconH1Config(**_GROUPED, **_MAMBA, mamba_d_ssm=128), "attention beside Mamba-2 in each layer"
+    ),
+    "jamba": TinyModel(
+        t.JambaConfig(**_GROUPED, attn_layer_period=3, attn_layer_offset=1, num_experts=2, mamba_d_state=8),
+        "Mamba, which continues with single tokens only",
+    ),
+    "mamba2": TinyModel(
+        t.Mamba2Config(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            num_hidden_layers=3,
+            num_heads=8,
+            head_dim=16,
+            state_size=16,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        ),
+        "no attention at all",
+    ),
+}
+"""Models with recurrent states."""
+
 REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "falcon": (
         t.FalconConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=4),
         "does not let its attention be replaced",
     ),
     "bloom": (t.BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=2, n_head=4), "attention"),
-    "mamba": (
-        t.MambaConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, state_size=8),
-        "layers of type linear_attention",
+    "recurrent_gemma": (
+        t.RecurrentGemmaConfig(**_GROUPED, lru_width=64, attention_window_size=WINDOW),
+        "2 recurrent layers, of which 0 keep their states in transformers' cache",
     ),
     "bert": (
         t.BertConfig(

@@ -9,26 +9,26 @@ import pytest
 from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.model.loading.loader import LoadedModel, load_model
-from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import RECURRENT, SERVED, VOCABULARY, greedy, save_model
 from tests.engine.models import drain
 from tests.eventually import eventually
 
 MAX_TOKENS = 20
 
 
-@pytest.fixture(scope="module", params=SERVED)
+@pytest.fixture(scope="module", params=SERVED | RECURRENT)
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, LoadedModel, list[list[int]], list[list[int]]]:
     """A model's folder, the model, prompts, and what `generate` says to them."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = save_model(SERVED[request.param].config, folder)
+    model = save_model((SERVED | RECURRENT)[request.param].config, folder)
     rng = random.Random(1)
     prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 44))] for _ in range(8)]
     # Two begin alike, so that the second finds blocks of the first in the cache.
     prompts.append(prompts[0][:30] + prompts[1])
     # Loading takes longer than serving, and in float32 on the CPU no setting below changes what is loaded.
-    loaded = load_model(EngineConfig(model=str(folder), dtype="float32"))
+    loaded = load_model(EngineConfig(model=str(folder), dtype="float32", max_model_len=256))
     return folder, loaded, prompts, [greedy(model, prompt, MAX_TOKENS) for prompt in prompts]
 
 
@@ -54,6 +54,7 @@ def test_tokens_are_those_of_generate(
     assert stats.blocks_used == 0
 
 
+@pytest.mark.parametrize("tiny", SERVED, indirect=True)  # Recurrent states stay in their engine.
 def test_a_prompt_that_another_engine_computed_goes_on_with_the_same_tokens(
     tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]],
 ) -> None:

@@ -1,0 +1,171 @@
+"""Models with recurrent states: what reuse, failures, settings and kernels do to them."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from inflight import Engine, EngineConfig, UnsupportedModel
+from inflight.model.cpu.kernels import load_kernels
+from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
+from inflight.model.loading.loader import LoadedModel, load_model
+from scripts.reference.tiny_models import RECURRENT, SERVED, save_model
+from tests.engine.models import greedy, make_engine, make_prompt, tokens
+
+PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
+CHAT = make_prompt(30)
+
+
+@pytest.fixture(scope="module", params=["qwen3_5", "jamba"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LoadedModel]:
+    folder = tmp_path_factory.mktemp(request.param)
+    save_model(RECURRENT[request.param].config, folder)
+    return folder, load_model(EngineConfig(model=str(folder), dtype="float32"))
+
+
+def engine_of(loaded: tuple[Path, LoadedModel], **settings: Any) -> Engine:
+    folder, model = loaded
+    defaults = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024}
+    return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}), model)
+
+
+def test_turns_of_a_chat_reuse_states_and_stay_the_same(loaded: tuple[Path, LoadedModel]) -> None:
+    engine, calm = engine_of(loaded), engine_of(loaded, enable_prefix_caching=False)
+    prompt, cached = CHAT, []
+    for turn in range(3):
+        found, wanted = engine.generate([prompt], greedy(12)), calm.generate([prompt], greedy(12))
+        assert tokens(found) == tokens(wanted)
+        cached.append(found[0].num_cached_tokens)
+        prompt = [*prompt, *found[0].token_ids, *make_prompt(5, seed=turn)]
+    # Up to the last full block of what was computed: 30 + 12 - 1 tokens, and so on.
+    assert cached == [0, 40, 56]
+
+
+def test_samples_of_a_prompt_compute_it_once(loaded: tuple[Path, LoadedModel]) -> None:
+    engine = engine_of(loaded)
+    engine.generate([CHAT] * 4, greedy(2))
+    assert engine.stats().hits["device"] == 3 * 24
+
+
+def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, LoadedModel]) -> None:
+    wanted = tokens(engine_of(loaded).generate(PROMPTS, greedy(12)))
+    engine, failed = engine_of(loaded), []
+
+    def check(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        if (count := arguments[0].shape[1]) > 30:
+            failed.append(count)
+            raise torch.OutOfMemoryError(f"tried to allocate for {count} tokens")
+
+    # The states of the layers before it have been written.
+    hook = loaded[1].module.model.layers[2].register_forward_pre_hook(check)
+    try:
+        assert tokens(engine.generate(PROMPTS, greedy(12))) == wanted
+    finally:
+        hook.remove()
+    assert failed == [99, 49]
+    assert engine.stats().blocks_used == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("speculative_config", {"method": "ngram"}),
+        ("swap_space_tokens", 64),
+        ("kv_transfer_config", {"kv_role": "kv_producer"}),
+    ],
+)
+def test_settings_for_keys_and_values_are_refused(
+    loaded: tuple[Path, LoadedModel], setting: str, value: object
+) -> None:
+    with pytest.raises(UnsupportedModel, match=f"has recurrent states, which do not work with {setting}"):
+        make_engine(loaded[0], **{setting: value})
+
+
+def test_a_model_with_states_cannot_draft(loaded: tuple[Path, LoadedModel], tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    config = {"method": "draft_model", "model": str(loaded[0]), "num_speculative_tokens": 2}
+    with pytest.raises(UnsupportedModel, match="has recurrent states, so it cannot draft"):
+        make_engine(tmp_path, speculative_config=config)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_bfloat16_uses_the_kernels(name: str, tmp_path: Path) -> None:
+    if not load_kernels():
+        pytest.skip("this processor has no kernels")
+    model = save_model(RECURRENT[name].config, tmp_path).bfloat16()
+    engine = make_engine(tmp_path, dtype="bfloat16", max_model_len=256, block_size=16)
+    assert engine.model.backend.name == "cpu kernels"
+    assert len(engine.generate([CHAT], greedy(8))[0].token_ids) == 8
+    assert next(model.parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("heads", "key_heads", "keys", "values"), [(4, 2, 24, 16), (3, 3, 128, 128)])
+def test_step_of_the_gated_delta_rule(heads: int, key_heads: int, keys: int, values: int) -> None:
+    def inputs() -> tuple[Any, ...]:
+        generator = torch.Generator().manual_seed(0)
+        query, key, value, g, beta, state = (
+            torch.randn(shape, generator=generator)
+            for shape in (
+                (5, 1, key_heads, keys),
+                (5, 1, key_heads, keys),
+                (5, 1, heads, values),
+                (5, 1, heads),
+                (5, 1, heads),
+                (5, heads, keys, values),
+            )
+        )
+        return query, key, value, -g.abs(), beta.sigmoid(), state
+
+    found, wanted = both("qwen3_5", "torch_recurrent_gated_delta_rule", inputs, l2norm=True)
+    assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+    assert_close(found[1], wanted[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("heads", "groups", "width", "size"), [(4, 2, 24, 16), (3, 1, 64, 128)])
+def test_step_of_mamba_2(heads: int, groups: int, width: int, size: int) -> None:
+    def inputs() -> tuple[Any, ...]:
+        generator = torch.Generator().manual_seed(0)
+        state, x, dt, a, b, c, d, bias = (
+            torch.randn(shape, generator=generator)
+            for shape in (
+                (5, heads, width, size),
+                (5, heads, width),
+                (5, heads, 1),
+                (heads, 1, 1),
+                (5, groups, size),
+                (5, groups, size),
+                (heads, 1),
+                (heads, 1),
+            )
+        )
+        dt, bias = dt.expand(-1, -1, width), bias.expand(-1, width)
+        return state, x, dt, -a.exp().expand(-1, width, size), b, c, d.expand(-1, width), bias
+
+    states = []
+
+    def kept() -> tuple[Any, ...]:
+        arguments = inputs()
+        states.append(arguments[0])
+        return arguments
+
+    found, wanted = both("granitemoehybrid", "mamba2_selective_state_update", kept)
+    assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert_close(*states, rtol=1e-5, atol=1e-5)
+
+
+def both(model: str, function: str, inputs: Any, *, l2norm: bool = False) -> tuple[Any, Any]:
+    """What a function returns with our kernel, and what transformers' own code does."""
+    if not load_kernels():
+        pytest.skip("this processor has no kernels")
+    code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    classes = [each for each in vars(code).values() if isinstance(each, type) and issubclass(each, torch.nn.Module)]
+    module = next(each for each in classes if each.__module__ == code.__name__)
+    replace_steps([module.__new__(module)])
+    step = getattr(code, function)
+    others = {"output_final_state": True, "use_qk_l2norm_in_kernel": True} if l2norm else {"dt_softplus": True}
+    with fast_steps():
+        found = step(*inputs(), **others)
+    return found, step.slow(*inputs(), **others)
