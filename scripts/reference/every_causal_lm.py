@@ -1,6 +1,6 @@
 """Serves every causal LM that transformers registers, scaled down with random weights.
 
-`python -m scripts.reference.every_causal_lm` takes three minutes; names of model types limit it to those. The last line
+`python -m scripts.reference.every_causal_lm` takes five minutes; names of model types limit it to those. The last line
 counts the outcomes:
 
 - matched: in float32, all tokens are those of transformers' `generate`, with prompts in chunks and preempted requests;
