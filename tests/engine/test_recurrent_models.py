@@ -75,6 +75,7 @@ def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, Loaded
         ("speculative_config", {"method": "ngram"}),
         ("swap_space_tokens", 64),
         ("kv_transfer_config", {"kv_role": "kv_producer"}),
+        ("tensor_parallel_size", 2),
     ],
 )
 def test_settings_for_keys_and_values_are_refused(
@@ -82,6 +83,11 @@ def test_settings_for_keys_and_values_are_refused(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=f"has recurrent states, which do not work with {setting}"):
         make_engine(loaded[0], **{setting: value})
+
+
+def test_too_little_memory_for_the_states_is_told_with_the_setting(loaded: tuple[Path, LoadedModel]) -> None:
+    with pytest.raises(ValueError, match=r"max_num_seqs is 1000000000; the recurrent states then take \d+ bytes"):
+        engine_of(loaded, max_num_seqs=10**9)
 
 
 def test_a_model_with_states_cannot_draft(loaded: tuple[Path, LoadedModel], tmp_path: Path) -> None:
@@ -95,11 +101,10 @@ def test_a_model_with_states_cannot_draft(loaded: tuple[Path, LoadedModel], tmp_
 def test_bfloat16_uses_the_kernels(name: str, tmp_path: Path) -> None:
     if not load_kernels():
         pytest.skip("this processor has no kernels")
-    model = save_model(RECURRENT[name].config, tmp_path).bfloat16()
+    save_model(RECURRENT[name].config, tmp_path)
     engine = make_engine(tmp_path, dtype="bfloat16", max_model_len=256, block_size=16)
     assert engine.model.backend.name == "cpu kernels"
     assert len(engine.generate([CHAT], greedy(8))[0].token_ids) == 8
-    assert next(model.parameters()).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(("heads", "key_heads", "keys", "values"), [(4, 2, 24, 16), (3, 3, 128, 128)])

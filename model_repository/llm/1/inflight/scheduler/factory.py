@@ -54,7 +54,6 @@ def make_tables(
     `events` records which blocks enter and leave the prefix cache. `hash_key` names them if `prefix_caching_key` is not
     set. `has_states`: the model has recurrent states.
     """
-    states = RecurrentStates(config.max_num_seqs, config.num_state_snapshots, config.block_size)
     return BlockTables(
         BlockPool(num_blocks),
         config.block_size,
@@ -63,7 +62,9 @@ def make_tables(
         hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else hash_key,
         host=HostPool(num_host_blocks),
         events=events,
-        states=states if has_states else None,
+        states=RecurrentStates(config.max_num_seqs, config.num_state_snapshots, config.block_size)
+        if has_states
+        else None,
     )
 
 

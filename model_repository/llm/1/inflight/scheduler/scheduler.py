@@ -308,7 +308,7 @@ class Scheduler:
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         self.tables.host.forget_arriving()
-        self._abandon_states(plan)
+        self.tables.abandon_states(plan.states)
         return [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
@@ -323,20 +323,13 @@ class Scheduler:
         if plan.num_tokens <= max(Counter(s.request.leader for s in plan.scheduled).values()):
             return False  # One token, or one of each beam of a search.
         self.limit.shrink(plan.num_tokens)
-        if self._abandon_states(plan):
+        if self.tables.abandon_states(plan.states):
             for each in plan.scheduled:
                 if self.running.has(each.request):
                     self.preemptor.preempt(each.request, swap=False)
         for request in reversed(self.running.ranked()[self.limit.sequences :]):
             if self.running.has(request) and request.leader is not self.running.ranked()[0].leader:
                 self.preemptor.preempt(request, swap=False)
-        return True
-
-    def _abandon_states(self, plan: StepPlan) -> bool:
-        """Give up the recurrent states of a step that failed. Return False if the model has none."""
-        if self.tables.states is None or plan.states is None:
-            return False
-        self.tables.states.abandon(plan.states)
         return True
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:

@@ -32,22 +32,15 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     In the second case it is at most as many as `max_num_seqs` requests of the longest context can use.
 
     Raises:
-        ValueError: The memory does not suffice for one block.
+        ValueError: The memory does not suffice for the recurrent states and one block.
     """
+    state_bytes = _state_bytes(model, config)
     if config.kv_cache_tokens is not None:
         return config.kv_cache_tokens // config.block_size
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
-    state_bytes = num_state_slots(config) * sum(layer.num_bytes for layer in model.states)
     free = _free_memory(model, config) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
-    if state_bytes > free:
-        raise ValueError(
-            f"max_num_seqs is {config.max_num_seqs}; the recurrent states take {state_bytes} bytes then, of which "
-            f"{free} are free"
-        )
-    if state_bytes:
-        logger.info("recurrent states: %d slots, %.1f GiB", num_state_slots(config), state_bytes / 2**30)
     free -= state_bytes
     most = config.max_num_seqs * -(-model.max_model_len // config.block_size)
     if not bytes_per_token:
@@ -63,6 +56,18 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     tokens = blocks * config.block_size
     logger.info("KV cache: %d tokens, %.1f GiB", tokens, tokens * bytes_per_token / 2**30)
     return blocks
+
+
+def _state_bytes(model: LoadedModel, config: EngineConfig) -> int:
+    """Return how much memory the recurrent states take. Raises ValueError if so much is not free."""
+    needed, free = num_state_slots(config) * sum(layer.num_bytes for layer in model.states), _free_memory(model, config)
+    if needed > free:
+        raise ValueError(
+            f"max_num_seqs is {config.max_num_seqs}; the recurrent states then take {needed} bytes, and {free} are free"
+        )
+    if needed:
+        logger.info("recurrent states: %d slots, %.1f GiB", num_state_slots(config), needed / 2**30)
+    return needed
 
 
 def num_state_slots(config: EngineConfig) -> int:

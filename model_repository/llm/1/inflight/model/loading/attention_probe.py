@@ -59,6 +59,10 @@ class _Probe:
             raise UnsupportedModel(f"{kind} attends to tokens outside the sequence")
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
         self.layers.append(AttentionLayer(call.module, shape, call.window))
-        # Nobody reads the output, so any tensor of the right shape will do.
-        group_size = call.query.shape[1] // call.value.shape[1]
-        return call.value.repeat_interleave(group_size, 1).transpose(1, 2).contiguous()
+        return placeholder(call)
+
+
+def placeholder(call: AttentionCall) -> torch.Tensor:
+    """Return a tensor of the shape of an attention output, for a dry run whose output nobody reads."""
+    group_size = call.query.shape[1] // call.value.shape[1]
+    return call.value.repeat_interleave(group_size, 1).transpose(1, 2).contiguous()

@@ -46,7 +46,7 @@ class LoadedModel:
     layers: tuple[AttentionLayer, ...]
     """One per attention call of a forward pass, in order."""
     states: tuple[StateLayer, ...]
-    """Those with recurrent states, which are few or none in most models."""
+    """The modules with recurrent states. Most models have none."""
     backend: AttentionBackend
     forward: ForwardPass
     tokenizer: Any | None
@@ -94,6 +94,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     named, config = config.model, replace(config, model=str(checkpoint.folder))
     hf_config = _hf_config(config)
     support.check_config(hf_config)
+    support.check_settings(hf_config, config)
     is_quantized = prepare(config, hf_config)
     if is_quantized and shards is not None:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
@@ -114,7 +115,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         reference = partial(whole, divided, shards)
     digest = model_digest(module)
     text_config = hf_config.get_text_config(decoder=True)
-    states = _states(module, text_config, config)
+    states = _states(module, text_config)
     candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
     max_model_len = _max_model_len(config, text_config, tokenizer, bound)
@@ -147,16 +148,10 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     )
 
 
-def _states(module: Any, text_config: PreTrainedConfig, config: EngineConfig) -> tuple[StateLayer, ...]:
-    """Return the layers with recurrent states.
-
-    Raises:
-        UnsupportedModel: They cannot be served with these settings, or at all.
-    """
+def _states(module: Any, text_config: PreTrainedConfig) -> tuple[StateLayer, ...]:
+    """Return the layers with recurrent states. Raises UnsupportedModel if they cannot be served."""
     if not support.has_recurrent_layers(text_config):
         return ()
-    if unusable := support.unusable_with_states(config):
-        raise UnsupportedModel(f"{text_config.model_type} has recurrent states, which do not work with {unusable}")
     states = probe_states(module)
     support.check_states(text_config, states)
     return states

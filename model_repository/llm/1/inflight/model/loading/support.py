@@ -60,18 +60,28 @@ def check_states(text_config: PreTrainedConfig, states: Sequence[StateLayer]) ->
         )
 
 
-def unusable_with_states(config: EngineConfig) -> str | None:
-    """Return a setting that only works with keys and values, not with recurrent states, or None."""
-    settings = {
-        "speculative_config": bool(config.speculative_config),
-        "lora_modules": bool(config.lora_modules),
-        "kv_transfer_config": KVTransferConfig.of(config.kv_transfer_config).kv_role is not None,
-        "kv_offloading_path": config.kv_offloading_path is not None,
-        "kv_offloading_size": config.kv_offloading_size > 0,
-        "swap_space_tokens": config.swap_space_tokens > 0,
-        "tensor_parallel_size": config.tensor_parallel_size > 1,
+def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
+    """Refuse a model with recurrent states if a setting works with keys and values alone.
+
+    Raises:
+        UnsupportedModel: The message names the setting.
+    """
+    text_config = config.get_text_config(decoder=True)
+    if not has_recurrent_layers(text_config):
+        return
+    used = {
+        "speculative_config": bool(settings.speculative_config),
+        "lora_modules": bool(settings.lora_modules),
+        "kv_transfer_config": KVTransferConfig.of(settings.kv_transfer_config).kv_role is not None,
+        "kv_offloading_path": settings.kv_offloading_path is not None,
+        "kv_offloading_size": settings.kv_offloading_size > 0,
+        "swap_space_tokens": settings.swap_space_tokens > 0,
+        "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
-    return next((name for name, is_used in settings.items() if is_used), None)
+    if names := [name for name, is_used in used.items() if is_used]:
+        raise UnsupportedModel(
+            f"{text_config.model_type} has recurrent states, which do not work with {', '.join(names)}"
+        )
 
 
 def _layer_types(text_config: PreTrainedConfig) -> Sequence[str]:

@@ -13,6 +13,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from inflight.errors import UnsupportedModel
 from inflight.model.attention.interface import AttentionCall, use_attention
 from inflight.model.forward import takes
+from inflight.model.loading.attention_probe import placeholder
 
 
 class StateShape(NamedTuple):
@@ -64,7 +65,7 @@ def probe_states(module: torch.nn.Module) -> tuple[StateLayer, ...]:
     try:
         cache = _Recorder(config)
         name = "cache" if takes(module, "cache") else "past_key_values"
-        with cache.recording(module), use_attention(_AnyAttention()), torch.inference_mode():
+        with cache.recording(module), use_attention(_NoAttention()), torch.inference_mode():
             module(input_ids=tokens[None], position_ids=tokens[None], **{name: cache})
     except Exception as error:
         raise UnsupportedModel(f"{config.model_type} fails with a cache: {type(error).__name__}: {error}") from error
@@ -85,7 +86,7 @@ class _Recorder(DynamicCache):
         with ExitStack() as stack:
             for each in model.modules():
                 begins = each.register_forward_pre_hook(self._begins, with_kwargs=True)
-                ends = each.register_forward_hook(lambda *_: self._running.pop() and None)
+                ends = each.register_forward_hook(self._ends)
                 stack.callback(begins.remove)
                 stack.callback(ends.remove)
             yield
@@ -93,6 +94,9 @@ class _Recorder(DynamicCache):
     def _begins(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
         self._running.append((module, next((name for name, value in bound.items() if value is self), None)))
+
+    def _ends(self, *_: Any) -> None:
+        self._running.pop()
 
     def update_conv_state(self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Any:
         """Note the module, and do what the base class does."""
@@ -132,9 +136,6 @@ class _Recorder(DynamicCache):
         return int(layer.number_of_states)
 
 
-class _AnyAttention:
-    """Attention whose output nobody reads."""
-
+class _NoAttention:
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        group_size = call.query.shape[1] // call.value.shape[1]
-        return call.value.repeat_interleave(group_size, 1).transpose(1, 2).contiguous()
+        return placeholder(call)
