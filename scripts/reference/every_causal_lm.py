@@ -50,6 +50,7 @@ _SMALL: dict[str, int | None] = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"), 32),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
     **dict.fromkeys(("sliding_window", "attention_window_size", "local_attention_window"), WINDOW),
+    **dict.fromkeys(("attention_chunk_size", "window_size", "index_topk"), WINDOW),
     "num_key_value_heads": 2,
     "head_dim": 16,
     "q_lora_rank": 32,
@@ -81,6 +82,9 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "kimi_linear": _DELTA,
     "bailing_hybrid": _DELTA,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
+    "longcat_flash": {"head_dim": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "zaya": {"num_experts_per_tok": 1},
 }

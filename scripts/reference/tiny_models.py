@@ -136,12 +136,93 @@ RECURRENT: dict[str, TinyModel] = {
 }
 """Models with recurrent states."""
 
-REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
-    "falcon": (
-        t.FalconConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=4),
-        "does not let its attention be replaced",
+OWN_ATTENTION: dict[str, TinyModel] = {
+    "falcon": TinyModel(
+        t.FalconConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            bos_token_id=1,
+            eos_token_id=2,
+            max_position_embeddings=256,
+        ),
+        "a single KV head",
     ),
-    "bloom": (t.BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=2, n_head=4), "attention"),
+    "bloom": TinyModel(
+        t.BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=2),
+        "ALiBi: distances to the tokens of the mask, and nothing that bounds the length",
+    ),
+    "gpt_neo": TinyModel(
+        t.GPTNeoConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            num_layers=2,
+            num_heads=4,
+            attention_types=[[["global", "local"], 1]],
+            window_size=WINDOW,
+            max_position_embeddings=256,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+        "a window in a mask of its own",
+    ),
+    "mpt": TinyModel(
+        t.MptConfig(vocab_size=VOCABULARY, d_model=64, n_layers=3, n_heads=4, max_seq_len=256, eos_token_id=2),
+        "it takes no positions, but distances to the last token",
+    ),
+    "bart": TinyModel(
+        t.BartConfig(
+            vocab_size=VOCABULARY,
+            d_model=64,
+            encoder_layers=2,
+            decoder_layers=2,
+            decoder_ffn_dim=96,
+            decoder_attention_heads=4,
+            max_position_embeddings=256,
+            is_encoder_decoder=False,
+        ),
+        "it takes no positions, but the number of cached tokens, so padding would change it",
+    ),
+    "llama4_text": TinyModel(
+        t.Llama4TextConfig(
+            **_GROUPED,
+            head_dim=16,
+            num_local_experts=2,
+            attention_chunk_size=WINDOW,
+            no_rope_layers=[1, 0, 1],
+            floor_scale=512,
+        ),
+        "attention within chunks",
+    ),
+    "deepseek_v32": TinyModel(
+        t.DeepseekV32Config(
+            **{**_COMMON, "num_key_value_heads": 4},
+            moe_intermediate_size=32,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            q_lora_rank=32,
+            kv_lora_rank=16,
+            qk_nope_head_dim=16,
+            qk_rope_head_dim=8,
+            v_head_dim=12,
+            # With few heads, many tokens have the score 0, and padding changes which of them are chosen.
+            index_n_heads=64,
+            index_head_dim=32,
+            index_topk=WINDOW,
+        ),
+        "an indexer, with keys of its own, chooses the tokens to attend to",
+    ),
+    "diffllama": TinyModel(t.DiffLlamaConfig(**_GROUPED), "two calls of attention in each layer"),
+    "doge": TinyModel(t.DogeConfig(**_GROUPED), "a mask that depends on the values"),
+}
+"""Models that attend by their own code."""
+
+MODELS = SERVED | OWN_ATTENTION | RECURRENT
+
+REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "recurrent_gemma": (
         t.RecurrentGemmaConfig(**_GROUPED, lru_width=64, attention_window_size=WINDOW),
         "2 recurrent layers, of which 0 keep their states in transformers' cache",
@@ -157,28 +238,13 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
         ),
         "not causal",
     ),
-    "llama4_text": (
-        t.Llama4TextConfig(**_GROUPED, head_dim=16, num_local_experts=2, attention_chunk_size=WINDOW),
-        "layers of type chunked_attention",
-    ),
-    "diffllama": (t.DiffLlamaConfig(**_GROUPED), "attends more than once"),
-    "doge": (t.DogeConfig(**_GROUPED), "attention_mask"),
-    "bart": (
-        t.BartConfig(
-            vocab_size=VOCABULARY,
-            d_model=64,
-            encoder_layers=2,
-            decoder_layers=2,
-            decoder_ffn_dim=96,
-            decoder_attention_heads=4,
-            max_position_embeddings=256,
-            is_encoder_decoder=False,
-        ),
-        "does not come out right",
-    ),
     "moshi": (
         t.MoshiConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, ffn_dim=96, num_codebooks=2),
         "does not come out right",
+    ),
+    "rwkv": (
+        t.RwkvConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2),
+        "keeps no keys and values in transformers' cache",
     ),
 }
 
@@ -200,7 +266,8 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
 
 
 def greedy(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
-    """The tokens that transformers' `generate` appends to a prompt."""
+    """The tokens that transformers' `generate` appends to a prompt, without those that only settings force."""
     ids = torch.tensor([prompt])
+    model.generation_config.forced_eos_token_id = None
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False)
     return list(output[0, len(prompt) :].tolist())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from inflight import Engine, EngineConfig, SamplingParams
-from scripts.reference.tiny_models import RECURRENT, SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import MODELS, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 12
 SEARCHES: list[dict[str, Any]] = [
@@ -39,9 +39,9 @@ def beams(model: Any, prompt: list[int], eos: int, search: dict[str, Any]) -> li
     return [output[: output.index(eos) + 1] if eos in output else output for output in outputs]
 
 
-@pytest.mark.parametrize("name", SERVED | RECURRENT)
+@pytest.mark.parametrize("name", MODELS)
 def test_beams_are_those_of_generate(name: str, tmp_path: Path) -> None:
-    model = save_model((SERVED | RECURRENT)[name].config, tmp_path)
+    model = save_model(MODELS[name].config, tmp_path)
     rng = random.Random(2)
     prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 30))] for _ in SEARCHES]
     # A token that the model likes, so that some beams end and others do not.

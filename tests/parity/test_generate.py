@@ -9,20 +9,22 @@ import pytest
 from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.model.loading.loader import LoadedModel, load_model
-from scripts.reference.tiny_models import RECURRENT, SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import MODELS, RECURRENT, VOCABULARY, greedy, save_model
 from tests.engine.models import drain
 from tests.eventually import eventually
 
 MAX_TOKENS = 20
+# Recurrent states stay in their engine. The others take turns with the connectors.
+TRANSFERS = [(name, ("shared_memory", "tcp")[i % 2]) for i, name in enumerate(MODELS) if name not in RECURRENT]
 
 
-@pytest.fixture(scope="module", params=SERVED | RECURRENT)
+@pytest.fixture(scope="module", params=MODELS)
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, LoadedModel, list[list[int]], list[list[int]]]:
     """A model's folder, the model, prompts, and what `generate` says to them."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = save_model((SERVED | RECURRENT)[request.param].config, folder)
+    model = save_model(MODELS[request.param].config, folder)
     rng = random.Random(1)
     prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 44))] for _ in range(8)]
     # Two begin alike, so that the second finds blocks of the first in the cache.
@@ -54,13 +56,12 @@ def test_tokens_are_those_of_generate(
     assert stats.blocks_used == 0
 
 
-@pytest.mark.parametrize("tiny", SERVED, indirect=True)  # Recurrent states stay in their engine.
+@pytest.mark.parametrize(("tiny", "connector"), TRANSFERS, indirect=["tiny"])
 def test_a_prompt_that_another_engine_computed_goes_on_with_the_same_tokens(
-    tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]],
+    tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]], connector: str
 ) -> None:
     folder, loaded, prompts, greedily = tiny
-    is_even = list(SERVED).index(loaded.module.config.model_type.removesuffix("_text")) % 2 == 0
-    connector, budget = ("shared_memory", 16) if is_even else ("tcp", 2048)
+    budget = 16 if connector == "shared_memory" else 2048
     config = EngineConfig(
         model=str(folder), dtype="float32", block_size=8, max_num_batched_tokens=budget, kv_cache_tokens=96
     )

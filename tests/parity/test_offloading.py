@@ -9,7 +9,7 @@ import pytest
 
 from inflight import Engine, EngineConfig, SamplingParams
 from inflight.model.loading.loader import LoadedModel, load_model
-from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import MODELS, SERVED, VOCABULARY, greedy, save_model
 
 MAX_TOKENS = 20
 BLOCK = 8
@@ -17,17 +17,17 @@ BLOCK = 8
 SCARCE = {"kv_cache_tokens": 80, "swap_space_tokens": 192, "preemption_mode": "swap"}
 
 
-@pytest.fixture(scope="module", params=list(SERVED)[:12])
+@pytest.fixture(scope="module", params=[*list(SERVED)[:12], "bloom", "deepseek_v32"])
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LoadedModel, list[list[int]], list[list[int]]]:
     """A model, prompts with beginnings in common, and what `generate` says to them."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = save_model(SERVED[request.param].config, folder)
+    model = save_model(MODELS[request.param].config, folder)
     rng = random.Random(1)
     stem = [rng.randrange(3, VOCABULARY) for _ in range(33)]
     prompts = [stem[:length] + [rng.randrange(3, VOCABULARY) for _ in range(9)] for length in (33, 0, 17, 0, 33, 24)]
-    loaded = load_model(EngineConfig(model=str(folder), dtype="float32"))
+    loaded = load_model(EngineConfig(model=str(folder), dtype="float32", max_model_len=256))
     return loaded, prompts, [greedy(model, prompt, MAX_TOKENS) for prompt in prompts]
 
 

@@ -90,3 +90,8 @@ def forward(module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.T
 def takes(module: torch.nn.Module, name: str) -> bool:
     """Whether the model's `forward` has an argument called `name`."""
     return name in inspect.signature(module.forward).parameters
+
+
+def cache_argument(module: torch.nn.Module) -> str:
+    """Return the name of the argument that is transformers' cache. It was renamed in 5.24, code of models was not."""
+    return "past_key_values" if takes(module, "past_key_values") else "cache"

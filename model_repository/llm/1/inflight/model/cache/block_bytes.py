@@ -64,7 +64,8 @@ def write_blocks(caches: Sequence[LayerCache], blocks: Sequence[int], data: NDAr
 def _tensors(caches: Sequence[LayerCache]) -> Iterator[torch.Tensor]:
     for cache in caches:
         yield cache.keys
-        yield cache.values
+        if cache.values.numel():  # An indexer has keys alone.
+            yield cache.values
 
 
 def _parts(caches: Sequence[LayerCache], data: _Data) -> Iterator[_Data]:

@@ -7,9 +7,9 @@ import torch
 
 def zeros_huge_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate zeros. On the CPU, memory is taken on the first write, in huge pages if the system grants them."""
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
     count = torch.Size(size).numel()
+    if device.type != "cpu" or not count:
+        return torch.zeros(size, dtype=dtype, device=device)
     pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)

@@ -14,7 +14,6 @@ from inflight.model.forward import forward
 class AttentionLayer:
     """The properties of one attention call of a forward pass that are the same for every batch."""
 
-    module: torch.nn.Module
     shape: LayerShape
     window: int | None
 
@@ -45,12 +44,13 @@ class _Probe:
 
     def __init__(self) -> None:
         self.layers: list[AttentionLayer] = []
+        self._modules: set[torch.nn.Module] = set()
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         kind = type(call.module).__name__
         if call.unexpected:
             raise UnsupportedModel(f"{kind} passes {', '.join(call.unexpected)}, which is not served")
-        if any(layer.module is call.module for layer in self.layers):
+        if call.module in self._modules:
             raise UnsupportedModel(f"{kind} attends more than once in a forward pass")
         if getattr(call.module, "is_causal", True) is False:
             raise UnsupportedModel(f"{kind} is not causal")
@@ -58,7 +58,8 @@ class _Probe:
         if len(tokens) > 1 or call.query.shape[0] != 1:
             raise UnsupportedModel(f"{kind} attends to tokens outside the sequence")
         shape = LayerShape(call.key.shape[1], call.key.shape[3], call.value.shape[3])
-        self.layers.append(AttentionLayer(call.module, shape, call.window))
+        self._modules.add(call.module)
+        self.layers.append(AttentionLayer(shape, call.window))
         return placeholder(call)
 
 

@@ -20,17 +20,18 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
 from inflight.model.loading import support
-from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
+from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
+from inflight.model.loading.reading import Reading, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
-from inflight.model.recurrent.state_layer import StateLayer, probe_states
+from inflight.model.recurrent.state_layer import StateLayer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class LoadedModel:
 
     module: torch.nn.Module
     layers: tuple[AttentionLayer, ...]
-    """One per attention call of a forward pass, in order."""
+    """One for each pair of tensors in the KV cache, in order."""
     states: tuple[StateLayer, ...]
     """The modules with recurrent states. Most models have none."""
     backend: AttentionBackend
@@ -114,15 +115,13 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
     digest = model_digest(module)
-    text_config = hf_config.get_text_config(decoder=True)
-    states = _states(module, text_config)
-    candidates, bound = support.readings(text_config, probe_layers(module), LONGEST)
     tokenizer = _tokenizer(config)
-    max_model_len = _max_model_len(config, text_config, tokenizer, bound)
     worst = float if shards is None else shards.greatest
-    check = SelfCheck(module, candidates, max_model_len, states=states, reference=reference, worst=worst)
-    layers, states = check.served_layers(candidates)
-    backend, forward = optimize(module, layers, states, config, check)
+    check, reading, max_model_len = _read(
+        module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst)
+    )
+    layers = reading.layers
+    backend, forward = optimize(module, reading, config, check)
     adapters: Mapping[str, Adapter] = {}
     if config.lora_modules:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
@@ -130,7 +129,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     return LoadedModel(
         module=module,
         layers=layers,
-        states=states,
+        states=reading.states,
         backend=backend,
         forward=forward,
         tokenizer=tokenizer,
@@ -148,13 +147,35 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     )
 
 
-def _states(module: Any, text_config: PreTrainedConfig) -> tuple[StateLayer, ...]:
-    """Return the layers with recurrent states. Raises UnsupportedModel if they cannot be served."""
-    if not support.has_recurrent_layers(text_config):
-        return ()
-    states = probe_states(module)
-    support.check_states(text_config, states)
-    return states
+def _read(
+    module: Any, config: EngineConfig, tokenizer: Any | None, check_of: Callable[..., SelfCheck]
+) -> tuple[SelfCheck, Reading, int]:
+    """Find out how to serve a model. Return the self-check, the reading that passed it, and the longest context.
+
+    Our attention is tried first, then the model's own.
+
+    Raises:
+        UnsupportedModel: Neither comes out right.
+        ValueError: `max_model_len` is missing or too large.
+    """
+    text_config = module.config.get_text_config(decoder=True)
+    try:
+        readings, bound = with_our_attention(module, text_config, LONGEST)
+        max_model_len = _max_model_len(config, text_config, tokenizer, bound)
+        check = check_of(module, readings, max_model_len)
+        return check, check.right_reading(readings), max_model_len
+    except UnsupportedModel as error:
+        reason = str(error)
+    try:
+        support.check_settings_of_own_attention(module.config, config)
+        max_model_len = _max_model_len(config, text_config, tokenizer, None)
+        readings = with_own_attention(module, text_config, max_model_len)
+        check = check_of(module, readings, max_model_len)
+        reading = check.right_reading(readings)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{reason}; its own attention cannot be used either: {error}") from error
+    logger.warning("the model attends by its own code, which is slower, because %s", reason)
+    return check, reading, max_model_len
 
 
 def _set_threads(config: EngineConfig) -> None:

@@ -16,17 +16,15 @@ from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
-from inflight.model.recurrent.recurrent_forward import RecurrentForward, eager_forward
-from inflight.model.recurrent.state_layer import StateLayer
 
 logger = logging.getLogger(__name__)
 
 
 def optimize(
     module: Any,
-    layers: Sequence[AttentionLayer],
-    states: Sequence[StateLayer],
+    reading: Reading,
     config: EngineConfig,
     check: SelfCheck,
 ) -> tuple[AttentionBackend, ForwardPass]:
@@ -38,12 +36,12 @@ def optimize(
     Raises:
         ValueError: The configuration asks for quantization, but this model or machine does not support it.
     """
-    windows = [layer.window for layer in layers]
-    portable = TORCH, eager_forward(module, TORCH, windows, states)
+    layers, own = reading.layers, reading.own_attention is not None
+    portable = TORCH, reading.forward(module, TORCH)
     device = next(module.parameters()).device
     if device.type == "cuda":
         _check_no_quantization(config, "is for the CPU")
-        return _on_gpu(module, layers, states, config, check) or portable
+        return portable if own else _on_gpu(module, reading, config, check) or portable
     if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
         _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
         if config.enable_kernels and module.dtype == torch.float16 and load_kernels():
@@ -51,14 +49,14 @@ def optimize(
         return portable
     torch.ops.inflight.set_num_threads(torch.get_num_threads())
     backend = TORCH
-    if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
+    if not own and kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
     int4_scales = None
     if config.quantization == "int4":
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
     replaced = replace_norms(module) + pack_linears(module, config.quantization, int4_scales)
-    eager = eager_forward(module, backend, windows, states)
+    eager = reading.forward(module, backend)
     if not check.passes(eager, layers, backend):
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
         logger.warning(
@@ -69,15 +67,14 @@ def optimize(
         return portable
     # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
     gated = not config.lora_modules
-    is_traceable = backend is CPU_KERNELS and not states
+    is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
 
 
 def _on_gpu(
     module: Any,
-    layers: Sequence[AttentionLayer],
-    states: Sequence[StateLayer],
+    reading: Reading,
     config: EngineConfig,
     check: SelfCheck,
 ) -> tuple[AttentionBackend, ForwardPass] | None:
@@ -90,9 +87,8 @@ def _on_gpu(
         return None
     from inflight.model.cuda.graphed_forward import CudaGraphs, GraphedForward
 
-    plain = EagerForward(module, CUDA_KERNELS, [layer.window for layer in layers])
-    eager = RecurrentForward(plain, states) if states else plain
-    if not check.passes(eager, layers, CUDA_KERNELS):
+    eager = reading.forward(module, CUDA_KERNELS)
+    if not check.passes(eager, reading.layers, CUDA_KERNELS):
         logger.warning(
             "the kernels for GPUs fail the self-check with %s; torch's own operators serve", module.config.model_type
         )
@@ -101,9 +97,9 @@ def _on_gpu(
         # After a rank has failed in a step, the ranks connect anew; a graph would still use the old connections.
         logger.info("tensor_parallel_size is over 1: decode steps are not captured as CUDA graphs")
         return CUDA_KERNELS, eager
-    if states or not config.enable_cuda_graphs:
+    if not isinstance(eager, EagerForward) or not config.enable_cuda_graphs:
         return CUDA_KERNELS, eager
-    return CUDA_KERNELS, GraphedForward(plain, CudaGraphs())
+    return CUDA_KERNELS, GraphedForward(eager, CudaGraphs())
 
 
 def _check_no_quantization(config: EngineConfig, reason: str) -> None:

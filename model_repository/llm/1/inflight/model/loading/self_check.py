@@ -7,8 +7,6 @@ that the model computes itself, state between tokens, and masks that it applies 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import torch
@@ -17,15 +15,14 @@ from inflight.errors import UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.recurrent_states import StatePlan
-from inflight.model.attention import interface
 from inflight.model.attention.backend import TORCH, AttentionBackend
+from inflight.model.attention.interface import choose_attention
 from inflight.model.batch_arrays import BatchArrays
-from inflight.model.forward import ForwardPass, Outputs, takes
+from inflight.model.forward import ForwardPass, Outputs, cache_argument, takes
 from inflight.model.head import vocab_size
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.reading import Reading
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.model.recurrent.recurrent_forward import eager_forward
-from inflight.model.recurrent.state_layer import StateLayer
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -50,21 +47,20 @@ class SelfCheck:
     def __init__(
         self,
         module: Any,
-        candidates: Sequence[tuple[AttentionLayer, ...]],
+        readings: Sequence[Reading],
         max_model_len: int,
         *,
-        states: tuple[StateLayer, ...] = (),
         reference: Callable[[], AbstractContextManager[None]] = nullcontext,
         worst: Callable[[float], float] = float,
     ) -> None:
-        """`candidates` are the possible readings of the model's layers, `states` those with recurrent states.
+        """`readings` are those that are possible.
 
-        The prompts are longer than the windows of all candidates, as far as 640 tokens and `max_model_len` allow.
+        The prompts are longer than the windows of all of them, as far as 640 tokens and `max_model_len` allow.
         For a model that is divided over ranks, the forward pass in the context `reference` is that of the whole model,
         and `worst` returns the greatest error of all ranks, so that all decide alike.
         """
-        self._module, self._states, self._reference, self._worst = module, states, reference, worst
-        self._prompts = _prompts(module, candidates, max_model_len)
+        self._module, self._reference, self._worst = module, reference, worst
+        self._prompts = _prompts(module, readings, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
         self.repeat_reference()
 
@@ -78,22 +74,19 @@ class SelfCheck:
                 "weights whole?"
             )
 
-    def served_layers(
-        self, candidates: Sequence[tuple[AttentionLayer, ...]]
-    ) -> tuple[tuple[AttentionLayer, ...], tuple[StateLayer, ...]]:
-        """Return the first reading of the layers that gives the right logits at every position, and of the states.
+    def right_reading(self, readings: Sequence[Reading]) -> Reading:
+        """Return the first reading that gives the right logits at every position. The model then attends by it.
 
         Raises:
             UnsupportedModel: No reading does. The message has the error of the first one.
         """
         errors = []
-        sequential = tuple(replace(state, is_sequential=True) for state in self._states)
-        for layers, states in product(candidates, dict.fromkeys((self._states, sequential))):
+        for reading in readings:
             with _failing_as_unsupported(self._module):
-                forward = eager_forward(self._module, TORCH, [layer.window for layer in layers], states)
-                errors.append(self._error(forward, layers, TORCH))
+                choose_attention(self._module, reading.attention)
+                errors.append(self._error(reading.forward(self._module, TORCH), reading.layers, TORCH))
             if errors[-1] < self._tolerance:
-                return layers, states
+                return reading
         raise UnsupportedModel(
             f"{self._module.config.model_type} does not come out right in ragged batches: its logits differ by "
             f"{errors[0]:.1%} from those of its own forward pass"
@@ -159,15 +152,17 @@ class SelfCheck:
 def _failing_as_unsupported(module: Any) -> Iterator[None]:
     try:
         yield
+    except UnsupportedModel:
+        raise
     except Exception as error:
         raise UnsupportedModel(
             f"{module.config.model_type} fails in the self-check: {type(error).__name__}: {error}"
         ) from error
 
 
-def _prompts(module: Any, candidates: Sequence[tuple[AttentionLayer, ...]], max_model_len: int) -> list[list[int]]:
+def _prompts(module: Any, readings: Sequence[Reading], max_model_len: int) -> list[list[int]]:
     """Two prompts of random tokens. The first is longer than any window, within `LONGEST` and `max_model_len`."""
-    widest = max((layer.window or 0 for layers in candidates for layer in layers), default=0)
+    widest = max((window or 0 for reading in readings for window in reading.windows), default=0)
     long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
     short = min(max(_SHORT, long // 2), max_model_len)
     vocabulary = vocab_size(module)
@@ -241,9 +236,9 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
     """
     device = next(module.parameters()).device
     keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
-    # transformers renamed it in 5.24, code that ships with models did not.
-    cache_name = "past_key_values" if takes(module, "past_key_values") else "cache"
-    module.set_attn_implementation("eager")
+    cache_name = cache_argument(module)
+    served = module.config._attn_implementation
+    choose_attention(module, "eager")
     try:
         logits = []
         for prompt in prompts:
@@ -257,9 +252,11 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
                     arguments["position_ids"] = torch.arange(first, first + len(piece), device=device)[None]
                 output = module(torch.tensor([piece], device=device), **arguments)
                 first += len(piece)
-                cache = output[cache_name]
+                cache = output.get(cache_name)
+                if cache is None:
+                    raise UnsupportedModel(f"{module.config.model_type} returns no cache, as encoders do")
                 rows.append(output.logits[0])
             logits.append(torch.cat(rows))
         return logits
     finally:
-        module.set_attn_implementation(interface.NAME)
+        choose_attention(module, served)

@@ -1,6 +1,5 @@
 """Decides from a model's config and attention calls whether it can be served. The self-check has the last word."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +15,8 @@ from inflight.model.recurrent.state_layer import StateLayer
 _ATTENTION = frozenset({"full_attention", "sliding_attention"})
 _RECURRENT = frozenset({"linear_attention", "conv"})
 _BOTH = frozenset({"hybrid", "hybrid_sliding"})
+# Layers that choose the tokens they see by other rules. Only the model's own attention follows them.
+_OF_ITS_OWN = frozenset({"chunked_attention", "indexed_attention"})
 # Layers without either: multilayer perceptrons and mixtures of experts.
 _NEITHER = frozenset({"mlp", "moe"})
 # With these types, the frequencies of all requests change once one sequence in the batch exceeds the original length.
@@ -35,7 +36,7 @@ def check_config(config: PreTrainedConfig) -> None:
     both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
     if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
-    others = set(_layer_types(text_config)) - _ATTENTION - _RECURRENT - _BOTH - _NEITHER
+    others = set(_layer_types(text_config)) - _ATTENTION - _OF_ITS_OWN - _RECURRENT - _BOTH - _NEITHER
     if others:
         raise UnsupportedModel(f"{config.model_type} has layers of type {', '.join(sorted(others))}")
 
@@ -84,6 +85,22 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
         )
 
 
+def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineConfig) -> None:
+    """Refuse a model whose own code attends if a setting works with our attention alone.
+
+    Raises:
+        UnsupportedModel: The message names the setting.
+    """
+    used = {
+        "lora_modules": bool(settings.lora_modules),
+        "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
+    }
+    if names := [name for name, is_used in used.items() if is_used]:
+        raise UnsupportedModel(
+            f"{config.model_type} attends by its own code, which does not work with {', '.join(names)}"
+        )
+
+
 def _layer_types(text_config: PreTrainedConfig) -> Sequence[str]:
     return getattr(text_config, "layer_types", None) or ()
 
@@ -102,41 +119,47 @@ def check_attention_is_ours(module: Any) -> None:
             )
 
 
-def readings(
-    text_config: PreTrainedConfig, layers: Sequence[AttentionLayer], longest_checked: int
-) -> tuple[list[tuple[AttentionLayer, ...]], int | None]:
-    """Return the possible readings of the layers that the dry run saw, likeliest first, and a bound on the length.
-
-    The bound is None if nothing bounds the length.
-    Some models pass their window as an argument; others have it in the config alone and put it into their masks. If the
-    config lists no layer types, only a trial shows whether the model uses the config's window. A window of
-    `longest_checked` tokens or more is too wide to try; then it bounds the length instead.
+def check_layers(text_config: PreTrainedConfig) -> None:
+    """Refuse a model whose layers our attention does not know.
 
     Raises:
-        UnsupportedModel: The model does not call attention once per layer.
+        UnsupportedModel: The message names their types.
     """
-    types = _layer_types(text_config)
-    attending = [kind in _ATTENTION | _BOTH for kind in types] or [True] * text_config.num_hidden_layers
-    expected = sum(attending)
+    if others := _OF_ITS_OWN & set(_layer_types(text_config)):
+        raise UnsupportedModel(f"{text_config.model_type} has layers of type {', '.join(sorted(others))}")
+
+
+def check_number(text_config: PreTrainedConfig, layers: Sequence[AttentionLayer]) -> None:
+    """Refuse a model that did not call our attention once per layer.
+
+    Raises:
+        UnsupportedModel: The message has both numbers.
+    """
+    kinds = _attending(text_config)
+    expected = len(kinds) if _layer_types(text_config) else text_config.num_hidden_layers
     if len(layers) != expected:
         raise UnsupportedModel(
             f"{text_config.model_type} has {expected} layers, but attention was called {len(layers)} times"
         )
-    as_seen = tuple(layers)
-    window = getattr(text_config, "sliding_window", None)
-    if not window or any(layer.window for layer in layers):
-        return [as_seen], None
-    sliding = [kind in ("sliding_attention", "hybrid_sliding") for kind in types if kind in _ATTENTION | _BOTH]
-    sliding = sliding or [True] * expected
-    windowed = tuple(
-        dataclasses.replace(layer, window=window) if slides else layer
-        for layer, slides in zip(layers, sliding, strict=True)
-    )
-    if types:
-        return [windowed], None
-    if window >= longest_checked:
-        return [as_seen], window
-    return [as_seen, windowed], None
+
+
+def sliding_layers(text_config: PreTrainedConfig) -> list[bool]:
+    """Return which of the layers with attention have a sliding window; an empty list if the config does not say."""
+    return [kind in ("sliding_attention", "hybrid_sliding") for kind in _attending(text_config)]
+
+
+def _attending(text_config: PreTrainedConfig) -> list[str]:
+    """Return the types of the layers with attention."""
+    return [kind for kind in _layer_types(text_config) if kind in _ATTENTION | _BOTH]
+
+
+def allows_padding(text_config: PreTrainedConfig, max_model_len: int) -> bool:
+    """Whether padding may change nothing that the self-check cannot see.
+
+    Llama 4 scales queries by the number of tokens before them, padding included, from `floor_scale` tokens on.
+    """
+    scales = getattr(text_config, "attn_temperature_tuning", False)
+    return not scales or max_model_len < text_config.floor_scale
 
 
 def max_length(text_config: PreTrainedConfig) -> int | None:

@@ -1,7 +1,8 @@
 """Loads the weights of a model, and checks that they are all there."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from transformers.utils.import_utils import is_accelerate_available
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.attention import interface
-from inflight.model.loading import support
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.shards import Shards
@@ -33,32 +33,31 @@ def load_module(
     """Return the module with its weights, and whether it has an output head.
 
     Raises:
-        UnsupportedModel: transformers cannot load it as a decoder with our attention.
+        UnsupportedModel: transformers cannot load it as a decoder.
         ValueError: The weights are damaged, incomplete or of another shape, or need a package that is not there.
     """
     is_quantized = getattr(hf_config, "quantization_config", None) is not None
     # accelerate loads weights directly to the device. Without it they take a detour through host memory.
     directly = device.type != "cpu" and is_accelerate_available() and distributed is None
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
+    load = partial(
+        AutoModelForCausalLM.from_pretrained,
+        config.model,
+        revision=config.revision,
+        config=hf_config,
+        dtype=dtype,
+        device_map={"": device} if directly else None,
+        use_safetensors=True,
+        trust_remote_code=config.trust_remote_code,
+        distributed_config=distributed,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # `_check_weights` names them better.
+    )
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            config.model,
-            revision=config.revision,
-            config=hf_config,
-            dtype=dtype,
-            attn_implementation=interface.NAME,
-            device_map={"": device} if directly else None,
-            use_safetensors=True,
-            trust_remote_code=config.trust_remote_code,
-            distributed_config=distributed,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # `_check_weights` names them better.
-        )
+        loaded: Any = _with_our_attention_or_its_own(load)
     except (OSError, ImportError, SafetensorError) as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
     except (ValueError, KeyError) as error:
-        if interface.NAME in str(error):
-            raise UnsupportedModel(f"{hf_config.model_type} does not let its attention be replaced") from error
         raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
     except RuntimeError as error:
         if "conversion of the weights" not in str(error):
@@ -70,11 +69,19 @@ def load_module(
     if not is_quantized:
         _check_not_quantized(report)
     has_head = _check_weights(config, module, report)
-    support.check_attention_is_ours(module)
     module.to(device)
     module.eval()
     module.requires_grad_(False)
     return module, has_head
+
+
+def _with_our_attention_or_its_own(load: Callable[..., Any]) -> Any:
+    try:
+        return load(attn_implementation=interface.NAME)
+    except (ValueError, KeyError) as error:
+        if interface.NAME not in str(error):
+            raise
+    return load(attn_implementation=None)
 
 
 def load_divided_module(

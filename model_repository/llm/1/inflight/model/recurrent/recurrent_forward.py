@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from inflight.model.attention.backend import CPU_KERNELS, AttentionBackend
+from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps, shorten_chunks
-from inflight.model.forward import EagerForward, ForwardPass, Outputs
+from inflight.model.forward import EagerForward, Outputs
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
 from inflight.model.recurrent.state_layer import StateLayer
@@ -65,14 +65,6 @@ class RecurrentForward:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""
         return self._eager.head(hidden)
-
-
-def eager_forward(
-    module: torch.nn.Module, backend: AttentionBackend, windows: Sequence[int | None], states: Sequence[StateLayer]
-) -> ForwardPass:
-    """Return the forward pass that runs the model's own Python code, with states if it has any."""
-    eager = EagerForward(module, backend, windows)
-    return RecurrentForward(eager, states) if states else eager
 
 
 @contextmanager

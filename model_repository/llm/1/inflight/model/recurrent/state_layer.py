@@ -12,7 +12,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from inflight.errors import UnsupportedModel
 from inflight.model.attention.interface import AttentionCall, use_attention
-from inflight.model.forward import takes
+from inflight.model.forward import cache_argument
 from inflight.model.loading.attention_probe import placeholder
 
 
@@ -64,9 +64,8 @@ def probe_states(module: torch.nn.Module) -> tuple[StateLayer, ...]:
     tokens = torch.arange(3, device=next(module.parameters()).device)
     try:
         cache = _Recorder(config)
-        name = "cache" if takes(module, "cache") else "past_key_values"
         with cache.recording(module), use_attention(_NoAttention()), torch.inference_mode():
-            module(input_ids=tokens[None], position_ids=tokens[None], **{name: cache})
+            module(input_ids=tokens[None], position_ids=tokens[None], **{cache_argument(module): cache})
     except Exception as error:
         raise UnsupportedModel(f"{config.model_type} fails with a cache: {type(error).__name__}: {error}") from error
     return cache.layers_found()

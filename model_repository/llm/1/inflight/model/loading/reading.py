@@ -1,0 +1,121 @@
+"""How a model may be understood: whose attention it calls, and what it keeps. The self-check tells which is right."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from inflight.errors import UnsupportedModel
+from inflight.model.attention import interface
+from inflight.model.attention.backend import AttentionBackend
+from inflight.model.attention.interface import choose_attention
+from inflight.model.forward import EagerForward, ForwardPass
+from inflight.model.loading import support
+from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
+from inflight.model.own_attention.cache_probe import probe_cache
+from inflight.model.own_attention.padded_forward import OwnAttention, PaddedForward
+from inflight.model.recurrent.recurrent_forward import RecurrentForward
+from inflight.model.recurrent.state_layer import StateLayer, probe_states
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to understand a model."""
+
+    layers: tuple[AttentionLayer, ...]
+    """One for each pair of tensors in the KV cache, in order."""
+    states: tuple[StateLayer, ...] = ()
+    """The modules with recurrent states. Most models have none."""
+    own_attention: OwnAttention | None = None
+    """None if the model calls our attention."""
+
+    @property
+    def windows(self) -> list[int | None]:
+        """The sliding window of each layer."""
+        return [layer.window for layer in self.layers]
+
+    def forward(self, module: torch.nn.Module, backend: AttentionBackend) -> ForwardPass:
+        """Return the forward pass that runs the model's own Python code."""
+        if self.own_attention is not None:
+            return PaddedForward(module, self.own_attention)
+        eager = EagerForward(module, backend, self.windows)
+        return RecurrentForward(eager, self.states) if self.states else eager
+
+    @property
+    def attention(self) -> str:
+        """transformers' name of the attention function."""
+        return interface.NAME if self.own_attention is None else self.own_attention.implementation
+
+
+def with_our_attention(
+    module: Any, text_config: PreTrainedConfig, longest_checked: int
+) -> tuple[list[Reading], int | None]:
+    """Return the possible readings of a model that calls our attention, likeliest first, and a bound on the length.
+
+    The bound is None if nothing bounds the length.
+    Some models pass their window as an argument; others have it in the config alone and put it into their masks. If the
+    config lists no layer types, only a trial shows whether the model uses the config's window. A window of
+    `longest_checked` tokens or more is too wide to try; then it bounds the length instead.
+
+    Raises:
+        UnsupportedModel: The model does not call our attention, or not once per layer.
+    """
+    support.check_attention_is_ours(module)
+    support.check_layers(text_config)
+    states = _states(module, text_config)
+    layers = probe_layers(module)
+    support.check_number(text_config, layers)
+    candidates, bound = _windowed(text_config, layers, longest_checked)
+    sequential = tuple(dataclasses.replace(state, is_sequential=True) for state in states)
+    return [Reading(each, kept) for each in candidates for kept in dict.fromkeys((states, sequential))], bound
+
+
+def with_own_attention(module: Any, text_config: PreTrainedConfig, max_model_len: int) -> list[Reading]:
+    """Return the possible readings of a model whose own code attends, the fastest first.
+
+    Raises:
+        UnsupportedModel: The model has recurrent states, or keeps something else than keys and values.
+    """
+    if support.has_recurrent_layers(text_config):
+        raise UnsupportedModel(f"{text_config.model_type} has recurrent states")
+    implementation = _choose_own(module)
+    parts, layers = probe_cache(module)
+    ways = (True, False) if support.allows_padding(text_config, max_model_len) else (False,)
+    return [Reading(layers, own_attention=OwnAttention(parts, implementation, pads)) for pads in ways]
+
+
+def _choose_own(module: Any) -> str:
+    """Let a model attend by the fastest attention function of transformers that it has, and return its name."""
+    try:
+        return choose_attention(module, "sdpa")
+    except ValueError:
+        return choose_attention(module, "eager")
+
+
+def _states(module: Any, text_config: PreTrainedConfig) -> tuple[StateLayer, ...]:
+    """Return the layers with recurrent states. Raises UnsupportedModel if they cannot be served."""
+    if not support.has_recurrent_layers(text_config):
+        return ()
+    states = probe_states(module)
+    support.check_states(text_config, states)
+    return states
+
+
+def _windowed(
+    text_config: PreTrainedConfig, layers: tuple[AttentionLayer, ...], longest_checked: int
+) -> tuple[list[tuple[AttentionLayer, ...]], int | None]:
+    window = getattr(text_config, "sliding_window", None)
+    if not window or any(layer.window for layer in layers):
+        return [layers], None
+    sliding = support.sliding_layers(text_config)
+    windowed = tuple(
+        dataclasses.replace(layer, window=window) if slides else layer
+        for layer, slides in zip(layers, sliding or [True] * len(layers), strict=True)
+    )
+    if sliding:
+        return [windowed], None
+    if window >= longest_checked:
+        return [layers], window
+    return [layers, windowed], None

@@ -1,0 +1,1 @@
+"""Models that do not let their attention be replaced: their own code attends, over our paged cache."""
