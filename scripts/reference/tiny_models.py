@@ -137,17 +137,10 @@ RECURRENT: dict[str, TinyModel] = {
 """Models with recurrent states."""
 
 OWN_ATTENTION: dict[str, TinyModel] = {
-    "falcon": TinyModel(
-        t.FalconConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=64,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            bos_token_id=1,
-            eos_token_id=2,
-            max_position_embeddings=256,
-        ),
-        "a single KV head",
+    "falcon": TinyModel(t.FalconConfig(**_COMMON), "a single KV head"),
+    "falcon_rw": TinyModel(t.FalconConfig(**_COMMON, alibi=True, multi_query=False), "ALiBi, with sdpa"),
+    "falcon_40b": TinyModel(
+        t.FalconConfig(**_COMMON, new_decoder_architecture=True, num_kv_heads=2), "grouped-query attention"
     ),
     "bloom": TinyModel(
         t.BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=3, n_head=4, bos_token_id=1, eos_token_id=2),

@@ -118,13 +118,13 @@ AttentionInterface.register(NAME, _attend)
 def choose_attention(module: Any, name: str) -> str:
     """Let a model attend by one of transformers' attention functions, or by ours. Return the name of what it uses.
 
-    This concerns all of its forward passes. A model without a choice has one function of its own. It is like "eager",
-    and so must its masks be.
+    This concerns all of its forward passes. A model without a choice keeps what it has. If it was loaded with ours and
+    ignored that, its masks must become those of its own code, which is like "eager".
 
     Raises:
         ValueError: The model does not have this function.
     """
     module.set_attn_implementation(name)
-    if module.config._attn_implementation != name:
+    if module.config._attn_implementation == NAME != name:
         module.config._attn_implementation = "eager"
     return str(module.config._attn_implementation)
