@@ -107,7 +107,7 @@ def _windowed(
     text_config: PreTrainedConfig, layers: tuple[AttentionLayer, ...], longest_checked: int
 ) -> tuple[list[tuple[AttentionLayer, ...]], int | None]:
     window = getattr(text_config, "sliding_window", None)
-    if not window or any(layer.window for layer in layers):
+    if not window or not layers or any(layer.window for layer in layers):
         return [layers], None
     sliding = support.sliding_layers(text_config)
     windowed = tuple(
