@@ -17,6 +17,8 @@ from inflight_gateway.disconnect import CancelOnDisconnect
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import RequireKey
 from inflight_gateway.limits import BodyLimit, ConcurrencyLimit
+from inflight_gateway.messages_api import endpoint as messages_api
+from inflight_gateway.messages_api.error_form import ErrorForm
 from inflight_gateway.metrics import Measure, Metrics
 from inflight_gateway.model_metrics import ModelMetrics
 from inflight_gateway.responses import Error
@@ -85,7 +87,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="Inflight gateway",
-        description="OpenAI's API for a model on an Inflight server.",
+        description="OpenAI's and Anthropic's APIs for a model on an Inflight server.",
         lifespan=lifespan,
         redirect_slashes=False,
         responses=_ERRORS,
@@ -97,6 +99,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(chat.router, dependencies=key)
     app.include_router(embeddings.router, dependencies=key)
     app.include_router(responses_api.router, dependencies=key)
+    app.include_router(messages_api.router, dependencies=key)
     app.include_router(tokenize.router, dependencies=key)
     app.include_router(models.router, dependencies=key)
     app.include_router(router_info.loads_router, dependencies=key)
@@ -127,4 +130,5 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     )
     if settings.keys is not None:
         app.add_middleware(RequireKey, ring=settings.keys)
+    app.add_middleware(ErrorForm)
     app.add_middleware(Measure, metrics=metrics)

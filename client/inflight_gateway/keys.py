@@ -93,7 +93,10 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if is_generation(scope) or (scope["type"] == "http" and scope["path"].startswith(_GUARDED)):
-            scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+            headers = Headers(scope=scope)
+            scheme, _, secret = headers.get("authorization", "").partition(" ")
+            if not scheme and (other := headers.get("x-api-key")) is not None:
+                scheme, secret = "bearer", other  # Anthropic's clients send it so.
             key = self._ring.find(secret.strip()) if scheme.lower() == "bearer" else None
             if key is None:
                 await _refusal(bool(scheme)).response()(scope, receive, send)

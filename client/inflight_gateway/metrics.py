@@ -20,6 +20,8 @@ _PATHS = frozenset(
         "/v1/completions",
         "/v1/chat/completions",
         "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/embeddings",
         "/v1/models",
         "/tokenize",

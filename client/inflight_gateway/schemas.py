@@ -42,7 +42,7 @@ def text_or_list(value: Any) -> str:
 
 
 _Text = Annotated[str, Field(min_length=1)]
-_ShortText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
+ShortText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
@@ -63,7 +63,7 @@ _Input = Annotated[
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[
-    Annotated[_ShortText, Tag("a text")] | Annotated[list[_ShortText], Field(max_length=MAX_STOPS), Tag("a list")],
+    Annotated[ShortText, Tag("a text")] | Annotated[list[ShortText], Field(max_length=MAX_STOPS), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -129,7 +129,7 @@ class Generation(Authored, GuidedFields):
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = Field(None, description="Default: true. Tools and reasoning may override it.")
-    bad_words: Annotated[list[_ShortText], Field(max_length=128)] | None = Field(
+    bad_words: Annotated[list[ShortText], Field(max_length=128)] | None = Field(
         None, description="As in vLLM: texts that the answer must not contain."
     )
     allowed_token_ids: Annotated[list[_TokenId], Field(min_length=1, max_length=1024)] | None = Field(

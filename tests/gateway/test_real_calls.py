@@ -11,6 +11,7 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 from pydantic import BaseModel, Field
 
@@ -117,6 +118,31 @@ def test_answers_are_parsed_in_both_apis(client: OpenAI) -> None:
         assert isinstance(stream.get_final_response().output_parsed, City)
 
 
+def test_messages_with_the_client_of_anthropic(gateway: GatewayProcess) -> None:
+    tools: Any = [{"name": "weather", "description": "The weather.", "input_schema": SCHEMA}]
+    fields: Any = {"model": "llm", "tools": tools}
+    with Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client:
+        any_tool: Any = {"type": "any", "disable_parallel_tool_use": True}
+        message = client.messages.create(
+            **fields, messages=USER, tool_choice=any_tool, max_tokens=96, extra_body={"temperature": 1.5}
+        )
+        (call,) = message.content
+        assert call.type == "tool_use"
+        jsonschema.validate(call.input, SCHEMA)
+        assert message.stop_reason == "tool_use"
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "It rains."}
+        turns: Any = [*USER, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
+        after = client.messages.create(
+            **fields, messages=turns, tool_choice={"type": "none"}, max_tokens=20, stop_sequences=[" "]
+        )
+        assert (after.stop_reason, after.stop_sequence) == ("stop_sequence", " ")
+        again = client.messages.create(**fields, messages=turns, tool_choice={"type": "none"}, max_tokens=1)
+        counted = client.messages.count_tokens(**fields, messages=turns, tool_choice={"type": "none"})
+        usage = again.usage
+        assert usage.cache_read_input_tokens
+        assert usage.input_tokens + usage.cache_read_input_tokens == counted.input_tokens
+
+
 def test_a_form_under_another_name(client: OpenAI) -> None:
     text = (
         client.completions.create(model="llm", prompt="Rain?", extra_body={"guided_choice": ["yes", "no"]})
@@ -156,7 +182,7 @@ def test_tokens_of_a_chat_are_those_of_its_prompt(gateway: GatewayProcess, clien
 def test_the_examples_of_the_documentation_run(server: TritonServer, gateway: GatewayProcess) -> None:
     page = (Path(__file__).parents[2] / "docs/structured-output.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     names: dict[str, Any] = {"__name__": "examples"}
     for example in examples:  # Each goes on with the names of those before.
         example = example.replace("http://127.0.0.1:9000", gateway.url).replace("127.0.0.1:8001", server.grpc_url)

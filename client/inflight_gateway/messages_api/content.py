@@ -1,0 +1,110 @@
+"""The messages of a conversation, as a client sends them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from inflight_gateway.schemas import text_or_list
+from inflight_gateway.strict import Strict
+
+_Text = Annotated[str, Field(min_length=1)]
+_MAX_BLOCKS = 4096
+
+
+class CacheControl(Strict):
+    """Ignored: prefixes are cached in any case."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class TextBlock(Strict):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ThinkingBlock(Strict):
+    """What the assistant thought."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = Field(None, description="Ignored.")
+
+
+class ToolUseBlock(Strict):
+    """A call of the assistant."""
+
+    type: Literal["tool_use"]
+    id: _Text
+    name: _Text
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+
+
+class ToolResultBlock(Strict):
+    """What a tool has answered."""
+
+    type: Literal["tool_result"]
+    tool_use_id: _Text
+    content: (
+        Annotated[
+            Annotated[str, Tag("a text")] | Annotated[list[TextBlock], Field(max_length=_MAX_BLOCKS), Tag("a list")],
+            Discriminator(text_or_list),
+        ]
+        | None
+    ) = None
+    is_error: bool | None = Field(None, description="Ignored: the model reads the content.")
+    cache_control: CacheControl | None = None
+
+    @property
+    def text(self) -> str:
+        """The content, with its parts joined."""
+        return joined(self.content or "")
+
+
+def _block_form(value: Any) -> str:
+    """Return the tag of a block. It must not be the name of a field, or errors would name the wrong field."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"{kind} block" if kind in ("thinking", "tool_use", "tool_result") else "text block"
+
+
+_PlainText = Annotated[TextBlock, Tag("text block")]
+_UserBlock = Annotated[_PlainText | Annotated[ToolResultBlock, Tag("tool_result block")], Discriminator(_block_form)]
+_AssistantBlock = Annotated[
+    _PlainText | Annotated[ThinkingBlock, Tag("thinking block")] | Annotated[ToolUseBlock, Tag("tool_use block")],
+    Discriminator(_block_form),
+]
+
+
+class UserMessage(Strict):
+    """A message of the user, with what tools have answered."""
+
+    role: Literal["user"]
+    content: Annotated[
+        Annotated[str, Tag("a text")]
+        | Annotated[list[_UserBlock], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
+        Discriminator(text_or_list),
+    ]
+
+
+class AssistantMessage(Strict):
+    """A message of the assistant. The answer continues it if it is the last one."""
+
+    role: Literal["assistant"]
+    content: Annotated[
+        Annotated[str, Tag("a text")]
+        | Annotated[list[_AssistantBlock], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
+        Discriminator(text_or_list),
+    ]
+
+
+InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]
+
+
+def joined(content: str | list[TextBlock]) -> str:
+    """Return a content with its texts joined by line breaks."""
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)

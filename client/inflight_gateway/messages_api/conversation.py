@@ -1,0 +1,73 @@
+"""Turns a conversation into the messages of a chat."""
+
+import json
+from collections.abc import Iterator
+
+from inflight_client import Message
+from inflight_gateway.asked_form import invalid
+from inflight_gateway.messages_api.content import (
+    AssistantMessage,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    UserMessage,
+    joined,
+)
+from inflight_gateway.messages_api.request import Conversation
+
+
+def messages_of(body: Conversation) -> list[Message]:
+    """Return the messages, the system prompt first.
+
+    Raises:
+        ApiError: the last message has calls, so an answer can neither continue it nor follow it.
+    """
+    messages: list[Message] = []
+    if body.system:
+        messages.append({"role": "system", "content": joined(body.system)})
+    for message in body.messages:
+        messages += [_assistant(message)] if isinstance(message, AssistantMessage) else _user(message)
+    if messages[-1].get("tool_calls"):
+        raise invalid("messages", "messages ends with calls; the results of the tools must follow")
+    return messages
+
+
+def continues(body: Conversation) -> bool:
+    """Whether the answer continues the last message."""
+    return body.messages[-1].role == "assistant"
+
+
+def _user(message: UserMessage) -> Iterator[Message]:
+    """Results of tools are messages of their own. The texts between two of them are one message."""
+    blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
+    texts: list[TextBlock] = []
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            texts.append(block)
+            continue
+        if texts:
+            yield {"role": "user", "content": joined(texts)}
+            texts = []
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
+    if texts:
+        yield {"role": "user", "content": joined(texts)}
+
+
+def _assistant(message: AssistantMessage) -> Message:
+    if isinstance(message.content, str):
+        return {"role": "assistant", "content": message.content}
+    blocks = message.content
+    sent: Message = {
+        "role": "assistant",
+        "content": "".join(block.text for block in blocks if isinstance(block, TextBlock)),
+    }
+    if thoughts := "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)):
+        sent["reasoning_content"] = thoughts
+    if calls := [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]:
+        sent["tool_calls"] = calls
+    return sent
+
+
+def _call(block: ToolUseBlock) -> dict[str, object]:
+    function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+    return {"id": block.id, "type": "function", "function": function}

@@ -1,0 +1,108 @@
+"""The bodies of POST /v1/messages and of its counter of tokens."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
+from inflight_gateway.messages_api.content import CacheControl, InputMessage, TextBlock
+from inflight_gateway.schemas import MAX_STOPS, Authored, Count, ShortText, text_or_list
+from inflight_gateway.strict import Strict
+
+_Text = Annotated[str, Field(min_length=1)]
+_ToolName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,128}$")]
+
+
+class ToolItem(Strict):
+    """A function that the model may call."""
+
+    type: Literal["custom"] | None = None
+    name: _ToolName
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(description="JSON schema of the arguments.")
+    strict: bool | None = Field(None, description="Default: true. Arguments match the schema in any case then.")
+    cache_control: CacheControl | None = None
+
+
+class AnyToolChoice(Strict):
+    """The model may call tools (auto), must (any), or must not (none)."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool | None = Field(None, description="True: at most one call in an answer.")
+
+
+class OneToolChoice(Strict):
+    """The model must call this tool."""
+
+    type: Literal["tool"]
+    name: _ToolName
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Strict):
+    """Whether the model thinks before it answers, if its chat template can turn that on and off."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Count | None = Field(None, description="Not enforced.")
+
+
+class OutputFormat(Strict):
+    """The form of the answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    """How the answer is written."""
+
+    format: OutputFormat | None = None
+
+
+class Metadata(Strict):
+    """On whose behalf the request runs."""
+
+    user_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
+        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
+    )
+
+
+class Conversation(Authored):
+    """What the model is shown, and what its answer may be."""
+
+    model: _Text
+    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: (
+        Annotated[
+            Annotated[str, Tag("a text")] | Annotated[list[TextBlock], Field(max_length=4096), Tag("a list")],
+            Discriminator(text_or_list),
+        ]
+        | None
+    ) = None
+    tools: Annotated[list[ToolItem], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Annotated[AnyToolChoice | OneToolChoice, Field(discriminator="type")] | None = Field(
+        None, description="Default: auto where there are tools."
+    )
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    # A field of this server that Anthropic does not have.
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
+        None, description="Variables for the model's chat template, such as enable_thinking."
+    )
+
+
+class CountTokensRequest(Conversation):
+    """The body of POST /v1/messages/count_tokens."""
+
+
+class MessagesRequest(Conversation):
+    """The body of POST /v1/messages."""
+
+    max_tokens: Count
+    metadata: Metadata | None = None
+    stop_sequences: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Default: 1.")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None

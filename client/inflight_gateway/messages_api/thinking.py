@@ -1,0 +1,22 @@
+"""Tells the chat template whether the model is to think."""
+
+from inflight_gateway.asked_form import invalid
+from inflight_gateway.formats import Formats
+from inflight_gateway.messages_api.request import Thinking
+
+_SWITCH = "enable_thinking"
+
+
+def thinking_variables(thinking: Thinking | None, formats: Formats) -> dict[str, bool]:
+    """Return the variables of the chat template. A model that cannot think just answers.
+
+    Raises:
+        ApiError: the model thinks, and its template cannot turn that off.
+    """
+    if thinking is None:
+        return {}
+    if _SWITCH in formats.template_variables:
+        return {_SWITCH: thinking.type != "disabled"}
+    if thinking.type == "disabled" and formats.reasoning_format is not None:
+        raise invalid("thinking", "thinking is disabled; the model's chat template cannot turn it off")
+    return {}
