@@ -220,6 +220,7 @@ def test_thinking_that_cannot_be_turned_off() -> None:
 
 
 CALL_BLOCK = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
+SERVER_FAILED = "the model's server failed; its log says why"
 TEXT = {"type": "text", "text": "x"}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
 
@@ -272,7 +273,7 @@ def test_an_error_within_a_stream(client: Anthropic) -> None:
         client.messages.stream(model="llm", max_tokens=99, messages=user("one !error INTERNAL")) as stream,
     ):
         stream.get_final_message()
-    assert caught.value.body
+    assert caught.value.body == {"type": "error", "error": {"type": "api_error", "message": SERVER_FAILED}}
 
 
 def test_keys(guarded: GatewayProcess) -> None:

@@ -1,6 +1,6 @@
 """The messages of a conversation, as a client sends them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag
 
@@ -80,26 +80,25 @@ _AssistantBlock = Annotated[
 ]
 
 
+_Block = TypeVar("_Block")
+_Content = Annotated[
+    Annotated[str, Tag("a text")] | Annotated[list[_Block], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
 class UserMessage(Strict):
     """A message of the user, with what tools have answered."""
 
     role: Literal["user"]
-    content: Annotated[
-        Annotated[str, Tag("a text")]
-        | Annotated[list[_UserBlock], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
-        Discriminator(text_or_list),
-    ]
+    content: _Content[_UserBlock]
 
 
 class AssistantMessage(Strict):
     """A message of the assistant. The answer continues it if it is the last one."""
 
     role: Literal["assistant"]
-    content: Annotated[
-        Annotated[str, Tag("a text")]
-        | Annotated[list[_AssistantBlock], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
-        Discriminator(text_or_list),
-    ]
+    content: _Content[_AssistantBlock]
 
 
 InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]

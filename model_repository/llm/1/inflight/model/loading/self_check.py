@@ -53,9 +53,7 @@ class SelfCheck:
         reference: Callable[[], AbstractContextManager[None]] = nullcontext,
         worst: Callable[[float], float] = float,
     ) -> None:
-        """`readings` are those that are possible.
-
-        The prompts are longer than the windows of all of them, as far as 640 tokens and `max_model_len` allow.
+        """The prompts are longer than the windows of all `readings`, as far as 640 tokens and `max_model_len` allow.
         For a model that is divided over ranks, the forward pass in the context `reference` is that of the whole model,
         and `worst` returns the greatest error of all ranks, so that all decide alike.
         """

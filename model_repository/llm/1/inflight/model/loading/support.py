@@ -1,6 +1,6 @@
 """Decides from a model's config and attention calls whether it can be served. The self-check has the last word."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -79,10 +79,7 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
         "swap_space_tokens": settings.swap_space_tokens > 0,
         "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
-    if names := [name for name, is_used in used.items() if is_used]:
-        raise UnsupportedModel(
-            f"{text_config.model_type} has recurrent states, which do not work with {', '.join(names)}"
-        )
+    _refuse_used(used, f"{text_config.model_type} has recurrent states, which do not work")
 
 
 def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineConfig) -> None:
@@ -95,10 +92,12 @@ def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineCo
         "lora_modules": bool(settings.lora_modules),
         "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
+    _refuse_used(used, f"{config.model_type} attends by its own code, which does not work")
+
+
+def _refuse_used(used: Mapping[str, bool], reason: str) -> None:
     if names := [name for name, is_used in used.items() if is_used]:
-        raise UnsupportedModel(
-            f"{config.model_type} attends by its own code, which does not work with {', '.join(names)}"
-        )
+        raise UnsupportedModel(f"{reason} with {', '.join(names)}")
 
 
 def _layer_types(text_config: PreTrainedConfig) -> Sequence[str]:
