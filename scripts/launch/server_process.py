@@ -66,7 +66,10 @@ class ServerProcess(ABC):
         return False
 
     def _is_idle(self) -> bool:
-        """Return whether a server that was told to end serves nobody, and does not end by itself."""
+        """Return whether a server that was told to end serves nobody, and does not end by itself.
+
+        `stop` asks this again and again until the server has ended.
+        """
         return False
 
     @property

@@ -74,6 +74,7 @@ class TritonServer(ServerProcess):
         # The model reads it, too.
         self.operator_key = os.environ.get("OPERATOR_KEY") or secrets.token_hex(16)
         self._drains_since: float | None = None
+        self._held_open: http.client.HTTPConnection | None = None
         # Only this server's shared memory regions have this prefix, so that they can be removed even after a crash.
         self.region_prefix = f"inflight_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
 
@@ -104,20 +105,28 @@ class TritonServer(ServerProcess):
         """Tell a model to take no further requests, if it can be told.
 
         Triton itself takes new requests until it ends, which then wait with those that it lets finish.
+
+        The connection stays open until Triton waits for it. If SIGTERM comes right after a response and no connection
+        is open, Triton 24.10 may stop its HTTP threads too early: the request then keeps its model loaded, and the
+        server runs until its exit timeout.
         """
         body = json.dumps({"text_input": "", "drain": True, "operator_key": self.operator_key})
-        connection = http.client.HTTPConnection(ADDRESS, self.http_port, timeout=_DRAIN_SECONDS)
-        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-            connection.request("POST", f"/v2/models/{model}/generate", body)
-            if connection.getresponse().status == 200:
+        self._held_open = http.client.HTTPConnection(ADDRESS, self.http_port, timeout=_DRAIN_SECONDS)
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self._held_open.request("POST", f"/v2/models/{model}/generate", body)
+            if self._held_open.getresponse().status == 200:
                 self._drains_since = time.monotonic()
 
     def _is_idle(self) -> bool:
         """After SIGTERM Triton waits until all HTTP connections are closed, or until its exit timeout, even if they are
         idle. Clients keep connections open for minutes."""
+        if not self._waits_for_connections():
+            return False
+        if self._held_open is not None:
+            self._held_open.close()
         if self._drains_since is None or time.monotonic() < self._drains_since + _IDLE_SECONDS:
             return False
-        return self._waits_for_connections() and self._num_requests() == 0
+        return self._num_requests() == 0
 
     def _waits_for_connections(self) -> bool:
         for line in reversed(self.log_tail().splitlines()):
@@ -141,6 +150,8 @@ class TritonServer(ServerProcess):
     def kill(self) -> None:
         """End the server and its stubs at once and remove their shared memory. Otherwise like `stop`."""
         super().kill()
+        if self._held_open is not None:
+            self._held_open.close()
         for region in SHARED_MEMORY.glob(f"{self.region_prefix}*"):
             region.unlink(missing_ok=True)
 

@@ -76,6 +76,16 @@ def test_a_stop_lets_a_running_request_finish(repository: Path) -> None:
     assert answers == ["1.5"]
 
 
+def test_a_drained_server_stops_with_its_http_threads_still_at_work(repository: Path) -> None:
+    lines: list[str] = []
+    with TritonServer(repository, log=lines.append) as server:
+        server.wait_ready(READY_SECONDS, ["llm"])
+        server.drain("llm")
+    told = "".join(lines).partition("Signal (15) received")[2]
+    assert "Found 1 HTTP service connections" in told
+    assert "successfully unloaded 'llm' version 1" in told
+
+
 def test_a_request_that_does_not_finish_is_cut_off(repository: Path) -> None:
     taken_up = threading.Event()
 
