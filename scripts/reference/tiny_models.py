@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 import transformers as t
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
+
+from inflight.model.loading.auto_class import auto_class
 
 VOCABULARY = 160
 WINDOW = 8
@@ -23,6 +25,10 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": 0,
 }
 _GROUPED = {**_COMMON, "num_key_value_heads": 2}
+
+
+def _text(model_type: str) -> dict[str, Any]:
+    return {"model_type": model_type, **_GROUPED, "head_dim": 16}
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,45 @@ OWN_ATTENTION: dict[str, TinyModel] = {
 }
 """Models that attend by their own code."""
 
-MODELS = SERVED | OWN_ATTENTION | RECURRENT
+_SIGHT: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+_QWEN_SIGHT: dict[str, Any] = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
+
+MULTIMODAL: dict[str, TinyModel] = {
+    "mistral3": TinyModel(
+        t.Mistral3Config(vision_config={"model_type": "pixtral", **_SIGHT}, text_config=_text("mistral")),
+        "a text model of another type",
+    ),
+    "gemma3_with_images": TinyModel(
+        t.Gemma3Config(
+            vision_config={**_SIGHT, "image_size": 28},
+            text_config={**_GROUPED, "head_dim": 16, "sliding_window": WINDOW, "pad_token_id": 0},
+        ),
+        "tokens of images would attend in both directions",
+    ),
+    "qwen2_5_vl": TinyModel(
+        t.Qwen2_5_VLConfig(
+            vision_config=_QWEN_SIGHT,
+            text_config={**_GROUPED, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}},
+        ),
+        "positions by time, height and width, which are the same for text",
+    ),
+    "qwen3_vl": TinyModel(
+        t.Qwen3VLConfig(
+            vision_config={**_QWEN_SIGHT, "deepstack_visual_indexes": [0]}, text_config=_text("qwen3_vl_text")
+        ),
+        "images also enter deeper layers",
+    ),
+    "qwen2_audio": TinyModel(
+        t.Qwen2AudioConfig(
+            audio_config={"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48},
+            text_config=_text("qwen2"),
+        ),
+        "sounds in place of images",
+    ),
+}
+"""Models that also read images or sounds. They are served with text alone."""
+
+MODELS = SERVED | MULTIMODAL | OWN_ATTENTION | RECURRENT
 
 REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "recurrent_gemma": (
@@ -245,7 +289,7 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
 def save_model(config: PreTrainedConfig, folder: Path) -> Any:
     """Write a model with random weights to `folder`. Return it as transformers loads it again, in float32."""
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model: Any = auto_class(config).from_config(config)
     model.float()
     with torch.no_grad():
         for weight in model.parameters():
@@ -254,7 +298,7 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
                 weight.normal_(0, 0.06)
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
-    served: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    served: Any = auto_class(config).from_pretrained(folder, dtype=torch.float32)
     return served.eval()
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jinja2
@@ -10,6 +11,7 @@ import jinja2
 from inflight.errors import InvalidRequest
 from inflight.text.chat_messages import checked_messages
 from inflight.text.chat_tools import checked_tools
+from inflight.text.content_parts import reads_parts, with_parts
 from inflight.text.control_tokens import check_control_tokens
 from inflight.text.json_tree import check_tree
 
@@ -53,7 +55,7 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     messages = checked_messages(chat.messages)
     end = _checked_end(chat, messages[-1])
     parts: dict[str, Any] = {
-        "messages": messages,
+        "messages": with_parts(messages) if _reads_parts(tokenizer) else messages,
         "tools": None if chat.tools is None else checked_tools(chat.tools),
         "chat_template_kwargs": _checked_kwargs(tokenizer, chat.template_kwargs),
     }
@@ -85,6 +87,10 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     except ValueError as error:
         raise InvalidRequest(f"messages hold a control token: {error}") from error
     return token_ids
+
+
+def _reads_parts(tokenizer: Any) -> bool:
+    return reads_parts(partial(tokenizer.apply_chat_template, tokenize=False))
 
 
 def _checked_end(chat: Chat, last: dict[str, Any]) -> dict[str, bool]:

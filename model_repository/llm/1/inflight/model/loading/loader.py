@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
@@ -27,6 +27,7 @@ from inflight.model.loading.optimize import optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
 from inflight.model.loading.reading import Reading, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
+from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.parallel.layers import whole
@@ -115,7 +116,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
     digest = model_digest(module)
-    tokenizer = _tokenizer(config)
+    tokenizer = load_tokenizer(config)
     worst = float if shards is None else shards.greatest
     check, reading, max_model_len = _read(
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst)
@@ -226,21 +227,6 @@ def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"device is {name!r}: {error}") from error
-
-
-def _tokenizer(config: EngineConfig) -> Any | None:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
-        return None
-    # Without files, transformers makes a tokenizer for some models that has one token.
-    if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() <= 1:
-        logger.warning("the tokenizer has no Rust backend, so only token ids are served")
-        return None
-    return tokenizer
 
 
 def _max_model_len(

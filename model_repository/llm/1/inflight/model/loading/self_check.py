@@ -226,6 +226,17 @@ def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan |
     return StepPlan(tuple(scheduled), gathered, states=StatePlan([s.request.slot for s in scheduled]))
 
 
+def _generate_gives_positions(module: Any) -> bool:
+    """Whether `generate` gives a model the positions of its tokens. Kosmos-2.5 lets the model count them instead."""
+    if not takes(module, "position_ids"):
+        return False
+    tokens = torch.zeros((1, 1), dtype=torch.int64, device=next(module.parameters()).device)
+    prepared = module.prepare_inputs_for_generation(
+        tokens, position_ids=tokens, attention_mask=torch.ones_like(tokens), is_first_iteration=True
+    )
+    return "position_ids" in prepared
+
+
 @torch.inference_mode()
 def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tensor]:
     """Logits [tokens, vocabulary] of each prompt as transformers' `generate` computes them.
@@ -235,6 +246,7 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
     device = next(module.parameters()).device
     keep = {"logits_to_keep": 0} if takes(module, "logits_to_keep") else {}
     cache_name = cache_argument(module)
+    with_positions = _generate_gives_positions(module)
     served = module.config._attn_implementation
     choose_attention(module, "eager")
     try:
@@ -245,8 +257,8 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
             cache, rows, first = None, [], 0
             for piece in pieces:
                 arguments: dict[str, Any] = {cache_name: cache, "use_cache": True, **keep}
-                if takes(module, "position_ids"):
-                    # `generate` gives them, and not every model computes the right ones.
+                if with_positions:
+                    # Not every model computes the right ones.
                     arguments["position_ids"] = torch.arange(first, first + len(piece), device=device)[None]
                 output = module(torch.tensor([piece], device=device), **arguments)
                 first += len(piece)

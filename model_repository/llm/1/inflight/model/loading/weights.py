@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.import_utils import is_accelerate_available
 
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.attention import interface
+from inflight.model.loading.auto_class import auto_class
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.shards import Shards
@@ -41,7 +42,7 @@ def load_module(
     directly = device.type != "cpu" and is_accelerate_available() and distributed is None
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
     load = partial(
-        AutoModelForCausalLM.from_pretrained,
+        auto_class(hf_config).from_pretrained,
         config.model,
         revision=config.revision,
         config=hf_config,

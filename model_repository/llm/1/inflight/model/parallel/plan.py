@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from inflight.errors import UnsupportedModel
+from inflight.model.loading.auto_class import auto_class
 
 COLUMN, ROW = "colwise", "rowwise"
 GATHERED_COLUMN = frozenset({"colwise_gather_output", "colwise_rep"})
@@ -51,7 +51,7 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
     """
     kind = config.model_type
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)  # type: ignore[no-untyped-call]
+        model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
     plan: Mapping[str, str] = model.tp_plan or {}
     if not plan:
         raise UnsupportedModel(

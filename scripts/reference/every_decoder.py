@@ -1,6 +1,7 @@
-"""Serves every causal LM that transformers registers, scaled down with random weights.
+"""Serves every decoder that transformers registers, scaled down with random weights.
 
-`python -m scripts.reference.every_causal_lm` takes five minutes; names of model types limit it to those. The last line
+Decoders are the causal LMs, and models that also read images or sounds, which are served with text alone.
+`python -m scripts.reference.every_decoder` takes ten minutes; names of model types limit it to those. The last line
 counts the outcomes:
 
 - matched: in float32, all tokens are those of transformers' `generate`, with prompts in chunks and preempted requests;
@@ -22,10 +23,14 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model.loading.auto_class import auto_class
 from inflight.model.loading.support import max_length
 from scripts.reference.tiny_models import VOCABULARY, WINDOW, greedy, save_model
 
@@ -39,6 +44,7 @@ _WIDTH, _WIDE, _LAYERS, _HEADS, _EXPERTS = 64, 96, 4, 4, 4
 _SMALL: dict[str, int | None] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim"), _WIDTH),
+    **dict.fromkeys(("out_hidden_size", "text_hidden_size", "projection_dim"), _WIDTH),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "mlp_dim"), _WIDE),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), _LAYERS),
     **dict.fromkeys(("encoder_layers", "decoder_layers"), _LAYERS),
@@ -129,10 +135,18 @@ def _scaled_down(
     changes: dict[str, Any] = {
         name: number for name, number in small.items() if number is not None and _is_number(known.get(name, ""), name)
     }
-    for name in ("text_config", "decoder"):
+    for name in {"text_config", "decoder", *config.sub_configs}:
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):
             changes[name] = _scaled_down(part, small).to_dict()
+    if "mrope_section" in (rope := getattr(config, "rope_parameters", None) or {}):
+        width = changes.get("head_dim", _WIDTH // _HEADS) * rope.get("partial_rotary_factor", 1)
+        changes["rope_parameters"] = rope | {"mrope_section": _sections(int(width) // 2)}
     return type(config)(**changes | dict(others or {}))
+
+
+def _sections(width: int) -> list[int]:
+    """Divide rotary dimensions among time, height and width, as models of images and videos do."""
+    return [width - 2 * (width // 3), width // 3, width // 3]
 
 
 def _is_number(value: object, name: str) -> bool:
@@ -144,7 +158,7 @@ def _is_number(value: object, name: str) -> bool:
 
 def _check_size(config: PreTrainedConfig) -> None:
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: Any = auto_class(config).from_config(config)
     if (size := sum(weight.numel() for weight in model.parameters())) > _MAX_PARAMETERS:
         raise ValueError(f"it has {size} parameters")
 
@@ -183,7 +197,7 @@ def outcomes(model_types: list[str]) -> Iterator[tuple[str, str, str]]:
     """Yield type, outcome and reason of each. They are tried in other processes, as a few crash or never end."""
     waiting = list(model_types)
     while waiting:
-        command = [sys.executable, "-m", "scripts.reference.every_causal_lm", "--here", *waiting]
+        command = [sys.executable, "-m", "scripts.reference.every_decoder", "--here", *waiting]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
             timer = threading.Timer(_SECONDS_PER_MODEL, process.kill)
@@ -210,7 +224,7 @@ def main(arguments: list[str]) -> int:
             print(model_type, what, reason.replace("\n", " "), sep="\t", flush=True)
         return 0
     counts: Counter[str] = Counter()
-    model_types = arguments or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    model_types = arguments or sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES})
     for model_type, what, reason in tqdm(outcomes(model_types), total=len(model_types)):
         counts[what] += 1
         tqdm.write(f"{model_type:32} {what:10} {reason}")
