@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 from inflight_client import InvalidRequest, Message, Prompt, Sampling
 
 # Without these parameters: a line of the output holds one answer, and only its text.
-_FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters"}
+_FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters", "images"}
 
 
 @dataclass(frozen=True, slots=True)

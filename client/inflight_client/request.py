@@ -1,5 +1,6 @@
 """Requests to a model."""
 
+import base64
 import json
 import math
 import re
@@ -24,7 +25,8 @@ class Message(TypedDict, total=False):
     """One message of a chat. It must have a role and, unless it has tool calls, a content."""
 
     role: Required[str]
-    content: str | None
+    # A text, or a list of parts: {"type": "text", "text": ...}, and {"type": "image"} in the place of an image.
+    content: str | Sequence[Mapping[str, str]] | None
     name: str
     reasoning_content: str
     # Of an assistant: what it called, as OpenAI has it.
@@ -61,6 +63,9 @@ class Queueing(Tracing, total=False):
 
 class Sampling(Queueing, total=False):
     """The sampling parameters of a request. The model's own default applies to each parameter that is not given."""
+
+    # Files of the images in the prompt or the messages, one for each place, in order: PNG, JPEG, WebP, GIF or BMP.
+    images: Sequence[bytes]
 
     # -1: as many as the context has room for. 0: none, where `prompt_logprobs` asks for scores of the prompt.
     max_tokens: int
@@ -136,8 +141,15 @@ class Request:
     stream: bool
     schema: AnswerSchema | None = None
     """How answers are parsed."""
+    images: tuple[bytes, ...] = ()
+    """Files of the images in the prompt."""
     flags: Mapping[str, bool | str] = field(default_factory=dict)
     """Request parameters, with which a request asks for other things than text; see `questions`."""
+
+    @property
+    def image_texts(self) -> list[str]:
+        """The images as base64, as the model takes them."""
+        return [base64.b64encode(image).decode() for image in self.images]
 
     @property
     def num_samples(self) -> int:
@@ -202,7 +214,7 @@ def make_request(
 
     Raises:
         TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given, or the
-            schema is none.
+            schema is none, or an image is not bytes.
         ImportError: the schema is a dataclass, and pydantic is not installed.
         InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
     """
@@ -210,7 +222,8 @@ def make_request(
         raise TypeError("give either a prompt or messages")
     if unknown := sampling.keys() - Sampling.__optional_keys__:
         raise TypeError(f"no such sampling parameter: {', '.join(sorted(unknown))}")
-    named = {key: value for key, value in sampling.items() if key not in ("sampling_parameters", "schema")}
+    named = {key: value for key, value in sampling.items() if key not in ("sampling_parameters", "schema", "images")}
+    images = _images(sampling.get("images", ()))
     parameters = {**sampling.get("sampling_parameters", {}), **named}
     schema = None
     if "schema" in sampling:
@@ -220,10 +233,17 @@ def make_request(
         parameters["structured_outputs"] = {"json": schema.json_schema}
     _written(parameters)
     if messages is not None:
-        return Request(model, "messages", _written(messages), parameters, stream, schema)
+        return Request(model, "messages", _written(messages), parameters, stream, schema, images)
     assert prompt is not None
     _check_text(prompt)
-    return Request(model, "text_input" if isinstance(prompt, str) else "input_ids", prompt, parameters, stream, schema)
+    name = "text_input" if isinstance(prompt, str) else "input_ids"
+    return Request(model, name, prompt, parameters, stream, schema, images)
+
+
+def _images(images: Sequence[bytes]) -> tuple[bytes, ...]:
+    if isinstance(images, bytes) or not all(isinstance(image, bytes) for image in images):
+        raise TypeError("images must be a list of files, each as bytes")
+    return tuple(images)
 
 
 def make_embedding_request(

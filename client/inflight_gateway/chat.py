@@ -19,7 +19,7 @@ from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
-from inflight_gateway.messages import sent_messages
+from inflight_gateway.messages import images_of, sent_messages
 from inflight_gateway.prediction import draft_of
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
@@ -49,7 +49,8 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     asked |= await draft_of(body.prediction, service)
     formats = await service.model.formats()
     variables = (body.chat_template_kwargs or {}) | effort_variables(body.reasoning_effort, "reasoning_effort", formats)
-    ask = ChatAsk(sent_messages(body.messages), asked_form(body), tool_use(body), variables, body.chat_end)
+    messages, images = sent_messages(body.messages), images_of(body.messages)
+    ask = ChatAsk(messages, asked_form(body), tool_use(body), variables, body.chat_end, images)
     plan = await plan_chat(service.client, formats, ask)
     head: dict[str, Any] = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",

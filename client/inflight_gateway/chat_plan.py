@@ -9,6 +9,7 @@ from inflight_gateway import structural_tags
 from inflight_gateway.answer_form import AnswerForm
 from inflight_gateway.asked_form import invalid
 from inflight_gateway.formats import Formats
+from inflight_gateway.images import text_of
 from inflight_gateway.pieces import Text
 from inflight_gateway.reader import Emit, Reader
 from inflight_gateway.reasoning import ReasoningFormat
@@ -30,6 +31,8 @@ class ChatAsk:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     chat_end: Mapping[str, bool] = field(default_factory=dict)
     """How the prompt ends; see `ChatEnd`."""
+    images: Sequence[bytes] = ()
+    """Files, one for each place of an image in the messages."""
 
     @property
     def continues(self) -> bool:
@@ -105,6 +108,8 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
             opened = thinking.is_open(tokens.end)
             thinking = None if thinking.is_closed(tokens.end) else thinking
         request = {"prompt": tokens.token_ids}
+    if ask.images:
+        request["images"] = ask.images
     structured = _structured_outputs(ask, formats.tool_format, thinking, opened=opened)
     if structured is not None:
         request["structured_outputs"] = structured
@@ -124,7 +129,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
 
 def _check_continued(last: Message, thinking: ReasoningFormat | None) -> None:
     """Refuse what the server cannot refuse: here calls may become text, and only the gateway knows of thoughts."""
-    field, content = "continue_final_message", last.get("content") or ""
+    field, content = "continue_final_message", text_of(last)
     if last.get("tool_calls"):
         raise invalid(field, f"{field} is true; the last message must be one of the assistant, without tool_calls")
     if thinking is not None and any(marker in content for marker in thinking.markers):

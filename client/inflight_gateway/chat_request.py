@@ -25,8 +25,29 @@ class TextPart(Strict):
     text: str
 
 
+class ImageUrl(Strict):
+    """Where an image is."""
+
+    url: str = Field(description="A data URL with a file in base64. The gateway fetches no others.")
+    detail: Literal["auto", "low", "high"] | None = Field(None, description="Ignored: the model's processor decides.")
+
+
+class ImagePart(Strict):
+    """An image in a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
 Content = Annotated[
     Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(min_length=1), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
+_MessageContent = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(min_length=1), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -62,7 +83,11 @@ class ChatMessage(Strict):
     tool_call_id: _Text | None = Field(
         None, description="Of a tool, which needs it: the call that it answers.", validate_default=True
     )
-    content: Content | None = Field(None, description="Needed unless there are tool_calls.", validate_default=True)
+    content: _MessageContent | None = Field(
+        None,
+        description="Needed unless there are tool_calls. Only the user's may have images.",
+        validate_default=True,
+    )
     reasoning_content: str | None = Field(None, description="What the assistant thought.")
 
     # Fields of answers, which clients send back.
@@ -93,12 +118,17 @@ class ChatMessage(Strict):
     def _needed_without_calls(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and not info.data.get("tool_calls"):
             raise PydanticCustomError("absent", "it is missing, but a message without tool_calls must have it")
+        has_images = isinstance(value, list) and any(isinstance(part, ImagePart) for part in value)
+        if has_images and info.data.get("role") != "user":
+            raise ValueError("it must have no images unless role is user")
         return value
 
     @property
-    def text(self) -> str | None:
-        """The content, with its parts joined."""
-        return None if self.content is None else _text_of(self.content)
+    def parts(self) -> list[TextPart | ImagePart]:
+        """The parts of the content."""
+        if isinstance(self.content, str):
+            return [TextPart(type="text", text=self.content)]
+        return self.content or []
 
 
 class Prediction(Strict):

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from inflight_client import Message
-from inflight_gateway.chat_request import ChatMessage
+from inflight_gateway.chat_request import ChatMessage, ImagePart, TextPart
+from inflight_gateway.images import content_of, file_in_url
 
 
 def sent_messages(messages: Sequence[ChatMessage]) -> list[Message]:
@@ -11,10 +12,21 @@ def sent_messages(messages: Sequence[ChatMessage]) -> list[Message]:
     return [_sent(message) for message in messages]
 
 
+def images_of(messages: Sequence[ChatMessage]) -> list[bytes]:
+    """Return the images of all messages, in order. Raises ApiError if one cannot be read."""
+    return [
+        file_in_url(f"messages[{number}].content[{index}].image_url.url", part.image_url.url)
+        for number, message in enumerate(messages)
+        for index, part in enumerate(message.parts)
+        if isinstance(part, ImagePart)
+    ]
+
+
 def _sent(message: ChatMessage) -> Message:
     # "developer" is OpenAI's newer name for the same role. The chat templates of models know only "system".
     role = "system" if message.role == "developer" else message.role
-    sent: Message = {"role": role, "content": message.text}
+    texts = [part.text if isinstance(part, TextPart) else None for part in message.parts]
+    sent: Message = {"role": role, "content": None if message.content is None else content_of(texts)}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             sent[name] = value

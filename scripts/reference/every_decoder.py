@@ -10,6 +10,7 @@ counts the outcomes:
 - not built: the scaled-down model cannot be made, or transformers' own `generate` fails on it.
 """
 
+import itertools
 import logging
 import random
 import subprocess
@@ -23,14 +24,13 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
 )
 
 from inflight import Engine, EngineConfig, SamplingParams
-from inflight.model.loading.auto_class import auto_class
 from inflight.model.loading.support import max_length
 from scripts.reference.tiny_models import VOCABULARY, WINDOW, greedy, save_model
 
@@ -94,6 +94,11 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "zaya": {"num_experts_per_tok": 1},
 }
+# Their rotary dimensions are divided among time, height and width, in numbers that are for the usual width of heads.
+_DIVIDED_ROTARY = (
+    *("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text", "hunyuan_vl_text"),
+    *("glm4v_text", "glm4v_moe_text", "glm46v_text", "glm_ocr_text", "ernie4_5_vl_moe_text"),
+)
 # Changes of `_SMALL` where a config cannot have it. None: the config's own default.
 _VARIANTS: tuple[dict[str, int | None], ...] = (
     {},
@@ -112,11 +117,13 @@ def build(model_type: str, folder: Path) -> Any:
         ValueError: the type has too many constraints of its own. The message has the last one that was met.
     """
     built, reason = None, None
-    for variant in _VARIANTS:
+    # The hub has models of images with all their weights, also where transformers has a class for their text alone.
+    whole = [AutoModelForMultimodalLM] if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else []
+    for auto, variant in itertools.product([*whole, AutoModelForCausalLM], _VARIANTS):
         try:
             config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant, _OF_TYPE.get(model_type, {}))
-            _check_size(config)
-            built = save_model(config, folder)
+            _check_size(config, auto)
+            built = save_model(config, folder, auto)
             greedy(built, [5, 6, 7], 2)
         except Exception as error:  # noqa: BLE001 - models check themselves in all kinds of ways
             reason = error
@@ -138,7 +145,8 @@ def _scaled_down(
     for name in {"text_config", "decoder", *config.sub_configs}:
         if isinstance(part := getattr(config, name, None), PreTrainedConfig):
             changes[name] = _scaled_down(part, small).to_dict()
-    if "mrope_section" in (rope := getattr(config, "rope_parameters", None) or {}):
+    if config.model_type in _DIVIDED_ROTARY:
+        rope = config.rope_parameters
         width = changes.get("head_dim", _WIDTH // _HEADS) * rope.get("partial_rotary_factor", 1)
         changes["rope_parameters"] = rope | {"mrope_section": _sections(int(width) // 2)}
     return type(config)(**changes | dict(others or {}))
@@ -156,9 +164,9 @@ def _is_number(value: object, name: str) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_size(config: PreTrainedConfig) -> None:
+def _check_size(config: PreTrainedConfig, auto: Any) -> None:
     with torch.device("meta"):
-        model: Any = auto_class(config).from_config(config)
+        model: Any = auto.from_config(config)
     if (size := sum(weight.numel() for weight in model.parameters())) > _MAX_PARAMETERS:
         raise ValueError(f"it has {size} parameters")
 

@@ -286,10 +286,14 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
 }
 
 
-def save_model(config: PreTrainedConfig, folder: Path) -> Any:
-    """Write a model with random weights to `folder`. Return it as transformers loads it again, in float32."""
+def save_model(config: PreTrainedConfig, folder: Path, auto: Any = None) -> Any:
+    """Write a model with random weights to `folder`. Return it as transformers loads it again, in float32.
+
+    `auto` is transformers' class that makes and loads it. Default: the one with which the engine would load it.
+    """
     torch.manual_seed(0)
-    model: Any = auto_class(config).from_config(config)
+    auto = auto or auto_class(config)
+    model: Any = auto.from_config(config)
     model.float()
     with torch.no_grad():
         for weight in model.parameters():
@@ -298,7 +302,7 @@ def save_model(config: PreTrainedConfig, folder: Path) -> Any:
                 weight.normal_(0, 0.06)
     model.generation_config.do_sample = False
     model.save_pretrained(folder)
-    served: Any = auto_class(config).from_pretrained(folder, dtype=torch.float32)
+    served: Any = auto.from_pretrained(folder, dtype=torch.float32)
     return served.eval()
 
 

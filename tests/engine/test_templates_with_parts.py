@@ -12,14 +12,9 @@ from inflight import EngineConfig
 from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.text.chat import Chat, chat_ids
 from scripts.launch.default_model import default_model
+from scripts.reference.tiny_image_models import CHAT_TEMPLATE
 
-OF_PARTS = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% for part in message['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'image' %}<image>{% endif %}"
-    "{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+OF_PARTS = CHAT_TEMPLATE.replace("@", "<image>")
 OF_TEXTS = OF_PARTS.replace(
     OF_PARTS[OF_PARTS.index("{% for part") : OF_PARTS.index("<|im_end|>")], "{{ message['content'] }}"
 )

@@ -235,7 +235,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ({"messages": [{"role": "user", "content": [TEXT] * 4097}]}, r"messages\[0\].content is .* at most 4096 items"),
         ({"system": [TEXT] * 4097}, "system is .* at most 4096 items"),
         ({"messages": [{"role": "system", "content": "x"}]}, r"messages\[0\] is .*'user', 'assistant'"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"messages\[0\].content\[0\].type is 'image'"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"content\[0\].source.type is 'url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, r"content\[0\].text is 5"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "", "x": 1}]}]}, r"content\[0\].x is not"),
         ({"tool_choice": {"type": "any"}}, "tool_choice asks for a call, but there are no tools"),

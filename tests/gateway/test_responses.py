@@ -170,8 +170,8 @@ def test_failures(client: OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type", "'item_reference'"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]},
-            "input[0].content[0]",
-            "input_image",
+            "input[0].content[0].image_url",
+            "'a'; it must be a data URL",
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "not supported"),
         ({"store": True}, "store", "False"),

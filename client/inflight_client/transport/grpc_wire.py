@@ -89,19 +89,21 @@ def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
         else:
             message.parameters[name].bool_param = value
     if isinstance(request.prompt, str):
-        _add_string(message, request.prompt_field, request.prompt)
+        _add_strings(message, request.prompt_field, [request.prompt])
     else:
         _add_ids(message, request.prompt_field, request.prompt)
-    _add_string(message, "sampling_parameters", request.sampling_json(seconds))
+    if request.images:
+        _add_strings(message, "image", request.image_texts)
+    _add_strings(message, "sampling_parameters", [request.sampling_json(seconds)])
     _add_bool(message, "stream", request.stream)
     _add_bool(message, "exclude_input_in_output", True)
     return message
 
 
-def _add_string(message: service_pb2.ModelInferRequest, name: str, value: str) -> None:
-    content = value.encode()
-    message.inputs.add(name=name, datatype="BYTES", shape=[1])
-    message.raw_input_contents.append(len(content).to_bytes(4, "little") + content)
+def _add_strings(message: service_pb2.ModelInferRequest, name: str, values: Sequence[str]) -> None:
+    contents = [value.encode() for value in values]
+    message.inputs.add(name=name, datatype="BYTES", shape=[len(contents)])
+    message.raw_input_contents.append(b"".join(len(each).to_bytes(4, "little") + each for each in contents))
 
 
 def _add_ids(message: service_pb2.ModelInferRequest, name: str, ids: Sequence[int]) -> None:

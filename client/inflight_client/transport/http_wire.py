@@ -85,8 +85,10 @@ def timeouts(options: Options) -> httpx.Timeout:
 def encode(request: Request, seconds: float) -> dict[str, object]:
     """Make the body for a request with `seconds` of time left."""
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+    images = {"image": request.image_texts} if request.images else {}
     return {
         **request.flags,
+        **images,
         request.prompt_field: prompt,
         "sampling_parameters": request.sampling_json(seconds),
         "stream": request.stream,

@@ -27,6 +27,22 @@ class TextBlock(Strict):
     citations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
+class ImageSource(Strict):
+    """A file in base64."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    data: str
+
+
+class ImageBlock(Strict):
+    """An image of the user."""
+
+    type: Literal["image"]
+    source: ImageSource
+    cache_control: CacheControl | None = None
+
+
 class ThinkingBlock(Strict):
     """What the assistant thought."""
 
@@ -69,11 +85,14 @@ class ToolResultBlock(Strict):
 def _block_form(value: Any) -> str:
     """Return the tag of a block. It must not be the name of a field, or errors would name the wrong field."""
     kind = value.get("type") if isinstance(value, dict) else None
-    return f"{kind} block" if kind in ("thinking", "tool_use", "tool_result") else "text block"
+    return f"{kind} block" if kind in ("image", "thinking", "tool_use", "tool_result") else "text block"
 
 
 _PlainText = Annotated[TextBlock, Tag("text block")]
-_UserBlock = Annotated[_PlainText | Annotated[ToolResultBlock, Tag("tool_result block")], Discriminator(_block_form)]
+_UserBlock = Annotated[
+    _PlainText | Annotated[ImageBlock, Tag("image block")] | Annotated[ToolResultBlock, Tag("tool_result block")],
+    Discriminator(_block_form),
+]
 _AssistantBlock = Annotated[
     _PlainText | Annotated[ThinkingBlock, Tag("thinking block")] | Annotated[ToolUseBlock, Tag("tool_use block")],
     Discriminator(_block_form),

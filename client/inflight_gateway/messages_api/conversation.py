@@ -5,10 +5,13 @@ from collections.abc import Iterator
 
 from inflight_client import Message
 from inflight_gateway.asked_form import invalid
+from inflight_gateway.images import content_of, file_in_text
 from inflight_gateway.messages_api.content import (
     AssistantMessage,
+    ImageBlock,
     TextBlock,
     ThinkingBlock,
+    ToolResultBlock,
     ToolUseBlock,
     UserMessage,
     joined,
@@ -32,25 +35,35 @@ def messages_of(body: Conversation) -> list[Message]:
     return messages
 
 
+def images_of(body: Conversation) -> list[bytes]:
+    """Return the images of all messages, in order. Raises ApiError if one is no base64."""
+    return [
+        file_in_text(f"messages[{number}].content[{index}].source.data", block.source.data)
+        for number, message in enumerate(body.messages)
+        for index, block in enumerate(message.content)
+        if isinstance(block, ImageBlock)
+    ]
+
+
 def continues(body: Conversation) -> bool:
     """Whether the answer continues the last message."""
     return body.messages[-1].role == "assistant"
 
 
 def _user(message: UserMessage) -> Iterator[Message]:
-    """Results of tools are messages of their own. The texts between two of them are one message."""
+    """Results of tools are messages of their own. The texts and images between two of them are one message."""
     blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
-    texts: list[TextBlock] = []
+    said: list[str | None] = []
     for block in blocks:
-        if isinstance(block, TextBlock):
-            texts.append(block)
+        if not isinstance(block, ToolResultBlock):
+            said.append(block.text if isinstance(block, TextBlock) else None)
             continue
-        if texts:
-            yield {"role": "user", "content": joined(texts)}
-            texts = []
+        if said:
+            yield {"role": "user", "content": content_of(said, "\n")}
+            said = []
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
-    if texts:
-        yield {"role": "user", "content": joined(texts)}
+    if said:
+        yield {"role": "user", "content": content_of(said, "\n")}
 
 
 def _assistant(message: AssistantMessage) -> Message:

@@ -10,12 +10,13 @@ from starlette.responses import JSONResponse, Response
 from inflight_client import Sampling
 from inflight_gateway import sse
 from inflight_gateway.answer_form import AnswerForm, server_names
+from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.formats import Formats
 from inflight_gateway.limits import take_samples
-from inflight_gateway.messages_api.conversation import continues, messages_of
+from inflight_gateway.messages_api.conversation import continues, images_of, messages_of
 from inflight_gateway.messages_api.document import (
     ErrorDocument,
     MessageDocument,
@@ -81,6 +82,8 @@ async def count_tokens(body: CountTokensRequest, service: TheService) -> TokenCo
     """Count the tokens of a conversation as the model would get it."""
     await service.adapter(body.model)
     formats, ask = await _ask(body, service)
+    if ask.images:
+        raise invalid("messages", "messages has images, whose tokens are not known before the model reads them")
     chat = shown_chat(ask.messages, ask.tools.tools if ask.tools is not None else (), ask.template_kwargs, formats)
     with naming_fields(_FIELDS):
         found = await service.client.tokenize(**{**chat.arguments(), **ask.chat_end})
@@ -137,6 +140,7 @@ async def _ask(body: Conversation, service: Service) -> tuple[Formats, ChatAsk]:
         tools=_tool_use(body),
         template_kwargs=(body.chat_template_kwargs or {}) | thinking_variables(body.thinking, formats),
         chat_end={"continue_final_message": True} if continues(body) else {},
+        images=images_of(body),
     )
 
 

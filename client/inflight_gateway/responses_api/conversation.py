@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from inflight_client import Message
-from inflight_gateway.responses_api.input_items import CallItem, InputItem, MessageItem, ReasoningItem, ResultItem
+from inflight_gateway.images import content_of, file_in_url
+from inflight_gateway.responses_api.input_items import (
+    CallItem,
+    InputImage,
+    InputItem,
+    MessageItem,
+    ReasoningItem,
+    ResultItem,
+)
 from inflight_gateway.responses_api.request import ResponsesRequest
 
 
@@ -17,6 +25,19 @@ def messages_of(body: ResponsesRequest) -> list[Message]:
         else:
             messages.insert(0, {"role": "system", "content": body.instructions})
     return messages
+
+
+def images_of(body: ResponsesRequest) -> list[bytes]:
+    """Return the images of the input, in order. Raises ApiError if one cannot be read."""
+    if isinstance(body.input, str):
+        return []
+    return [
+        file_in_url(f"input[{number}].content[{index}].image_url", part.image_url)
+        for number, item in enumerate(body.input)
+        if isinstance(item, MessageItem)
+        for index, part in enumerate(item.parts)
+        if isinstance(part, InputImage)
+    ]
 
 
 def _messages(items: Sequence[InputItem]) -> list[Message]:
@@ -49,4 +70,5 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
 def _message(item: MessageItem | ResultItem) -> Message:
     if isinstance(item, ResultItem):
         return {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
-    return {"role": "system" if item.role == "developer" else item.role, "content": item.text}
+    content = content_of([None if isinstance(part, InputImage) else part.text for part in item.parts])
+    return {"role": "system" if item.role == "developer" else item.role, "content": content}

@@ -17,7 +17,7 @@ from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.limits import take_samples
 from inflight_gateway.reasoning_effort import effort_variables
-from inflight_gateway.responses_api.conversation import messages_of
+from inflight_gateway.responses_api.conversation import images_of, messages_of
 from inflight_gateway.responses_api.document import Document, ResponseDocument
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
 from inflight_gateway.responses_api.request import AllowedToolsChoiceItem, FunctionChoice, ResponsesRequest
@@ -47,7 +47,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
-    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables)
+    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables, images=images_of(body))
     asked = _sampling(body, request, adapter)
     document = Document(body)
     with naming_fields(_FIELDS):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_gateway.schemas import text_or_list
 from inflight_gateway.strict import Strict
@@ -18,6 +18,14 @@ class InputText(Strict):
     text: str
 
 
+class InputImage(Strict):
+    """An image in a message."""
+
+    type: Literal["input_image"]
+    image_url: str = Field(description="A data URL with a file in base64. The gateway fetches no others.")
+    detail: Literal["auto", "low", "high"] | None = Field(None, description="Ignored: the model's processor decides.")
+
+
 class OutputText(Strict):
     """A part of a message of the assistant. The gateway sends it, and clients send it back."""
 
@@ -27,7 +35,7 @@ class OutputText(Strict):
     logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
-_Part = Annotated[InputText | OutputText, Field(discriminator="type")]
+_Part = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
 _Content = Annotated[
     Annotated[str, Tag("a text")] | Annotated[list[_Part], Field(min_length=1, max_length=4096), Tag("a list")],
     Discriminator(text_or_list),
@@ -47,10 +55,25 @@ class MessageItem(Strict):
     id: str | None = None
     status: _Status | None = None
 
+    @field_validator("content")
+    @classmethod
+    def _images_of_the_user(cls, value: Any, info: ValidationInfo) -> Any:
+        has_images = isinstance(value, list) and any(isinstance(part, InputImage) for part in value)
+        if has_images and info.data.get("role") != "user":
+            raise ValueError("it must have no images unless role is user")
+        return value
+
+    @property
+    def parts(self) -> "list[InputText | InputImage | OutputText]":
+        """The parts of the content."""
+        if isinstance(self.content, str):
+            return [InputText(type="input_text", text=self.content)]
+        return self.content
+
     @property
     def text(self) -> str:
-        """The content, with its parts joined."""
-        return joined(self.content)
+        """The texts of the content, joined."""
+        return "".join(part.text for part in self.parts if not isinstance(part, InputImage))
 
 
 class CallItem(Strict):

@@ -19,6 +19,7 @@ _KEPT = frozenset(
 )
 _JSON = "sampling_parameters"
 _PROMPTS = frozenset(("text_input", "messages", "input_ids"))
+_NOT_ELSEWHERE = frozenset((KV_TRANSFER, "image"))
 
 
 def context_inputs(row: Iterable[Any], parameters: Mapping[str, Any], *, batched: bool) -> list[Any] | None:
@@ -32,7 +33,7 @@ def context_inputs(row: Iterable[Any], parameters: Mapping[str, Any], *, batched
     inputs = {tensor.name(): tensor for tensor in row}
     inline = _decoded(inputs[_JSON].as_numpy().reshape(-1)[0] if _JSON in inputs else parameters.get(_JSON, "{}"))
     given = inputs.keys() | inline.keys() | parameters.keys()
-    if not _PROMPTS & given or KV_TRANSFER in given:
+    if not _PROMPTS & given or _NOT_ELSEWHERE & given:
         return None
     kept = [tensor for name, tensor in inputs.items() if name in _KEPT]
     asked = {**kept_parameters(inline), "max_tokens": 1, "temperature": 0, KV_TRANSFER: _ASKED}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.config import EngineConfig
 from inflight.errors import EngineDead, InvalidRequest, QueueFull, UnsupportedModel
+from inflight.image_prompt import ImagePrompt
 from inflight.pooling_params import PoolingParams
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
@@ -20,6 +21,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineDead",
+    "ImagePrompt",
     "InvalidRequest",
     "PoolingParams",
     "QueueFull",

@@ -11,6 +11,7 @@ from inflight.arrivals import max_queue_tokens
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.guided_decoding.grammars import Grammars
+from inflight.image_prompt import AnyPrompt
 from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.disk_folder import hash_key, open_folder
@@ -154,7 +155,7 @@ class Engine:
 
     def submit(
         self,
-        prompt: Prompt,
+        prompt: AnyPrompt,
         params: SamplingParams | None = None,
         options: RequestOptions | None = None,
         *,
@@ -163,7 +164,7 @@ class Engine:
         """Queue a request and return its id. Any thread may call this.
 
         Args:
-            prompt: a text or token ids.
+            prompt: a text or token ids, or an `ImagePrompt`.
             params: how to sample. Default: the model's defaults.
             options: priority, limits and names of the request.
             request_id: an id that no unfinished request has. Default: a generated one.
@@ -246,12 +247,14 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
-        stats, lost_imports = self.core.stats(), self._scheduler.tables.lost_imports
+        stats, lost_imports, images = self.core.stats(), self._scheduler.tables.lost_imports, self.model.images
         return replace(
             stats,
             accepted_draft_tokens_at=stats.accepted_draft_tokens_at[: self._most_drafted],
             grammars_compiled=self.grammars.num_compiled,
             grammar_compile_seconds=self.grammars.seconds,
+            images_read=0 if images is None else images.num_read,
+            image_read_seconds=0.0 if images is None else images.seconds,
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
             disk=None if self.disk is None else self.disk.counts(),
@@ -260,7 +263,7 @@ class Engine:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: AnyPrompt | Sequence[AnyPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = False,
@@ -271,7 +274,7 @@ class Engine:
         ends this call early, Ctrl-C included, the requests of this call are cancelled.
 
         Args:
-            prompts: texts or lists of token ids. A single prompt gives a list of one output.
+            prompts: texts, lists of token ids, or `ImagePrompt`s. A single prompt gives a list of one output.
             params: one for all prompts, or one for each.
             progress: show a progress bar.
 

@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from numbers import Number
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from tqdm import tqdm
 
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
+from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.output_handler import OutputHandler
 from inflight.outputs import Delta
 from inflight.pooling_params import PoolingParams
@@ -20,6 +22,8 @@ from inflight.request_output import RequestOutput
 from inflight.request_submitter import RequestSubmitter
 from inflight.sampling_params import SamplingParams
 from inflight.text.prompt_encoder import Prompt
+
+T = TypeVar("T", bound=AnyPrompt)
 
 
 class OfflineInference:
@@ -73,7 +77,7 @@ class OfflineInference:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: AnyPrompt | Sequence[AnyPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         *,
         progress: bool,
@@ -84,13 +88,11 @@ class OfflineInference:
         if len(each) != len(every):
             raise InvalidRequest(f"params has {len(each)} entries for {len(every)} prompts")
         call = f"generate-{next(self._calls)}"
-        return self._serve(
-            [
-                self._maker.request(self._maker.encode(p), s, f"{call}-{i}")
-                for i, (p, s) in enumerate(zip(every, each, strict=True))
-            ],
-            progress=progress,
-        )
+        requests = []
+        for number, (prompt, given) in enumerate(zip(every, each, strict=True)):
+            prompt_ids, images = self._maker.read(prompt)
+            requests.append(self._maker.request(prompt_ids, given, f"{call}-{number}", images=images))
+        return self._serve(requests, progress=progress)
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], params: PoolingParams, *, progress: bool
@@ -145,7 +147,7 @@ class OfflineInference:
         self._handler.flush_traces()
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Number)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def _as_list(prompts: T | Sequence[T]) -> list[T]:
+    if isinstance(prompts, str | ImagePrompt) or (prompts and isinstance(prompts[0], Number)):
+        return [cast(T, prompts)]
+    return list(cast("Sequence[T]", prompts))

@@ -12,6 +12,7 @@ from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.processor import LogitsProcessor
 from inflight.lora.adapter import Adapter
 from inflight.pooling_params import LAST, PoolingParams
+from inflight.prompt_images import PromptImages
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 
@@ -79,6 +80,8 @@ class Request:
     # Set from the options when the request is queued.
     adapter: Adapter | None = None
     """Changes the model for this request."""
+    images: PromptImages | None = None
+    """Those of its prompt."""
     priority: int = 0
     """Level in the waiting queue; 1 is the highest. Without levels, every request has 0."""
     wait_until: float | None = None

@@ -12,10 +12,12 @@ from inflight.errors import InvalidRequest
 from inflight.generation_defaults import DEFAULT_MAX_TOKENS
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
+from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.logits_processors.factory import make_processors
 from inflight.lora.adapter import Adapter
 from inflight.model.loading.loader import LoadedModel
 from inflight.pooling_params import PoolingParams
+from inflight.prompt_images import PromptImages
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
@@ -60,6 +62,16 @@ class RequestMaker:
             self.check_token("prompt", token)
         return prompt_ids
 
+    def read(self, prompt: AnyPrompt) -> tuple[list[int], PromptImages | None]:
+        """Return the tokens of a prompt, and its images. Reading images takes time."""
+        if not isinstance(prompt, ImagePrompt):
+            return self.encode(prompt), None
+        if not prompt.images:
+            return self.encode(prompt.prompt), None
+        if self._model.images is None:
+            raise InvalidRequest("images are given, but the model does not read images, or not rightly; see its log")
+        return self._model.images.read(self.encode(prompt.prompt), prompt.images)
+
     def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:
         """Return the last `most` tokens of a prompt; with -1, as many as leave room for `max_tokens`."""
         context = self._model.max_model_len
@@ -80,7 +92,12 @@ class RequestMaker:
         return self._model.text_of(token_ids)
 
     def request(
-        self, prompt_ids: list[int], params: SamplingParams, request_id: str, grammar: Grammar | None = None
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        request_id: str,
+        grammar: Grammar | None = None,
+        images: PromptImages | None = None,
     ) -> Request:
         """Make a request that wants tokens or scores. Without the `grammar` that it needs, this waits for it."""
         if not self._model.has_head:
@@ -119,6 +136,7 @@ class RequestMaker:
             grammar=None if grammar is None else grammar.begin(),
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
+            images=images,
         )
         if params.min_tokens > request.max_tokens:
             raise InvalidRequest(

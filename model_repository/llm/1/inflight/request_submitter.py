@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
+from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.kv_cache.disk_tier import DiskTier
 from inflight.kv_transfer.connector import Fetched, KVConnector
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
@@ -38,7 +39,7 @@ class RequestSubmitter:
 
     def submit_samples(
         self,
-        prompt: Prompt,
+        prompt: AnyPrompt,
         params: Mapping[str, SamplingParams],
         options: RequestOptions | None = None,
         grammar: Grammar | None = None,
@@ -51,7 +52,7 @@ class RequestSubmitter:
         The first one computes the prompt. With the prefix cache, the others wait for its full blocks and share them.
 
         Args:
-            prompt: a text or token ids.
+            prompt: a text or token ids, perhaps with images.
             params: how to sample, by request id.
             options: priority, limits and names, for all samples.
             grammar: what `Engine.grammars` has made of their `structured_outputs`. If it is not given, this waits for
@@ -64,10 +65,11 @@ class RequestSubmitter:
             QueueFull: too many requests or tokens wait.
             EngineDead: the engine has stopped.
         """
-        prompt_ids = self._maker.encode(prompt)
-        if fetched is None and (future := self.fetch(prompt_ids, options)) is not None:
+        future = self.fetch(prompt, options) if fetched is None else None
+        prompt_ids, images = self._maker.read(prompt)
+        if future is not None:
             fetched = future.result()
-        requests = [self._maker.request(prompt_ids, given, name, grammar) for name, given in params.items()]
+        requests = [self._maker.request(prompt_ids, given, name, grammar, images) for name, given in params.items()]
         if fetched is not None:
             fetched.give(requests)
         self._submit(requests, options, reads_disk=reads_disk)
@@ -95,6 +97,10 @@ class RequestSubmitter:
             if options.kv_transfer_params.do_remote_decode and len(requests) > 1:
                 raise InvalidRequest(f"n is {len(requests)}; it must be 1 with do_remote_decode in kv_transfer_params")
         adapter = None if options is None else self._maker.adapter(options.lora_name)
+        if adapter is not None and requests[0].images is not None:
+            raise InvalidRequest(
+                f"lora_name is {adapter.name!r}; it must be absent with images, which are read without adapters"
+            )
         for request in requests:
             if options is not None:
                 request.options, request.adapter = options, adapter
@@ -110,7 +116,7 @@ class RequestSubmitter:
 
     # -- what other engines have -------------------------------------------------------------------------------------
 
-    def fetch(self, prompt: Prompt, options: RequestOptions | None) -> "Future[Fetched] | None":
+    def fetch(self, prompt: AnyPrompt, options: RequestOptions | None) -> "Future[Fetched] | None":
         """Begin to fetch the keys and values that `kv_transfer_params` name, if any.
 
         The future always has a result within `fetch_timeout` and the request's deadline.
@@ -119,7 +125,11 @@ class RequestSubmitter:
             InvalidRequest: the prompt cannot be served, or this engine has not the role that the request wants of it.
         """
         params = None if options is None else options.kv_transfer_params
-        if options is None or params is None or not params.do_remote_prefill:
+        if options is None or params is None:
+            return None
+        if isinstance(prompt, ImagePrompt):
+            raise InvalidRequest("kv_transfer_params is given with images; a prompt with images is computed here")
+        if not params.do_remote_prefill:
             return None
         return self._check_transfer(params).fetch(self._maker.encode(prompt), options, params)
 

@@ -90,6 +90,8 @@ class EngineStats:
     price_per_second: float = 0.0
     grammars_compiled: int = 0
     grammar_compile_seconds: float = 0.0
+    images_read: int = 0
+    image_read_seconds: float = 0.0
     grammar_mask_seconds: float = 0.0
     """Time spent on finding the tokens that grammars allow. The model runs in the meantime."""
     kv_event_batches: Mapping[str, int] = field(default_factory=dict)

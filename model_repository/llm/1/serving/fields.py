@@ -24,6 +24,7 @@ class Kind:
 TEXT = Kind("text", "TYPE_STRING")
 NAME = Kind("text of 1 to 256 characters", "TYPE_STRING")
 TEXTS = Kind("texts", "TYPE_STRING", (-1,))
+FILES = Kind("files as base64", "TYPE_STRING", (-1,))
 INTEGER = Kind("whole number", "TYPE_INT32")
 INTEGERS = Kind("whole numbers", "TYPE_INT32", (-1,))
 SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
@@ -76,6 +77,13 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         ),
         Field("messages", TEXT, "The prompt as a JSON list of chat messages, for the model's chat template."),
         Field("input_ids", INTEGERS, "The prompt as token ids."),
+        Field(
+            "image",
+            FILES,
+            "The images of the prompt, as in vllm_backend: files in PNG, JPEG, WebP, GIF or BMP, one for each place in "
+            "the prompt, in order. Their places are the model's own placeholders in a text, and parts of the type "
+            "`image` in `messages`.",
+        ),
         Field(
             "truncate_prompt_tokens",
             INTEGER,

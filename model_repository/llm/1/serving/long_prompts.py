@@ -31,7 +31,8 @@ def is_long(parsed: ParsedRequest) -> bool:
 
 def _characters(message: object) -> int:
     content = message.get("content") if isinstance(message, dict) else None
-    return len(content) if isinstance(content, str) else 0
+    texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 class LongPrompts(threading.Thread):
@@ -41,10 +42,17 @@ class LongPrompts(threading.Thread):
     up the short requests that arrive after a long one.
     """
 
-    def __init__(self, name: str = "long prompts", waiting: str = "long prompts wait to be tokenized") -> None:
-        """`waiting` says in an error message what waits."""
+    def __init__(
+        self,
+        name: str = "long prompts",
+        waiting: str = "long prompts wait to be tokenized",
+        *,
+        most: int = _MAX_WAITING,
+        most_in_all: int = _MAX_WAITING_IN_ALL,
+    ) -> None:
+        """`waiting` says in an error message what waits: `most` of each tenant, and `most_in_all`."""
         super().__init__(name=name, daemon=True)
-        self._turns = TenantTurns[Callable[[], bool]](waiting, most=_MAX_WAITING, most_in_all=_MAX_WAITING_IN_ALL)
+        self._turns = TenantTurns[Callable[[], bool]](waiting, most=most, most_in_all=most_in_all)
         self._punished: dict[str, float] = {}
         """When the next turn of a tenant may be, at the earliest."""
         self._changed = threading.Condition()

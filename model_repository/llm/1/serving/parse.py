@@ -56,6 +56,8 @@ class ParsedRequest:
     """Text, or token ids."""
     chat: Chat | None
     """Exactly one of `prompt` and `chat` is set."""
+    images: tuple[str | bytes, ...]
+    """Those of the prompt or the chat, as base64."""
     truncate_prompt_tokens: int | None
     """How many tokens of the prompt to keep, at most; -1: as many as there is room for."""
     params: SamplingParams
@@ -115,6 +117,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     return ParsedRequest(
         prompt=prompt,
         chat=chat,
+        images=_images(fields, pooling),
         truncate_prompt_tokens=_truncation(fields, chat),
         params=params,
         pooling=pooling,
@@ -129,10 +132,19 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     )
 
 
+def _images(fields: Mapping[str, Any], pooling: PoolingParams | None) -> tuple[str | bytes, ...]:
+    images: tuple[str | bytes, ...] = fields.get("image", ())
+    if images and pooling is not None:
+        raise InvalidRequest("image is given with embedding_request; it needs a prompt to generate from")
+    return images
+
+
 def _truncation(fields: Mapping[str, Any], chat: Chat | None) -> int | None:
     most: int | None = fields.get("truncate_prompt_tokens")
     if most is None:
         return None
+    if fields.get("image"):
+        raise InvalidRequest("truncate_prompt_tokens is given with image; a prompt with images cannot be cut")
     if chat is not None:
         raise InvalidRequest("truncate_prompt_tokens is given with messages; it needs a prompt without a chat template")
     if most < 1 and most != -1:

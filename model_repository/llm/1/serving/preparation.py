@@ -1,12 +1,16 @@
 """What a request waits for before it is submitted to the engine."""
 
+import base64
+import binascii
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
-from inflight import Engine, InvalidRequest, QueueFull
+from inflight import Engine, ImagePrompt, InvalidRequest, QueueFull
 from inflight.guided_decoding.grammar import Grammar
+from inflight.image_prompt import AnyPrompt
 from inflight.kv_transfer.connector import Fetched
+from inflight.text.prompt_encoder import Prompt
 from serving.aborter import Aborter
 from serving.failures import Failures
 from serving.long_prompts import LongPrompts, is_long
@@ -18,8 +22,8 @@ from serving.streams import Streams
 class Preparation:
     """Submits requests to the engine once all is there: their grammars, tokens, and keys and values from elsewhere.
 
-    Grammars are compiled, long prompts tokenized, blocks read from disk and prompts fetched on other threads. Such a
-    thread then goes on with the request. Requests that need none of this are submitted at once.
+    Grammars are compiled, long prompts tokenized, images and blocks on disk read, and prompts fetched on other threads.
+    Such a thread then goes on with the request. Requests that need none of this are submitted at once.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Preparation:
         failures: Failures,
         aborter: Aborter,
         long_prompts: LongPrompts,
+        images: LongPrompts,
         disk_reads: LongPrompts,
     ) -> None:
         self._engine = engine
@@ -36,6 +41,7 @@ class Preparation:
         self._failures = failures
         self._aborter = aborter
         self._long_prompts = long_prompts
+        self._images = images
         self._disk_reads = disk_reads
 
     def begin(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
@@ -52,11 +58,11 @@ class Preparation:
     def _enter(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None) -> None:
         """Submit a request whose grammar is there. Raises nothing."""
         submit = functools.partial(self._submit_now, stream, parsed, compiled)
-        if not is_long(parsed):
+        if not parsed.images and not is_long(parsed):
             self._enter_short(submit, parsed)
             return
         try:
-            self._long_prompts.add(parsed.options.tenant, submit)
+            (self._images if parsed.images else self._long_prompts).add(parsed.options.tenant, submit)
         except QueueFull as error:
             self._engine.submitter.release(parsed.options)
             self._streams.drop(stream)
@@ -87,11 +93,12 @@ class Preparation:
                 submitter.release(parsed.options)
                 return True
             grammar = None if compiled is None else compiled.result()
-            prompt = self._prompt(parsed)
             if parsed.pooling is not None:
-                (request_id,) = stream.samples
+                prompt, (request_id,) = self._text_prompt(parsed), stream.samples
                 submitter.submit_embedding(prompt, parsed.pooling, request_id, parsed.options, reads_disk=reads_disk)
-            elif (fetch := submitter.fetch(prompt, parsed.options)) is not None:
+                return True
+            prompt = self._prompt(parsed)
+            if (fetch := submitter.fetch(prompt, parsed.options)) is not None:
                 fetch.add_done_callback(functools.partial(self._submit_fetched, stream, parsed, grammar))
             else:
                 submitter.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
@@ -120,10 +127,21 @@ class Preparation:
             self._aborter.abort(stream, "the request was cancelled", "CANCELLED")
         return stream not in self._streams
 
-    def _prompt(self, parsed: ParsedRequest) -> str | Sequence[int]:
+    def _prompt(self, parsed: ParsedRequest) -> AnyPrompt:
+        prompt = self._text_prompt(parsed)
+        return ImagePrompt(prompt, [_decoded(image) for image in parsed.images]) if parsed.images else prompt
+
+    def _text_prompt(self, parsed: ParsedRequest) -> Prompt:
         if parsed.chat is not None:
             return self._engine.encoder.encode_chat(parsed.chat)
         prompt, most = parsed.prompt or (), parsed.truncate_prompt_tokens
         if most is None:
             return prompt
         return self._engine.maker.truncated(prompt, most, 0 if parsed.pooling else parsed.params.max_tokens)
+
+
+def _decoded(image: str | bytes) -> bytes:
+    try:
+        return base64.b64decode(image, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"image is not valid base64: {error}") from None

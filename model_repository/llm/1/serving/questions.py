@@ -47,6 +47,7 @@ class Questions:
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
             "eos_token_ids": sorted(engine.model.eos_token_ids),
             "lora_modules": list(engine.model.adapters),
+            "image_placeholder": None if engine.model.images is None else engine.model.images.placeholder,
             "max_draft_input_ids": MAX_GIVEN_DRAFT if engine.maker.takes_drafts else 0,
         }
 

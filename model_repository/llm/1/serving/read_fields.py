@@ -10,6 +10,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.TEXT: values.text,
     fields.NAME: names.name,
     fields.TEXTS: values.texts,
+    fields.FILES: values.files,
     fields.INTEGER: values.integer,
     fields.INTEGERS: values.integers,
     fields.SEED: values.integer,

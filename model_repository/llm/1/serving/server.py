@@ -38,6 +38,9 @@ from serving.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
+# Each may have 32 MiB of files, and waits with them.
+_MAX_IMAGE_PROMPTS = 16
+_MAX_IMAGE_PROMPTS_IN_ALL = 64
 # For the responder to pass on the errors of an engine that has died.
 _SETTLE_SECONDS = 1.0
 
@@ -61,9 +64,15 @@ class Server:
         self._aborter = Aborter(engine, self._streams, self._failures)
         self._drain = Drain()
         self._long_prompts = LongPrompts()
+        self._images = LongPrompts(
+            "images",
+            "prompts with images wait to be read",
+            most=_MAX_IMAGE_PROMPTS,
+            most_in_all=_MAX_IMAGE_PROMPTS_IN_ALL,
+        )
         self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
         self._preparation = Preparation(
-            engine, self._streams, self._failures, self._aborter, self._long_prompts, self._disk_reads
+            engine, self._streams, self._failures, self._aborter, self._long_prompts, self._images, self._disk_reads
         )
         self._controls = Controls(
             engine.core,
@@ -87,6 +96,7 @@ class Server:
             Responder(engine, self._events, self._streams, self._aborter),
             self._maintenance,
             self._long_prompts,
+            self._images,
             self._disk_reads,
         ]
         self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
@@ -118,7 +128,7 @@ class Server:
         """End the threads. Waits at most 10 seconds for each."""
         self._watchdog.stop()
         engine, responder, maintenance, *doors = self._threads
-        for door in (self._long_prompts, self._disk_reads):
+        for door in (self._long_prompts, self._images, self._disk_reads):
             door.stop()
         for thread in doors:
             thread.join(_JOIN_SECONDS)

@@ -16,6 +16,7 @@ from inflight.text.unicode import check_unicode
 LAST = "last"
 IDS = "ids"
 MAX_JSON_CHARACTERS = 2**20
+MAX_FILES_CHARACTERS = 2**25
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -86,6 +87,17 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     """Read one text or a list of texts."""
     items = value if isinstance(value, list | tuple) else [value]
     return tuple(text(name, item) for item in items)
+
+
+def files(name: str, value: Any) -> tuple[str | bytes, ...]:
+    """Read one file or a list of files, still in base64: decoding them takes time."""
+    items = value if isinstance(value, list | tuple) else [value]
+    for item in items:
+        if not isinstance(item, str | bytes):
+            raise InvalidRequest(f"{name} is {item!r}; it must be a file as base64")
+    if (size := sum(map(len, items))) > MAX_FILES_CHARACTERS:
+        raise InvalidRequest(f"{name} has {size} characters of base64; it must have at most {MAX_FILES_CHARACTERS}")
+    return tuple(items)
 
 
 def integers(name: str, value: Any) -> tuple[int, ...]:

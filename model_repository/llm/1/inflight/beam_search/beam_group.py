@@ -59,6 +59,7 @@ class BeamGroup:
             arrival=leader.arrival,
             options=leader.options,
             adapter=leader.adapter,
+            images=leader.images,
         )
         other.prompt_ids, other.beams, other.has_run = leader.prompt_ids, self, True
         other.priority, other.number = leader.priority, leader.number

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from inflight.kv_cache.cache_salt import CacheSalt
+from inflight.prompt_images import PromptImages
 
 _DIGEST_BYTES = 16
 
@@ -22,16 +23,26 @@ class BlockHasher:
         # blake2b accepts at most 64 bytes of key.
         self._key = os.urandom(32) if key is None else blake2b(key, digest_size=32).digest()
 
-    def extend(self, hashes: list[bytes], token_ids: Sequence[int], num_tokens: int, salt: CacheSalt) -> None:
+    def extend(
+        self,
+        hashes: list[bytes],
+        token_ids: Sequence[int],
+        num_tokens: int,
+        salt: CacheSalt,
+        images: PromptImages | None = None,
+    ) -> None:
         """Append the missing hashes of the full blocks within the first `num_tokens` tokens.
 
         Each hash covers the tokens of the block and the hash of its parent, the block before it (a hash chain as in
-        vLLM's prefix caching). The parent of the first block is the salt.
+        vLLM's prefix caching). The parent of the first block is the salt. A block with tokens of `images` covers these
+        images, too, whose tokens are the same for all of them.
         """
         for index in range(len(hashes), num_tokens // self._block_size):
+            first, end = index * self._block_size, (index + 1) * self._block_size
             parent = hashes[index - 1] if index else self._digest(salt.encode())
-            tokens = array("q", token_ids[index * self._block_size : (index + 1) * self._block_size])
-            hashes.append(self._digest(parent + tokens.tobytes()))
+            tokens = array("q", token_ids[first:end])
+            seen = b"" if images is None else images.digests_between(first, end)
+            hashes.append(self._digest(parent + tokens.tobytes() + seen))
 
     def _digest(self, content: bytes) -> bytes:
         return blake2b(content, digest_size=_DIGEST_BYTES, key=self._key).digest()

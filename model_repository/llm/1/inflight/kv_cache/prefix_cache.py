@@ -117,7 +117,8 @@ class PrefixCache:
             for index in range(first, request.num_named)
             if self._pool.register(request.blocks[index], request.block_hashes[index])
         ]
-        if self._events is not None and self._salt(request) == CacheSalt():
+        # Routers compute the names of blocks from tokens alone.
+        if self._events is not None and self._salt(request) == CacheSalt() and request.images is None:
             self._record(self._events, request, new)
 
     def _record(self, events: BlockEvents, request: Request, indices: Sequence[int]) -> None:
@@ -137,7 +138,8 @@ class PrefixCache:
         return request.max_reused_tokens // self._block_size
 
     def _hash(self, request: Request, num_tokens: int) -> None:
-        self.hasher.extend(request.block_hashes, request.token_ids, num_tokens, self._salt(request))
+        salt = self._salt(request)
+        self.hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt, request.images)
 
     def _salt(self, request: Request) -> CacheSalt:
         return CacheSalt.of(request, per_tenant=self.per_tenant)

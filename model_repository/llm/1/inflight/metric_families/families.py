@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from inflight.metric_families.family import GAUGE, value
 from inflight.metric_families.guided_decoding import GUIDED_DECODING
+from inflight.metric_families.images import IMAGES
 from inflight.metric_families.kv_cache import BLOCKS, EVENTS, PREFIXES
 from inflight.metric_families.kv_transfer import KV_TRANSFER
 from inflight.metric_families.lora import LORA
@@ -26,6 +27,7 @@ FAMILIES = (
     *STEPS,
     *TIMES_AND_LENGTHS,
     *GUIDED_DECODING,
+    *IMAGES,
     *SPECULATION,
     LORA,
     *EVENTS,

@@ -12,6 +12,7 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.head import head, hidden_states
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.ragged_batch import RaggedBatch
 
 
@@ -65,20 +66,28 @@ class EagerForward:
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         # A state-space model may have no attention.
         with use_attention(self.backend.attend(batch, caches, self.windows)) if caches else nullcontext():
-            return forward(self.module, batch.token_ids, batch.positions, rows)
+            return forward(self.module, batch.token_ids, batch.positions, rows, batch.images)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""
         return head(self.module, hidden)
 
 
-def forward(module: torch.nn.Module, token_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> Outputs:
+def forward(
+    module: torch.nn.Module,
+    token_ids: torch.Tensor,
+    positions: torch.Tensor,
+    rows: torch.Tensor,
+    images: BatchImages | None = None,
+) -> Outputs:
     """Run a model over `token_ids` [T] at `positions` [T]. The logits are those of the tokens `rows` [S].
 
     The caller chooses the attention with `use_attention`. The model's own head computes the logits, as it may scale or
     cap them. It runs only on `rows` if the model has the argument `logits_to_keep`.
     """
     arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
+    if images is not None and images.features is not None:
+        arguments |= images.arguments(module, token_ids)
     with hidden_states(module) as hidden:
         if takes(module, "logits_to_keep"):
             logits = module(**arguments, logits_to_keep=rows).logits[0]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.lora.active_adapters import ActiveAdapters
 from inflight.model.recurrent.segments import BatchStates
 
@@ -22,7 +23,7 @@ class RaggedBatch:
     token_ids: torch.Tensor
     """[T] int64."""
     positions: torch.Tensor
-    """[T] int64."""
+    """[T] int64, for the model. They differ from the places in the sequences after an image with its own positions."""
     slots: torch.Tensor
     """[T] int64."""
     partial_blocks: torch.Tensor
@@ -41,6 +42,8 @@ class RaggedBatch:
     """None if no token has one."""
     states: BatchStates | None = None
     """None if the plan has none."""
+    images: BatchImages | None = None
+    """None if no request has any."""
 
     @property
     def num_rows(self) -> int:
@@ -56,15 +59,21 @@ class RaggedBatch:
         return int(np.diff(self.query_starts).max())
 
     @classmethod
-    def on(cls, device: torch.device, arrays: BatchArrays, states: StatePlan | None = None) -> "RaggedBatch":
-        """Copy the arrays of a batch to a device. `states` are those of the plan."""
+    def on(
+        cls,
+        device: torch.device,
+        arrays: BatchArrays,
+        states: StatePlan | None = None,
+        images: BatchImages | None = None,
+    ) -> "RaggedBatch":
+        """Copy the arrays of a batch to a device. `states` are those of the plan, and so are `images`."""
 
         def put(array: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device)
 
         return cls(
             token_ids=put(arrays.token_ids),
-            positions=put(arrays.positions),
+            positions=put(arrays.positions if images is None else images.positions),
             slots=put(arrays.slots),
             partial_blocks=put(arrays.partial_blocks),
             block_tables=put(arrays.block_tables),
@@ -74,4 +83,5 @@ class RaggedBatch:
             logit_rows=put(arrays.logit_rows),
             adapters=ActiveAdapters(put(arrays.adapters)) if len(arrays.adapters) else None,
             states=None if states is None else BatchStates.of(states, arrays),
+            images=images,
         )

@@ -11,6 +11,7 @@ from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.forward import Outputs
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.prompt_reader import PromptReader
 from inflight.model.prompt_states import with_prompt_states
@@ -38,15 +39,19 @@ def compute(
     """
     sampling = SamplingBatch.of(plan.sampling)
     arrays = BatchArrays.of(plan, block_size)
-    outputs = run_forward(model, arrays, caches, plan.states)
+    outputs = run_forward(model, arrays, caches, plan.states, BatchImages.of(plan.scheduled, arrays))
     return answers(plan, arrays, outputs, model.forward.head, sampling, masks)
 
 
 def run_forward(
-    model: LoadedModel, arrays: BatchArrays, caches: Sequence[LayerCache], states: StatePlan | None = None
+    model: LoadedModel,
+    arrays: BatchArrays,
+    caches: Sequence[LayerCache],
+    states: StatePlan | None = None,
+    images: BatchImages | None = None,
 ) -> Outputs:
     """Run the model over a batch. The logits are those of the tokens to be sampled."""
-    batch = RaggedBatch.on(model.device, arrays, states)
+    batch = RaggedBatch.on(model.device, arrays, states, images)
     return model.forward(batch, caches, batch.logit_rows)
 
 

@@ -103,6 +103,8 @@ def _checked_end(chat: Chat, last: dict[str, Any]) -> dict[str, bool]:
         raise InvalidRequest(
             "continue_final_message is true; the last message must be one of the assistant, without tool_calls"
         )
+    if not isinstance(last["content"], str):
+        raise InvalidRequest("continue_final_message is true; the last message must be a text, without images")
     if not last["content"].strip():
         raise InvalidRequest("continue_final_message is true; the last message must have a content to continue")
     return {"continue_final_message": True}

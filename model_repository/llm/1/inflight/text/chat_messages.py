@@ -13,11 +13,15 @@ _KEYS = (*_TEXTS, "tool_calls")
 """The keys of a message. Templates may ignore all but the first two."""
 
 MAX_MESSAGES = 4096
+MAX_PARTS = 1024
+"""Of one content."""
 MAX_TOOL_CALLS = 128
 """In one message."""
 
 # Templates write roles into control tokens, such as `<|user|>`, so a role must not bring markup of its own.
 _ROLE = re.compile(r"[\w-]{1,64}")
+IMAGE = {"type": "image"}
+"""The part of a content that stands for an image."""
 _CALL_KEYS = ("id", "type", "function")
 _FUNCTION_KEYS = ("name", "arguments")
 
@@ -26,8 +30,9 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     """Return messages in the form in which templates expect them.
 
     A message has the texts `role` and `content`; `name`, `reasoning_content`, `tool_call_id` and `tool_calls` are
-    optional. With `tool_calls`, `content` may be null or absent. The arguments of a call may be an object, or text that
-    holds one, as OpenAI has it; templates get the object.
+    optional. A content may also be a list of parts: texts, and the places of images. With `tool_calls`, `content` may
+    be null or absent. The arguments of a call may be an object, or text that holds one, as OpenAI has it; templates get
+    the object.
 
     Raises:
         InvalidRequest: a message is malformed; the error names its place.
@@ -50,12 +55,37 @@ def _checked(name: str, message: object) -> dict[str, Any]:
         message.pop("content", None)
     elif "content" not in message:
         raise InvalidRequest(f"{name}.content is None; it must be a text")
+    if isinstance(message.get("content"), list):
+        message = {**message, "content": _checked_parts(f"{name}.content", message["content"])}
     for key in ("role", *message):
-        if key in _TEXTS:
+        if key in _TEXTS and not (key == "content" and isinstance(message[key], list)):
             _check_text(f"{name}.{key}", message.get(key))
     if not _ROLE.fullmatch(message["role"]):
         raise InvalidRequest(f"{name}.role is {message['role']!r}; it must be 1 to 64 letters, digits, '_' and '-'")
     return message
+
+
+def _checked_parts(name: str, parts: list[object]) -> str | list[dict[str, str]]:
+    """Return the parts of a content, or their text if there is no image among them."""
+    if not parts:
+        raise InvalidRequest(f"{name} is empty; it must have at least 1 part")
+    if len(parts) > MAX_PARTS:
+        raise InvalidRequest(f"{name} has {len(parts)} parts; it must have at most {MAX_PARTS}")
+    checked: list[dict[str, str]] = []
+    for index, part in enumerate(parts):
+        where = f"{name}[{index}]"
+        if not isinstance(part, dict) or part.get("type") not in ("text", "image"):
+            raise InvalidRequest(f"{where} is {part!r}; it must be an object of the type text or image")
+        if part["type"] == "image":
+            check_keys(where, part, IMAGE)
+            checked.append(dict(IMAGE))
+            continue
+        check_keys(where, part, ("type", "text"))
+        _check_text(f"{where}.text", part.get("text"))
+        checked.append({"type": "text", "text": part["text"]})
+    if IMAGE in checked:
+        return checked
+    return "".join(part["text"] for part in checked)
 
 
 def _checked_calls(name: str, calls: object) -> list[dict[str, Any]]:

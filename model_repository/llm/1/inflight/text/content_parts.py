@@ -21,7 +21,9 @@ def reads_parts(render: Callable[[list[dict[str, Any]]], str]) -> bool:
 def with_parts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages whose contents are lists of one part, as OpenAI has them."""
     return [
-        {**message, "content": [{"type": "text", "text": message["content"]}]} if "content" in message else message
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message.get("content"), str)
+        else message
         for message in messages
     ]
 

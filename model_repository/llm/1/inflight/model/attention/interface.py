@@ -118,13 +118,32 @@ AttentionInterface.register(NAME, _attend)
 def choose_attention(module: Any, name: str) -> str:
     """Let a model attend by one of transformers' attention functions, or by ours. Return the name of what it uses.
 
-    This concerns all of its forward passes. A model without a choice keeps what it has. If it was loaded with ours and
-    ignored that, its masks must become those of its own code, which is like "eager".
+    This concerns all of its forward passes, but not its encoders of images and sounds. A model without a choice keeps
+    what it has. If it was loaded with ours and ignored that, its masks must become those of its own code, which is like
+    "eager".
 
     Raises:
         ValueError: The model does not have this function.
     """
-    module.set_attn_implementation(name)
+    encoders = _encoders(module.config)
+    others = {key: name for key in module.config.sub_configs if key not in encoders}
+    try:
+        module.set_attn_implementation({"": name, **others, **dict.fromkeys(encoders, "sdpa")} if encoders else name)
+    except ValueError:
+        if not encoders:
+            raise
+        module.set_attn_implementation({"": name, **others, **dict.fromkeys(encoders, "eager")})
     if module.config._attn_implementation == NAME != name:
         module.config._attn_implementation = "eager"
     return str(module.config._attn_implementation)
+
+
+def _encoders(config: Any) -> list[str]:
+    """Return the names of the parts of a model's config that do not have its decoder."""
+    text_config = config.get_text_config(decoder=True)
+    parts = {key: getattr(config, key, None) for key in config.sub_configs}
+    return [
+        key
+        for key, part in parts.items()
+        if part is not None and part is not text_config and part.get_text_config(decoder=True) is not text_config
+    ]

@@ -74,17 +74,19 @@ def _groups(batch: RaggedBatch, block_size: int, window: int | None, dtype: torc
 def _group(batch: RaggedBatch, row: int, end: int, block_size: int, window: int | None, dtype: torch.dtype) -> _Group:
     first, last = batch.query_starts[row], batch.query_starts[end]
     lengths = batch.context_lens[row:end]
-    positions = batch.positions[first:last].view(end - row, -1)
-    shortest_start = min(lengths) - positions.shape[1]
+    count = (last - first) // (end - row)
+    shortest_start = min(lengths) - count
     first_block = 0 if window is None else max(0, shortest_start - window + 1) // block_size
     last_block = -(-max(lengths) // block_size)
     num_keys = max(lengths) - first_block * block_size
-    keys = torch.arange(num_keys, device=positions.device) + first_block * block_size
     whole_prompt = shortest_start == 0 and (window is None or max(lengths) <= window)
     lone_decode = first == last - 1 and window is None
     bias = None
     if not (end - row == 1 and (whole_prompt or lone_decode)):
-        distance = positions[:, :, None] - keys
+        device = batch.slots.device
+        keys = torch.arange(num_keys, device=device) + first_block * block_size
+        places = torch.tensor(lengths, device=device)[:, None] - count + torch.arange(count, device=device)
+        distance = places[:, :, None] - keys
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         bias = bias.masked_fill_(hidden, -math.inf).unsqueeze(1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
@@ -17,8 +17,10 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.lora.adapter import Adapter
 from inflight.model.attention.backend import AttentionBackend
-from inflight.model.forward import ForwardPass
+from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.head import vocab_size
+from inflight.model.images.image_forward import ImageForward
+from inflight.model.images.load_reader import load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.checkpoint import Checkpoint
@@ -30,9 +32,13 @@ from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
+from inflight.model.lora.lora_forward import EagerAdapted, LoraForward
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 from inflight.model.recurrent.state_layer import StateLayer
+
+if TYPE_CHECKING:
+    from inflight.model.images.image_reader import ImageReader
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +75,8 @@ class LoadedModel:
     """The ranks over which the model is divided; None if this process has all of it."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     """The LoRA adapters by their names."""
+    images: "ImageReader | None" = None
+    """Reads the images of prompts; None if the model takes none."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -126,6 +134,12 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     adapters: Mapping[str, Adapter] = {}
     if config.lora_modules:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
+    reader = None
+    if shards is None and reading.own_attention is None and not reading.states:
+        eager = EagerForward(module, backend, reading.windows)
+        reader = load_image_reader(module, config, check, eager, layers, backend)
+        if reader is not None:
+            forward = ImageForward(forward, LoraForward(eager, EagerAdapted(eager)) if adapters else eager)
     generation = _generation_config(config)
     return LoadedModel(
         module=module,
@@ -145,6 +159,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         digest=digest,
         shards=shards,
         adapters=adapters,
+        images=reader,
     )
 
 

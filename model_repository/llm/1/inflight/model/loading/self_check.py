@@ -5,7 +5,7 @@ that the model computes itself, state between tokens, and masks that it applies 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,9 +20,11 @@ from inflight.model.attention.interface import choose_attention
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.forward import ForwardPass, Outputs, cache_argument, takes
 from inflight.model.head import vocab_size
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.prompt_images import PromptImages
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -111,7 +113,7 @@ class SelfCheck:
 
     def gives_numbers(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> bool:
         """Whether all logits of a forward pass are numbers. It may raise any exception of the model's code."""
-        found = _paged_logits(self._module, forward, layers, self._prompts, backend)
+        found = _paged_logits(self._module, forward, layers, _requests(self._prompts), backend)
         return self._worst(any(bool(logits.isnan().any()) for logits in found)) == 0
 
     def similar(
@@ -124,7 +126,9 @@ class SelfCheck:
         self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits [tokens, vocabulary] of all prompts by each of two forward passes."""
-        logits = (_paged_logits(self._module, each, layers, self._prompts, backend) for each in (forward, other))
+        logits = (
+            _paged_logits(self._module, each, layers, _requests(self._prompts), backend) for each in (forward, other)
+        )
         mine, others = (torch.cat(rows) for rows in logits)
         return mine, others
 
@@ -133,7 +137,8 @@ class SelfCheck:
     ) -> int | None:
         """Return the width of the hidden states, or None if the head does not compute the logits from them alone."""
         found: list[Outputs] = []
-        wanted = torch.cat(_paged_logits(self._module, forward, layers, [self._prompts[1][:3]], backend, found.append))
+        requests = _requests([self._prompts[1][:3]])
+        wanted = torch.cat(_paged_logits(self._module, forward, layers, requests, backend, found.append))
         try:
             mine = torch.cat([forward.head(outputs.hidden) for outputs in found])
             return found[0].hidden.shape[1] if self._worst(_error(mine, wanted)) < self._tolerance else None
@@ -141,8 +146,38 @@ class SelfCheck:
             logger.info("the head of %s is not apart: %s", self._module.config.model_type, error)
             return None
 
+    def own_logits(self, inputs: Mapping[str, Any]) -> torch.Tensor:
+        """Return the logits [tokens, vocabulary] that the model's own forward pass computes from its own arguments."""
+        served = self._module.config._attn_implementation
+        choose_attention(self._module, "eager")
+        try:
+            with torch.inference_mode():
+                logits: torch.Tensor = self._module(**inputs, use_cache=False).logits[0]
+                return logits
+        finally:
+            choose_attention(self._module, served)
+
+    def error_with_images(
+        self,
+        wanted: torch.Tensor,
+        token_ids: list[int],
+        images: PromptImages,
+        forward: ForwardPass,
+        layers: Sequence[AttentionLayer],
+        backend: AttentionBackend,
+    ) -> float | None:
+        """Return the relative error of the logits of a prompt with images, if it is too large.
+
+        `wanted` [tokens, vocabulary] are its right logits.
+        """
+        requests = _requests([token_ids])
+        requests[0].images = images
+        (found,) = _paged_logits(self._module, forward, layers, requests, backend)
+        error = _error(found, wanted)
+        return None if error < self._tolerance else error
+
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
-        found = _paged_logits(self._module, forward, layers, self._prompts, backend)
+        found = _paged_logits(self._module, forward, layers, _requests(self._prompts), backend)
         return self._worst(max(map(_error, found, self._wanted)))
 
 
@@ -177,12 +212,16 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
     return float(errors.max() if mine.dtype == torch.float32 else errors.float().median())
 
 
+def _requests(prompts: Sequence[list[int]]) -> list[Request]:
+    return [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
+
+
 @torch.inference_mode()
 def _paged_logits(
     module: Any,
     forward: ForwardPass,
     layers: Sequence[AttentionLayer],
-    prompts: Sequence[list[int]],
+    requests: Sequence[Request],
     backend: AttentionBackend,
     see: Callable[[Outputs], object] = lambda outputs: None,
 ) -> list[torch.Tensor]:
@@ -191,16 +230,16 @@ def _paged_logits(
     `see` is called with the outputs of each step.
     """
     device, block_size = next(module.parameters()).device, backend.checked_block_size
-    tables = BlockTables(BlockPool(sum(len(p) for p in prompts)), block_size, prefix_caching=False)
+    num_tokens = sum(len(request.prompt_ids) for request in requests)
+    tables = BlockTables(BlockPool(num_tokens), block_size, prefix_caching=False)
     shapes = [layer.shape for layer in layers]
     caches = backend.allocate(shapes, tables.pool.num_blocks, block_size, module.dtype, device)
-    requests = [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
     for request in requests:
         tables.admit(request, tables.prefixes.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
-        batch = RaggedBatch.on(device, arrays, plan.states)
+        batch = RaggedBatch.on(device, arrays, plan.states, BatchImages.of(plan.scheduled, arrays))
         outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
         see(outputs)
         for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):

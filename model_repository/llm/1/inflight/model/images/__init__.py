@@ -1,0 +1,1 @@
+"""Prompts with images: reading them, and the forward pass over them."""

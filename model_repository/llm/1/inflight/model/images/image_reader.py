@@ -1,0 +1,151 @@
+"""Reads the images of a prompt, as a model's own processor and encoder do it."""
+
+import inspect
+import io
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from inflight.errors import InvalidRequest
+from inflight.model.images.features import Features
+from inflight.prompt_images import Ints, PromptImages
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+_GRID = "_grid_thw"
+_DIGEST_BYTES = 16
+MAX_IMAGES = 64
+"""In one prompt."""
+MAX_PIXELS = 2**25
+"""Of one image, before the processor scales it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One image."""
+
+    token_ids: list[int]
+    """What stands for it in the prompt."""
+    features: Features
+    grid: Mapping[str, torch.Tensor]
+    """What the model needs to place its tokens."""
+
+
+class ImageReader:
+    """Makes features of images, and puts their tokens into prompts. Any thread may use it."""
+
+    def __init__(self, module: Any, processor: Any) -> None:
+        """`processor` is transformers' processor of the model."""
+        self._module = module
+        self._processor = processor
+        # Fast tokenizers cannot be used by two threads at once. It also guards the counters.
+        self._lock = threading.Lock()
+        self._taken: int = module.config.image_token_id
+        self._encoder = module.base_model.get_image_features
+        self._wanted = inspect.signature(self._encoder).parameters.keys()
+        """The outputs of the processor that the encoder takes."""
+        self.num_read = 0
+        self.seconds = 0.0
+        self.placeholder: str = processor.image_token
+        """What a prompt has in place of an image."""
+        self.placeholder_id = int(processor.tokenizer.convert_tokens_to_ids(self.placeholder))
+
+    def without_pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a model's arguments without what its encoder alone reads."""
+        return {name: value for name, value in inputs.items() if name not in self._wanted or name.endswith(_GRID)}
+
+    def read(self, prompt_ids: Sequence[int], images: Sequence[bytes]) -> tuple[list[int], PromptImages]:
+        """Return a prompt's tokens, with those of the images in place of the placeholders, and the images.
+
+        Args:
+            prompt_ids: tokens with one placeholder for each image, in order.
+            images: files in one of `FORMATS`.
+
+        Raises:
+            InvalidRequest: An image cannot be read, or there are more or fewer placeholders than images.
+        """
+        count = list(prompt_ids).count(self.placeholder_id)
+        if count != len(images):
+            raise InvalidRequest(
+                f"{len(images)} images are given, and the prompt has {count} places for them, which are the token "
+                f"{self.placeholder!r}"
+            )
+        if count > MAX_IMAGES:
+            raise InvalidRequest(f"{count} images are given; there must be at most {MAX_IMAGES}")
+        begun = time.perf_counter()
+        seen = [self._see(index, _decoded(index, image)) for index, image in enumerate(images)]
+        with self._lock:
+            self.num_read += len(seen)
+            self.seconds += time.perf_counter() - begun
+        token_ids: list[int] = []
+        places: list[tuple[int, int, bytes]] = []
+        for token in prompt_ids:
+            if token != self.placeholder_id:
+                token_ids.append(token)
+                continue
+            begin, number = len(token_ids), len(places)
+            token_ids += seen[number].token_ids
+            places.append((begin, len(token_ids), blake2b(images[number], digest_size=_DIGEST_BYTES).digest()))
+        rows = np.flatnonzero(np.array(token_ids) == self._taken)
+        features = Features.joined([each.features for each in seen])
+        if len(rows) != len(features.main):
+            raise InvalidRequest(
+                f"the prompt has {len(rows)} tokens for images, and the images have {len(features.main)} features; the "
+                f"token {self._taken} must not be in the prompt"
+            )
+        return token_ids, PromptImages(tuple(places), rows, features, self._positions(token_ids, seen))
+
+    @torch.inference_mode()
+    def _see(self, index: int, picture: Image.Image) -> _Seen:
+        try:
+            with self._lock:
+                inputs = self._processor(
+                    text=[self.placeholder], images=[picture], return_tensors="pt", add_special_tokens=False
+                )
+        except Exception as error:
+            # Processors are code of the model's authors, and what they raise depends on the image.
+            raise InvalidRequest(f"images[{index}] does not fit the model's processor: {error}") from error
+        given = {
+            name: value.to(self._module.device, self._module.dtype if value.is_floating_point() else None)
+            for name, value in inputs.items()
+            if isinstance(value, torch.Tensor)
+        }
+        output = self._encoder(**{name: given[name] for name in self._wanted if name in given}, return_dict=True)
+        grid = {name: value for name, value in given.items() if name.endswith(_GRID)}
+        return _Seen(inputs["input_ids"][0].tolist(), Features.of(output), grid)
+
+    def _positions(self, token_ids: Sequence[int], seen: Sequence[_Seen]) -> Ints | None:
+        """Return the positions [dimensions, tokens]; None if the model counts tokens."""
+        index = getattr(self._module.base_model, "get_rope_index", None)
+        if index is None or not seen[0].grid:
+            return None
+        kinds = self._processor.create_mm_token_type_ids([list(token_ids)])
+        grid = {name: torch.cat([each.grid[name] for each in seen]) for name in seen[0].grid}
+        device = next(iter(grid.values())).device
+        positions, _ = index(
+            input_ids=torch.tensor([list(token_ids)], device=device),
+            mm_token_type_ids=torch.tensor(kinds, device=device),
+            **grid,
+        )
+        found: Ints = positions[:, 0].cpu().numpy()
+        return found
+
+
+def _decoded(index: int, image: bytes) -> Image.Image:
+    try:
+        picture = Image.open(io.BytesIO(image), formats=FORMATS)
+        if (pixels := picture.width * picture.height) > MAX_PIXELS:
+            raise InvalidRequest(f"images[{index}] has {pixels} pixels; it must have at most {MAX_PIXELS}")
+        return ImageOps.exif_transpose(picture).convert("RGB")
+    except InvalidRequest:
+        raise
+    except UnidentifiedImageError as error:
+        raise InvalidRequest(f"images[{index}] is no file in one of the formats {', '.join(FORMATS)}") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InvalidRequest(f"images[{index}] cannot be decoded: {error}") from error
