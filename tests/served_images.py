@@ -38,7 +38,7 @@ class ServedImages:
             "max_num_batched_tokens": "32",
         }
         repository = render_repository(folder / "models", parameters=parameters)
-        with running_server(repository, ["llm"]) as server:
+        with running_server(repository, ["llm", "completion"]) as server:
             yield cls(server, model, processor)
 
     def expected(self, text: str, images: Sequence[bytes]) -> str:

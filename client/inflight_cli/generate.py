@@ -24,6 +24,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling_options(parser)
     parser.add_argument(
+        "--image",
+        type=readable_file,
+        action="append",
+        metavar="FILE",
+        help="an image, for each place in the prompt, such as <image>; can be repeated",
+    )
+    parser.add_argument(
         "--draft",
         type=readable_file,
         metavar="FILE",
@@ -63,6 +70,8 @@ async def _generate(options: argparse.Namespace, prompt: str) -> None:
     given = {"json": options.schema, "regex": options.regex, "choice": options.choice}
     if form := {name: value for name, value in given.items() if value is not None}:
         sampling["structured_outputs"] = form
+    if options.image:
+        sampling["images"] = [file.read_bytes() for file in options.image]
     async with AsyncClient(**options.connection) as client:
         if options.draft is not None:
             draft = await client.tokenize(options.draft.read_text(), add_special_tokens=False)

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from inflight_client import Client, InvalidRequest, Message
 from scripts.launch.triton_server import TritonServer
+from tests.cli.program import Program
 from tests.images import picture
 from tests.served_images import NUM_TOKENS, ServedImages
 from tests.triton.prometheus import at_rest, scrape_when
@@ -116,6 +118,24 @@ def test_users_with_and_without_images_get_their_own_answers(served: ServedImage
         for leaver in leavers:
             leaver.result()
     assert scrape_when(served.server, at_rest).get("images_read_total") >= sum(len(images) for _, images in cases)
+
+
+def test_completion_passes_images_on(served: ServedImages) -> None:
+    text = "<image> What is this?"
+    body = {"text_input": text, "image": b64(PICTURES[:1]), "max_tokens": NUM_TOKENS, "temperature": 0.0}
+    url = f"http://{served.server.http_url}/v2/models/completion/generate"
+    answer = httpx.post(url, json={**body, "exclude_input_in_output": True}, timeout=60).json()
+    assert answer["text_output"] == served.expected(text, PICTURES[:1])
+
+
+def test_images_on_the_command_line(served: ServedImages, tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(2)]
+    for file, image in zip(files, PICTURES, strict=True):
+        file.write_bytes(image)
+    text = "Compare <image> with <image>."
+    named = [argument for file in files for argument in ("--image", str(file))]
+    asked = ("generate", text, "--max-tokens", str(NUM_TOKENS), "--temperature", "0", *named)
+    assert Program(served.server.grpc_url).run(*asked).stdout == f"{served.expected(text, PICTURES)}\n"
 
 
 def test_a_model_without_images_says_so(server: TritonServer) -> None:

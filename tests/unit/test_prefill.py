@@ -76,13 +76,15 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
     assert not PREFILL.is_for(ask(prompt_logprobs=0))
     assert PREFILL.is_for(ask(truncate_prompt_tokens=7))
     assert not PREFILL.is_for(ask(truncate_prompt_tokens=-1))
+    assert not PREFILL.is_for(ask(images=[b"a file"]))
     assert not PREFILL.is_for(ask(sampling_parameters={"kv_transfer_params": OFFER}))
     assert not PREFILL.is_for(make_embedding_request("llm", LONG, "last", True, None, {}))
 
 
 def test_the_first_call_has_all_that_makes_the_prompt() -> None:
     prompt = ("text_input", "messages", "input_ids", "embedding_request")
-    assert {field.name for field in GROUPS["Prompt"]} - set(prompt) <= _KEPT
+    elsewhere = {field.name for field in GROUPS["Prompt"]} - {"image"}  # Prompts with images do not go there.
+    assert elsewhere - set(prompt) <= _KEPT
 
 
 def test_the_first_call_has_the_place_of_the_request_and_none_of_its_answer() -> None:
