@@ -13,6 +13,7 @@ from inflight.model.images import image_reader
 from inflight.model.images.features import Features
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_image_models import save_image_model
+from scripts.reference.tiny_models import greedy
 from tests.images import picture
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0)
@@ -59,6 +60,7 @@ def test_an_image_changes_the_answer(engine: Engine) -> None:
             PICTURES[:1],
             "1 images are given, and the prompt has 0 places for them, which are the token '<im",
         ),
+        ("No place.", [], "images is empty; a prompt with images must have at least 1"),
         (TEXT, PICTURES, "3 images are given, and the prompt has 1 places"),
         ("<image>" * 65, PICTURES[:1] * 65, "65 images are given; there must be at most 64"),
         (TEXT, [PICTURES[0][:100]], r"images\[0\] cannot be decoded"),
@@ -130,6 +132,15 @@ def test_beams_keep_the_images(engine: Engine) -> None:
     params = SamplingParams(max_tokens=6, beam_width=3)
     found = [engine.generate([prompt(number)], params)[0].beams for number in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
+
+
+def test_images_whose_tokens_attend_to_later_ones_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, processor = save_image_model("gemma3", tmp_path)
+    engine = make_engine(tmp_path)
+    assert "prompts with images are refused: the tokens of its images attend to later ones" in caplog.text
+    with pytest.raises(InvalidRequest, match="the model does not read images; the log of its start says why"):
+        engine.submit(prompt(0, f"{processor.image_token} What is this?"), GREEDY)
+    assert tokens(engine, [[5, 6, 7]]) == [greedy(model, [5, 6, 7], 10)]
 
 
 def test_features_of_tokens_that_only_look_like_an_image() -> None:

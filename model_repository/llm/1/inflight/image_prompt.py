@@ -12,9 +12,9 @@ class ImagePrompt:
     """A prompt for a model that also reads images."""
 
     prompt: Prompt
-    """With one placeholder for each image, such as `<image>`. Which one is said by the model's processor."""
+    """With one placeholder for each image, such as `<image>`. The model's processor says which one."""
     images: Sequence[bytes]
-    """Files in PNG, JPEG, WebP, GIF or BMP, in the order of the placeholders."""
+    """At least one. Files in PNG, JPEG, WebP, GIF or BMP, in the order of the placeholders."""
 
 
 AnyPrompt: TypeAlias = Prompt | ImagePrompt

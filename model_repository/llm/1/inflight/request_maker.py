@@ -67,9 +67,9 @@ class RequestMaker:
         if not isinstance(prompt, ImagePrompt):
             return self.encode(prompt), None
         if not prompt.images:
-            return self.encode(prompt.prompt), None
+            raise InvalidRequest("images is empty; a prompt with images must have at least 1")
         if self._model.images is None:
-            raise InvalidRequest("images are given, but the model does not read images, or not rightly; see its log")
+            raise InvalidRequest("images are given, but the model does not read images; the log of its start says why")
         return self._model.images.read(self.encode(prompt.prompt), prompt.images)
 
     def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:

@@ -48,7 +48,7 @@ class Features:
         return replace(self, main=self.main[tokens], deeper=tuple(layer[tokens] for layer in self.deeper))
 
     def with_other_end(self) -> "Features":
-        """Return features of which only the last one is another."""
+        """Return the same features with another last one."""
         return replace(self, main=torch.cat([self.main[:-1], -self.main[-1:]]))
 
     def spread(self, taken: torch.Tensor, embedding: torch.Tensor) -> "Features":

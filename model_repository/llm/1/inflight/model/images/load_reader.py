@@ -2,8 +2,8 @@
 
 import io
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -11,9 +11,7 @@ from transformers import AutoProcessor
 
 from inflight.config import EngineConfig
 from inflight.errors import InvalidRequest, UnsupportedModel
-from inflight.model.attention.backend import AttentionBackend
-from inflight.model.forward import ForwardPass, takes
-from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.forward import takes
 from inflight.model.loading.self_check import SelfCheck
 from inflight.prompt_images import PromptImages
 
@@ -24,28 +22,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ErrorOf: TypeAlias = Callable[[torch.Tensor, list[int], PromptImages], float | None]
+
 _TEXT = " This is a picture. What does it show?"
 _SIZE = (70, 50)
 _SAME = 1e-3
 """Bound on the relative error of logits that are the same."""
 
 
-def load_image_reader(
-    module: Any,
-    config: EngineConfig,
-    check: SelfCheck,
-    forward: ForwardPass,
-    layers: Sequence[AttentionLayer],
-    backend: AttentionBackend,
-) -> "ImageReader | None":
+def load_image_reader(module: Any, config: EngineConfig, check: SelfCheck, error_of: ErrorOf) -> "ImageReader | None":
     """Return the reader of a model's images, if the logits of a prompt with an image come out right.
 
-    `forward` is the forward pass for batches with images. The log says why there is no reader.
+    `error_of` serves a prompt with images, see `SelfCheck.error_with_images`. The log says why there is no reader.
     """
     if not takes(module, "mm_encoder_outputs") or getattr(module.config, "image_token_id", None) is None:
         return None
     try:
-        return _checked(module, config, check, forward, layers, backend)
+        return _checked(module, config, check, error_of)
     except UnsupportedModel as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - processors and encoders are code of the model's authors
@@ -54,14 +47,7 @@ def load_image_reader(
     return None
 
 
-def _checked(
-    module: Any,
-    config: EngineConfig,
-    check: SelfCheck,
-    forward: ForwardPass,
-    layers: Sequence[AttentionLayer],
-    backend: AttentionBackend,
-) -> "ImageReader":
+def _checked(module: Any, config: EngineConfig, check: SelfCheck, error_of: ErrorOf) -> "ImageReader":
     # Not at the top: a server without Pillow serves text.
     from inflight.model.images.image_reader import ImageReader
 
@@ -88,7 +74,7 @@ def _checked(
         if isinstance(value, torch.Tensor)
     }
     _check_causal(check, reader.without_pixels(inputs), images)
-    difference = check.error_with_images(check.own_logits(inputs), token_ids, images, forward, layers, backend)
+    difference = error_of(check.own_logits(inputs), token_ids, images)
     if difference is not None:
         raise UnsupportedModel(f"logits after an image differ by {difference:.1%} from those of its own forward pass")
     return reader

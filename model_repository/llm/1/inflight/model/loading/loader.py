@@ -137,7 +137,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     reader = None
     if shards is None and reading.own_attention is None and not reading.states:
         eager = EagerForward(module, backend, reading.windows)
-        reader = load_image_reader(module, config, check, eager, layers, backend)
+        error_of = partial(check.error_with_images, forward=eager, layers=layers, backend=backend)
+        reader = load_image_reader(module, config, check, error_of)
         if reader is not None:
             forward = ImageForward(forward, LoraForward(eager, EagerAdapted(eager)) if adapters else eager)
     generation = _generation_config(config)
