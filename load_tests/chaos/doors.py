@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import httpx
@@ -33,10 +33,12 @@ class Question:
     """Used if there is no prompt."""
     sampling: Mapping[str, Any] = field(default_factory=lambda: GREEDY)
     """By the names that the server, its client and the gateway share."""
+    images: Sequence[bytes] = ()
+    """Files. Triton's streaming doors alone take them."""
 
     def but(self, **sampling: object) -> "Question":
         """The same question with other or more sampling parameters."""
-        return Question(self.prompt, self.messages, {**self.sampling, **sampling})
+        return replace(self, sampling={**self.sampling, **sampling})
 
 
 class Piece(NamedTuple):
@@ -77,6 +79,8 @@ class TritonDoor:
                 for sample, choice in enumerate(answer.choices):
                     yield Piece(choice.text, sample, _chosen(choice.logprobs), choice.finish_reason)
                 return
+            if question.images:
+                prompt["images"] = question.images
             async with self.client.stream(**prompt, **question.sampling) as chunks:
                 async for chunk in chunks:
                     yield Piece(chunk.text, chunk.index, _chosen(chunk.logprobs), chunk.finish_reason)

@@ -30,6 +30,7 @@ from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
 from scripts.launch.triton_server import TritonServer
 from scripts.peers.peer import Peer
+from scripts.smolvlm import smolvlm
 
 LEAST = 0.9
 """The fraction of their speed that ordinary users must keep."""
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=8.0, help="how long each turn is measured (%(default)s)")
     add("--policy", default="fair", help="the server's scheduling_policy (%(default)s)")
     add("--kinds", type=_kinds, default=WORST, metavar="PART,...", help="kinds whose names have one of these parts")
+    add("--images", action="store_true", help="serve a model that reads images, for the kind that sends them")
     add("--gateway", action="store_true", help="go through the gateway, with an API key for each user")
     return parser
 
@@ -124,10 +126,14 @@ async def _run(server: TritonServer, url: str | None, options: argparse.Namespac
 def main() -> int:
     """Print a Markdown table. Return 0 if ordinary users kept `LEAST` of their speed beside every kind, else 1."""
     options = _parser().parse_args()
-    if options.gateway:
-        options.kinds = {name: worst for name, worst in options.kinds.items() if worst.at_the_gateway}
+    options.kinds = {
+        name: worst
+        for name, worst in options.kinds.items()
+        if (worst.at_the_gateway or not options.gateway) and (options.images or not worst.reads_images)
+    }
     try:
-        with triton_server(default_model(), scheduling_policy=options.policy) as server:
+        model = smolvlm() if options.images else default_model()
+        with triton_server(model, scheduling_policy=options.policy) as server:
             if options.gateway:
                 with _gateway(server, [f"user-{n}" for n in range(options.users)] + [_WORST]) as url:
                     seen = asyncio.run(_run(server, url, options))

@@ -1,14 +1,19 @@
 """The worst requests that one user can send, by name."""
 
+import io
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from PIL import Image
+
 from load_tests.chaos.doors import Question
 
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "and", "then", "but", "or")
+_SIDE = 2048
+"""Pixels."""
 _ALL = -1
 """As many tokens as the context has room for."""
 
@@ -33,6 +38,8 @@ class Worst:
     """After how many pieces its user cancels it."""
     at_the_gateway: bool = True
     """Whether the gateway takes its fields."""
+    reads_images: bool = False
+    """Whether it needs a model that reads images."""
 
 
 def _prompt(count: int, **sampling: Any) -> Callable[[random.Random], Question]:
@@ -64,6 +71,13 @@ def _chat(chance: random.Random) -> Question:
     return Question("", messages, {"max_tokens": 1, "temperature": 0})
 
 
+def _image(chance: random.Random) -> Question:
+    """An image of noise, which no cache knows, in the size that models scale images to."""
+    file = io.BytesIO()
+    Image.frombytes("RGB", (_SIDE, _SIDE), chance.randbytes(3 * _SIDE * _SIDE)).save(file, "JPEG")
+    return Question(f"{chance.getrandbits(64)}<image>", (), {"max_tokens": 1, "temperature": 0}, [file.getvalue()])
+
+
 WORST: Mapping[str, Worst] = {
     "prompts of 7,800 words, for one token": Worst(_prompt(7800, max_tokens=1)),
     "prompts of 250 words, for one token": Worst(_prompt(250, max_tokens=1)),
@@ -78,5 +92,6 @@ WORST: Mapping[str, Worst] = {
     "all sampling parameters at their bounds": Worst(_limits, at_the_gateway=False),
     "texts just under the bound, refused when tokenized": Worst(_prompt(130_000, max_tokens=1)),
     "chats of 4,096 messages, refused when tokenized": Worst(_chat),
+    "large images, for one token": Worst(_image, at_the_gateway=False, reads_images=True),
     "malformed fields, without a pause": Worst(lambda chance: Question("Hello", (), {"max_tokens": 0})),
 }

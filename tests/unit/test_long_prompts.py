@@ -1,3 +1,4 @@
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -70,3 +71,24 @@ def test_it_ends_with_all_work_done(thread: LongPrompts) -> None:
     thread.stop()
     thread.join(10)
     assert done == list(range(10))
+
+
+def test_a_nice_thread_and_those_that_it_starts_leave_the_processors_to_others() -> None:
+    prompts = LongPrompts(niceness=7)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    seen: list[int] = []
+
+    def work() -> bool:
+        started = threading.Thread(
+            target=lambda: seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        )
+        started.start()
+        started.join()
+        return True
+
+    prompts.add("tenant", work)
+    prompts.stop()
+    prompts.start()
+    prompts.join(10)
+    assert seen == [before + 7]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before

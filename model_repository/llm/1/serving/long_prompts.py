@@ -1,6 +1,7 @@
 """Turns long prompts into tokens, beside the thread that accepts requests."""
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -49,9 +50,14 @@ class LongPrompts(threading.Thread):
         *,
         most: int = _MAX_WAITING,
         most_in_all: int = _MAX_WAITING_IN_ALL,
+        niceness: int = 0,
     ) -> None:
-        """`waiting` says in an error message what waits: `most` of each tenant, and `most_in_all`."""
+        """`waiting` says in an error message what waits: `most` of each tenant, and `most_in_all`.
+
+        `niceness` is added to that of this thread, and of those with which torch shares its products.
+        """
         super().__init__(name=name, daemon=True)
+        self._niceness = niceness
         self._turns = TenantTurns[Callable[[], bool]](waiting, most=most, most_in_all=most_in_all)
         self._punished: dict[str, float] = {}
         """When the next turn of a tenant may be, at the earliest."""
@@ -76,6 +82,8 @@ class LongPrompts(threading.Thread):
 
     def run(self) -> None:
         """Work until `stop`."""
+        # Linux has it for each thread. OpenMP starts the other threads from this one, and they inherit it.
+        os.nice(self._niceness)
         while (turn := self._next()) is not None:
             tenant, work = turn
             begun = time.thread_time()

@@ -41,6 +41,8 @@ _JOIN_SECONDS = 10.0
 # Each may have 32 MiB of files, and waits with them.
 _MAX_IMAGE_PROMPTS = 16
 _MAX_IMAGE_PROMPTS_IN_ALL = 64
+# A large image may take all processors for many seconds. Beside steps, its encoder gets about a tenth of them.
+_IMAGE_NICENESS = 10
 # For the responder to pass on the errors of an engine that has died.
 _SETTLE_SECONDS = 1.0
 
@@ -69,6 +71,7 @@ class Server:
             "prompts with images wait to be read",
             most=_MAX_IMAGE_PROMPTS,
             most_in_all=_MAX_IMAGE_PROMPTS_IN_ALL,
+            niceness=_IMAGE_NICENESS,
         )
         self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
         self._preparation = Preparation(
