@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-lora bench-speculation schemas peers gpu-check \
-	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients lint check clean
+	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients test-agents lint check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -65,6 +65,7 @@ help:
 	@echo "make test     run the whole test suite, on a real server"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
+	@echo "make test-agents  test the gateway with coding agents, such as Claude Code and Codex, which it installs by npm"
 	@echo "make lint     run the linter and the type checker"
 	@echo "make check    lint, and run the unit tests; takes one to three minutes"
 	@echo "make clean    remove $(VENV) and the files that tools created"
@@ -186,6 +187,9 @@ test-engine: $(gpu_tests)
 
 test-clients: $(installed)
 	INFLIGHT_TEST_CLIENTS=1 $(bin)/python -m pytest tests/gateway/test_other_clients.py
+
+test-agents: $(installed)
+	INFLIGHT_TEST_AGENTS=1 $(bin)/python -m pytest tests/gateway/test_coding_agents.py
 
 lint: $(installed)
 	$(bin)/ruff check .

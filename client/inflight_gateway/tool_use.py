@@ -79,16 +79,19 @@ def use_of(tools: Mapping[str, Tool], mode: str, names: Sequence[str] | None, *,
 
 def tools_by_name(tools: Sequence[FunctionTool]) -> dict[str, Tool]:
     """Return the tools of a chat by name. Raises ApiError if two have the same."""
-    return named_tools(map(_tool, tools), "tools[{index}].function.name")
+    return named_tools((f"tools[{index}].function.name", _tool(tool)) for index, tool in enumerate(tools))
 
 
-def named_tools(tools: Iterable[Tool], field: str) -> dict[str, Tool]:
-    """Return tools by name. `field`: the field with a name, for the error. Raises ApiError if two have the same."""
+def named_tools(tools: Iterable[tuple[str, Tool]]) -> dict[str, Tool]:
+    """Return tools by name. Each comes with the field of its name, for the error.
+
+    Raises:
+        ApiError: two tools have the same name.
+    """
     by_name: dict[str, Tool] = {}
-    for index, tool in enumerate(tools):
+    for field, tool in tools:
         if tool.name in by_name:
-            name = field.format(index=index)
-            raise invalid(name, f"{name} is {tool.name}, which another tool has too; each must have its own")
+            raise invalid(field, f"{field} is {tool.name}, which another tool has too; each must have its own")
         by_name[tool.name] = tool
     return by_name
 

@@ -12,8 +12,8 @@ from anthropic import Anthropic
 from inflight_client import ModelDescription
 from inflight_gateway.errors import ApiError
 from inflight_gateway.formats import Formats
-from inflight_gateway.messages_api.request import Thinking
-from inflight_gateway.messages_api.thinking import thinking_variables
+from inflight_gateway.messages_api.request import Metadata, OutputConfig, Thinking
+from inflight_gateway.messages_api.thinking import effort_variables, thinking_variables
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_keys import guarded
@@ -163,6 +163,44 @@ def test_sampling(client: Anthropic) -> None:
     assert {name: parameters[name] for name in wanted} == wanted
 
 
+def test_what_claude_code_sends(client: Anthropic) -> None:
+    """Its bill would keep other conversations from the cached prefix, and each of its sessions has its own user."""
+    bill = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.c30; cc_entrypoint=cli;"}
+    body = {
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "metadata": {"user_id": '{"device_id": "d", "account_uuid": "", "session_id": "s"}'},
+        "system": [bill, {"type": "text", "text": "Be brief."}],
+    }
+    turns = [*user("one"), {"role": "system", "content": "Use tools."}, {"role": "assistant", "content": "two"}]
+    messages, parameters = arrived(client, [*turns, *user("!request")], extra_body=body)
+    assert messages == [{"role": "system", "content": "Be brief."}, *turns, *user("!request")]
+    assert parameters["tenant"] == "d"
+
+
+@pytest.mark.parametrize("user_id", ["u", "{}", "[1]", '{"device_id": 1}', '{"device_id": ""}', "1", "[" * 256])
+def test_other_users_are_tenants_by_their_whole_name(user_id: str) -> None:
+    assert Metadata(user_id=user_id).tenant == user_id
+
+
+def test_the_effort_is_for_templates_that_know_levels() -> None:
+    knows, other = (
+        Formats.of(ModelDescription("llm", 9, 9, None, names, {}, ()), "hermes", "none")
+        for names in (("reasoning_effort",), ())
+    )
+    efforts = {effort: effort_variables(OutputConfig(effort=effort), knows) for effort in ("low", "max")}
+    assert efforts == {"low": {"reasoning_effort": "low"}, "max": {"reasoning_effort": "xhigh"}}
+    assert effort_variables(OutputConfig(effort="low"), other) == effort_variables(None, knows) == {}
+
+
+@pytest.mark.parametrize(("strict", "enforced"), [(None, False), (False, False), (True, True)])
+def test_tools_are_strict_if_they_say_so(client: Anthropic, strict: bool | None, enforced: bool) -> None:
+    tool = TOOL if strict is None else {**TOOL, "strict": strict}
+    _, parameters = arrived(client, user("!request"), tools=[tool])
+    assert ("structured_outputs" in parameters) == enforced
+
+
 @pytest.mark.parametrize(
     ("choice", "kind"),
     [({"type": "any"}, "required"), ({"type": "tool", "name": "weather"}, "required"), ({"type": "none"}, None)],
@@ -234,7 +272,12 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ({"messages": user("x") * 4097}, "messages is .* at most 4096 items"),
         ({"messages": [{"role": "user", "content": [TEXT] * 4097}]}, r"messages\[0\].content is .* at most 4096 items"),
         ({"system": [TEXT] * 4097}, "system is .* at most 4096 items"),
-        ({"messages": [{"role": "system", "content": "x"}]}, r"messages\[0\] is .*'user', 'assistant'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\] is .*'user', 'assistant', 'system'"),
+        ({"messages": [{"role": "system", "content": [IMAGE]}]}, r"messages\[0\].content\[0\]"),
+        (
+            {"extra_body": {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}},
+            r"context_management.edits\[0\].type is 'clear_tool_uses_20250919'",
+        ),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"content\[0\].source.type is 'url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, r"content\[0\].text is 5"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "", "x": 1}]}]}, r"content\[0\].x is not"),

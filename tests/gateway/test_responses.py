@@ -96,6 +96,43 @@ def test_events_of_calls(client: OpenAI) -> None:
     assert json.loads(call.arguments) == {"city": "Ulm"}
 
 
+IN_NAMESPACE: Any = {"type": "namespace", "name": "town", "description": "A town.", "tools": [TOOL]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_function_in_a_namespace_is_called_by_both_names(client: OpenAI, stream: bool) -> None:
+    """As Codex names them. The model sees one name."""
+    asked: Any = {"model": "llm", "tools": [TOOL, IN_NAMESPACE]}
+    said = CALL.replace('"weather"', '"town.weather"')
+    if stream:
+        with client.responses.stream(input=said, **asked) as events:
+            response = events.get_final_response()
+    else:
+        response = client.responses.create(input=said, **asked)
+    (call,) = response.output
+    assert call.type == "function_call"
+    assert (call.name, call.namespace, json.loads(call.arguments)) == ("weather", "town", {"city": "Ulm"})
+    assert [tool.type for tool in response.tools] == ["function", "namespace"]
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    turns: Any = [{"role": "user", "content": said}, call, result, {"role": "user", "content": "!request"}]
+    request = json.loads(client.responses.create(input=turns, **asked).output_text)
+    (made,) = json.loads(request["messages"])[1]["tool_calls"]
+    assert made["function"]["name"] == "town.weather"
+    assert [tool["function"]["name"] for tool in json.loads(request["sampling_parameters"])["tools"]] == [
+        "weather",
+        "town.weather",
+    ]
+
+
+def test_a_search_that_the_gateway_cannot_do_is_not_offered_to_the_model(client: OpenAI) -> None:
+    """Codex offers it in each request."""
+    tools: Any = [TOOL, {"type": "web_search", "external_web_access": False}]
+    response = client.responses.create(model="llm", input="!request", tools=tools)
+    (shown,) = json.loads(json.loads(response.output_text)["sampling_parameters"])["tools"]
+    assert shown["function"]["name"] == "weather"
+    assert [tool.type for tool in response.tools] == ["function"]
+
+
 def test_a_conversation(client: OpenAI) -> None:
     response = client.responses.create(model="llm", input=CALL, tools=[TOOL])
     (call,) = response.output
@@ -177,12 +214,19 @@ def test_failures(client: OpenAI) -> None:
         ({"store": True}, "store", "False"),
         ({"background": True}, "background", "False"),
         ({"conversation": "a"}, "conversation", "not supported"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0]", "'file_search'"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": []}]}, "tools[0].tools", "at least 1"),
+        (
+            {"tools": [{"type": "namespace", "name": "a", "tools": [TOOL, TOOL]}]},
+            "tools[0].tools[1].name",
+            "a.weather, which another tool has too",
+        ),
         ({"tools": [TOOL, TOOL]}, "tools[1].name", "another tool has too"),
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort", "knows no levels"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "missing"),
-        ({"include": ["message.output_text.logprobs"]}, "include", "at most 0"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]", "'reasoning.encrypted_content'"),
         ({"truncation": "auto"}, "truncation", "'auto'"),
         ({"n": 2}, "n", "not supported"),
     ],
@@ -203,5 +247,8 @@ def test_values_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
         "include": [],
         "metadata": {"a": "b"},
     }
+    codex: Any = {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}}
+    codex["extra_body"] = {"client_metadata": {"session_id": "a"}}
+    assert client.responses.create(model="llm", input="one", store=False, **codex).output_text == "one "
     more: Any = {"reasoning": {"effort": None}, "text": {"format": {"type": "text"}}, "prompt_cache_key": "a"}
     assert client.responses.create(model="llm", input="one", **harmless, **more).output_text == "one "

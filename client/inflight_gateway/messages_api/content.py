@@ -120,7 +120,14 @@ class AssistantMessage(Strict):
     content: _Content[_AssistantBlock]
 
 
-InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]
+class SystemMessage(Strict):
+    """Instructions that begin to apply in the middle of a conversation."""
+
+    role: Literal["system"]
+    content: _Content[TextBlock]
+
+
+InputMessage = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
 
 
 def joined(content: str | list[TextBlock]) -> str:

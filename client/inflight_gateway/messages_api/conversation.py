@@ -1,7 +1,7 @@
 """Turns a conversation into the messages of a chat."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from inflight_client import Message
 from inflight_gateway.asked_form import invalid
@@ -9,6 +9,8 @@ from inflight_gateway.images import content_of, file_in_text
 from inflight_gateway.messages_api.content import (
     AssistantMessage,
     ImageBlock,
+    InputMessage,
+    SystemMessage,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -18,6 +20,10 @@ from inflight_gateway.messages_api.content import (
 )
 from inflight_gateway.messages_api.request import Conversation
 
+# Claude Code begins the system prompt with it. It is meant for Anthropic's bills, and differs in each conversation, so
+# that none could use the cached prefix of another.
+_BILLING = "x-anthropic-billing-header:"
+
 
 def messages_of(body: Conversation) -> list[Message]:
     """Return the messages, the system prompt first.
@@ -26,10 +32,10 @@ def messages_of(body: Conversation) -> list[Message]:
         ApiError: the last message has calls, so an answer can neither continue it nor follow it.
     """
     messages: list[Message] = []
-    if body.system:
-        messages.append({"role": "system", "content": joined(body.system)})
+    if system := _system(body):
+        messages.append({"role": "system", "content": system})
     for message in body.messages:
-        messages += [_assistant(message)] if isinstance(message, AssistantMessage) else _user(message)
+        messages += _shown(message)
     if messages[-1].get("tool_calls"):
         raise invalid("messages", "messages ends with calls; the results of the tools must follow")
     return messages
@@ -48,6 +54,22 @@ def images_of(body: Conversation) -> list[bytes]:
 def continues(body: Conversation) -> bool:
     """Whether the answer continues the last message."""
     return body.messages[-1].role == "assistant"
+
+
+def _system(body: Conversation) -> str:
+    given = body.system or ""
+    return joined(
+        given if isinstance(given, str) else [block for block in given if not block.text.startswith(_BILLING)]
+    )
+
+
+def _shown(message: InputMessage) -> Iterable[Message]:
+    match message:
+        case AssistantMessage():
+            return [_assistant(message)]
+        case SystemMessage():
+            return [{"role": "system", "content": joined(message.content)}]
+    return _user(message)
 
 
 def _user(message: UserMessage) -> Iterator[Message]:

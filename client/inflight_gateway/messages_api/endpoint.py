@@ -7,7 +7,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import Sampling
+from inflight_client import InvalidRequest, Sampling
 from inflight_gateway import sse
 from inflight_gateway.answer_form import AnswerForm, server_names
 from inflight_gateway.asked_form import invalid
@@ -16,6 +16,7 @@ from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.formats import Formats
 from inflight_gateway.limits import take_samples
+from inflight_gateway.messages_api.context_window import EXCEEDED, is_too_much, naming_length
 from inflight_gateway.messages_api.conversation import continues, images_of, messages_of
 from inflight_gateway.messages_api.document import (
     ErrorDocument,
@@ -31,8 +32,10 @@ from inflight_gateway.messages_api.request import (
     CountTokensRequest,
     MessagesRequest,
     OneToolChoice,
+    ToolItem,
 )
-from inflight_gateway.messages_api.thinking import thinking_variables
+from inflight_gateway.messages_api.thinking import effort_variables, thinking_variables
+from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, queueing
 from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.streaming import Answers, begin
@@ -62,18 +65,27 @@ async def create_message(body: MessagesRequest, service: TheService, request: Re
     note_request("chat", body.model, stream=bool(body.stream))
     take_samples(request.scope, 1)
     asked = _sampling(body, request, adapter)
-    with naming_fields(_FIELDS):
+    with naming_length(), naming_fields(_FIELDS):
         plan = await plan_chat(service.client, *await _ask(body, service))
-    with naming_fields({**_FIELDS, **server_names(plan.form_field)}):
-        if body.stream:
-            return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
-        answer = await service.client.generate(**plan.arguments(asked))
+    with naming_length(), naming_fields({**_FIELDS, **server_names(plan.form_field)}):
+        try:
+            return await _answer(body, service, plan, asked)
+        except InvalidRequest as error:
+            if not is_too_much(error):
+                raise
+        return await _answer(body, service, plan, {**asked, "max_tokens": ALL_TOKENS})
+
+
+async def _answer(body: MessagesRequest, service: Service, plan: ChatPlan, asked: Sampling) -> Response:
+    if body.stream:
+        return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
+    answer = await service.client.generate(**plan.arguments(asked))
     (choice,) = answer.choices
     service.answered(answer.usage, [choice.finish_reason])
     reader, content = plan.reader(), Content()
     for _ in (*content.add([*reader.feed(choice.text), *reader.end()]), *content.close()):
         pass  # The events are for streams.
-    ending = _ending(body, content, choice.finish_reason, choice.stop_reason)
+    ending = _ending(asked, content, choice.finish_reason, choice.stop_reason)
     return JSONResponse({**new_message(body.model, answer.usage), "content": content.blocks, **ending})
 
 
@@ -85,7 +97,7 @@ async def count_tokens(body: CountTokensRequest, service: TheService) -> TokenCo
     if ask.images:
         raise invalid("messages", "messages has images, whose tokens are not known before the model reads them")
     chat = shown_chat(ask.messages, ask.tools.tools if ask.tools is not None else (), ask.template_kwargs, formats)
-    with naming_fields(_FIELDS):
+    with naming_length(), naming_fields(_FIELDS):
         found = await service.client.tokenize(**{**chat.arguments(), **ask.chat_end})
     return {"input_tokens": len(found.token_ids)}
 
@@ -106,7 +118,7 @@ async def _events(
             if chunk.finish_reason is not None:
                 for event in (*content.add(reader.end()), *content.close()):
                     yield _encoded(event)
-                ending = _ending(body, content, chunk.finish_reason, chunk.stop_reason)
+                ending = _ending(asked, content, chunk.finish_reason, chunk.stop_reason)
     service.answered(answers.usage, answers.finish_reasons)
     yield _encoded({"type": "message_delta", "delta": ending, "usage": usage_count(answers.usage)})
     yield _encoded({"type": "message_stop"})
@@ -121,41 +133,44 @@ def _error_event(error: ApiError) -> bytes:
 
 
 def _ending(
-    body: MessagesRequest, content: Content, finish_reason: str, stop_reason: str | int | None
+    asked: Sampling, content: Content, finish_reason: str, stop_reason: str | int | None
 ) -> dict[str, str | None]:
     """Say why the answer ended."""
     if finish_reason == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if isinstance(stop_reason, str) and stop_reason in (body.stop_sequences or ()):
+        fills_context = asked.get("max_tokens") == ALL_TOKENS
+        return {"stop_reason": EXCEEDED if fills_context else "max_tokens", "stop_sequence": None}
+    if isinstance(stop_reason, str) and stop_reason in asked.get("stop", ()):
         return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
     return {"stop_reason": "tool_use" if content.has_calls else "end_turn", "stop_sequence": None}
 
 
 async def _ask(body: Conversation, service: Service) -> tuple[Formats, ChatAsk]:
     formats = await service.model.formats()
+    variables = thinking_variables(body.thinking, formats) | effort_variables(body.output_config, formats)
     form = body.output_config.format if body.output_config is not None else None
     return formats, ChatAsk(
         messages=messages_of(body),
         form=None if form is None else AnswerForm("output_config.format", "json", form.schema_),
         tools=_tool_use(body),
-        template_kwargs=(body.chat_template_kwargs or {}) | thinking_variables(body.thinking, formats),
+        template_kwargs=(body.chat_template_kwargs or {}) | variables,
         chat_end={"continue_final_message": True} if continues(body) else {},
         images=images_of(body),
     )
 
 
 def _tool_use(body: Conversation) -> ToolUse | None:
-    given = [
-        Tool(tool.name, parameters=tool.input_schema, description=tool.description, strict=tool.strict is not False)
-        for tool in body.tools or ()
-    ]
-    tools, choice = named_tools(given, "tools[{index}].name"), body.tool_choice
+    tools = named_tools((f"tools[{index}].name", _tool(tool)) for index, tool in enumerate(body.tools or ()))
+    choice = body.tool_choice
     if choice is None:
         return use_of(tools, "auto", None, several=True)
     several = not choice.disable_parallel_tool_use
     if isinstance(choice, OneToolChoice):
         return use_of(tools, "required", [choice.name], several=several)
     return use_of(tools, "required" if choice.type == "any" else choice.type, None, several=several)
+
+
+def _tool(tool: ToolItem) -> Tool:
+    return Tool(tool.name, parameters=tool.input_schema, description=tool.description, strict=bool(tool.strict))
 
 
 def _sampling(body: MessagesRequest, request: Request, adapter: str | None) -> Sampling:
@@ -168,6 +183,6 @@ def _sampling(body: MessagesRequest, request: Request, adapter: str | None) -> S
     }
     author = body
     if body.user is None and body.metadata is not None:
-        author = body.model_copy(update={"user": body.metadata.user_id})
+        author = body.model_copy(update={"user": body.metadata.tenant})
     given = {name: value for name, value in asked.items() if value is not None}
     return cast(Sampling, given | queueing(author, request.scope, adapter))

@@ -1,5 +1,6 @@
 """The bodies of POST /v1/messages and of its counter of tokens."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -20,7 +21,7 @@ class ToolItem(Strict):
     name: _ToolName
     description: str | None = None
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments.")
-    strict: bool | None = Field(None, description="Default: true. Arguments match the schema in any case then.")
+    strict: bool | None = Field(None, description="Arguments match the schema also where tool_choice is auto.")
     cache_control: CacheControl | None = None
 
 
@@ -57,14 +58,41 @@ class OutputConfig(Strict):
     """How the answer is written."""
 
     format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="For the chat template. Ignored where the template knows no levels."
+    )
+
+
+class ThoughtsEdit(Strict):
+    """What is left out of earlier thoughts."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"] = Field(description="The chat template decides which of them the model sees.")
+
+
+class ContextManagement(Strict):
+    """What is left out of a long conversation. Only the edit that leaves out nothing is there."""
+
+    edits: Annotated[list[ThoughtsEdit], Field(max_length=16)] | None = None
 
 
 class Metadata(Strict):
     """On whose behalf the request runs."""
 
     user_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
+        None,
+        description="The tenant of the request, if the gateway has no API keys. Ignored otherwise. Of an object in "
+        "JSON, as Claude Code sends it, only `device_id` counts, so that the sessions of one user are one tenant.",
     )
+
+    @property
+    def tenant(self) -> str | None:
+        """The user whom `user_id` means."""
+        try:
+            device = json.loads(self.user_id or "")["device_id"]
+        except (ValueError, RecursionError, TypeError, KeyError):
+            return self.user_id
+        return device if isinstance(device, str) and device else self.user_id
 
 
 class Conversation(Authored):
@@ -85,6 +113,7 @@ class Conversation(Authored):
     )
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    context_management: ContextManagement | None = None
     # A field of this server that Anthropic does not have.
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."

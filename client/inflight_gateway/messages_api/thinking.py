@@ -1,10 +1,10 @@
-"""Tells the chat template whether the model is to think."""
+"""Tells the chat template whether the model is to think, and how much."""
 
 from inflight_gateway.asked_form import invalid
 from inflight_gateway.formats import Formats
-from inflight_gateway.messages_api.request import Thinking
+from inflight_gateway.messages_api.request import OutputConfig, Thinking
 
-_SWITCH = "enable_thinking"
+_SWITCH, _LEVEL = "enable_thinking", "reasoning_effort"
 
 
 def thinking_variables(thinking: Thinking | None, formats: Formats) -> dict[str, bool]:
@@ -20,3 +20,10 @@ def thinking_variables(thinking: Thinking | None, formats: Formats) -> dict[str,
     if thinking.type == "disabled" and formats.reasoning_format is not None:
         raise invalid("thinking", "thinking is disabled; the model's chat template cannot turn it off")
     return {}
+
+
+def effort_variables(config: OutputConfig | None, formats: Formats) -> dict[str, str]:
+    """Return the variables of the chat template for the effort. A model that knows no levels does what it does."""
+    if config is None or config.effort is None or _LEVEL not in formats.template_variables:
+        return {}
+    return {_LEVEL: "xhigh" if config.effort == "max" else config.effort}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from inflight_client import Message
 from inflight_gateway.images import content_of, file_in_url
+from inflight_gateway.responses_api.function_name import FunctionName
 from inflight_gateway.responses_api.input_items import (
     CallItem,
     InputImage,
@@ -58,7 +59,7 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
             if turn is None:
                 turn = {"role": "assistant", "content": ""}
                 messages.append(turn)
-            function = {"name": item.name, "arguments": item.arguments}
+            function = {"name": FunctionName(item.name, item.namespace).shown, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             turn["tool_calls"] = [*turn.get("tool_calls", ()), call]
         else:

@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from inflight_client import Usage
 from inflight_gateway.responses_api.output import INCOMPLETE
-from inflight_gateway.responses_api.request import ResponsesRequest
+from inflight_gateway.responses_api.request import FunctionToolItem, NamespaceItem, ResponsesRequest, WebSearchItem
 
 
 class ResponseDocument(TypedDict):
@@ -27,7 +27,7 @@ class Document:
     """Makes the object from the request. What the request leaves out has the value that was used."""
 
     def __init__(self, body: ResponsesRequest) -> None:
-        tools = [tool.model_dump(by_alias=True) for tool in body.tools or ()]
+        tools = [_offered(tool) for tool in body.tools or () if not isinstance(tool, WebSearchItem)]
         form = body.text.format if body.text is not None and body.text.format is not None else None
         choice: Any = body.tool_choice if body.tool_choice is not None else "auto"
         self._fields: dict[str, Any] = {
@@ -41,7 +41,7 @@ class Document:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-            "tools": [{**tool, "strict": tool["strict"] is not False} for tool in tools],
+            "tools": tools,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "background": False,
             "max_output_tokens": body.max_output_tokens,
@@ -62,6 +62,12 @@ class Document:
             "output": output,
             "usage": None if usage is None else _usage(usage),
         }
+
+
+def _offered(tool: FunctionToolItem | NamespaceItem) -> dict[str, Any]:
+    if isinstance(tool, NamespaceItem):
+        return {**tool.model_dump(), "tools": [_offered(function) for function in tool.tools]}
+    return {**tool.model_dump(), "strict": tool.strict is not False}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """POST /v1/responses."""
 
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -19,13 +19,13 @@ from inflight_gateway.limits import take_samples
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import images_of, messages_of
 from inflight_gateway.responses_api.document import Document, ResponseDocument
+from inflight_gateway.responses_api.function_name import FunctionName
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
-from inflight_gateway.responses_api.request import AllowedToolsChoiceItem, FunctionChoice, ResponsesRequest
+from inflight_gateway.responses_api.request import ResponsesRequest
+from inflight_gateway.responses_api.tools import function_names, tool_use
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService, queueing
 from inflight_gateway.streaming import Answers, begin
-from inflight_gateway.tool_formats import Tool
-from inflight_gateway.tool_use import ToolUse, named_tools, use_of
 from inflight_gateway.tracing import note_request
 
 router = APIRouter()
@@ -47,26 +47,28 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
-    ask = ChatAsk(messages_of(body), _form(body), _tool_use(body), variables, images=images_of(body))
+    ask = ChatAsk(messages_of(body), _form(body), tool_use(body), variables, images=images_of(body))
     asked = _sampling(body, request, adapter)
-    document = Document(body)
+    document, names = Document(body), function_names(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
     with naming_fields({**_FIELDS, **server_names(plan.form_field)}):
         if body.stream:
-            return await begin(_events(service, plan, asked, document), service.metrics, _error_event)
+            return await begin(_events(service, plan, asked, document, names), service.metrics, _error_event)
         answer = await service.client.generate(**plan.arguments(asked))
     service.answered(answer.usage, [answer.finish_reason])
-    reader, output = plan.reader(), Output()
+    reader, output = plan.reader(), Output(names)
     status = _status(answer.finish_reason)
     for _ in itertools.chain(output.add([*reader.feed(answer.text), *reader.end()]), output.close(status)):
         pass  # The events are for streams.
     return JSONResponse(document.of(status, output.items, answer.usage))
 
 
-async def _events(service: Service, plan: ChatPlan, asked: Sampling, document: Document) -> AsyncGenerator[bytes, None]:
+async def _events(
+    service: Service, plan: ChatPlan, asked: Sampling, document: Document, names: Mapping[str, FunctionName]
+) -> AsyncGenerator[bytes, None]:
     answers = Answers([service.client.stream(**plan.arguments(asked))])
-    reader, output = plan.reader(), Output()
+    reader, output = plan.reader(), Output(names)
     numbers = itertools.count()
 
     def encoded(event: Event) -> bytes:
@@ -120,18 +122,3 @@ def _form(body: ResponsesRequest) -> AnswerForm | None:
         if value is None:
             raise invalid(f"text.format.{name}", f"text.format.{name} is missing; the type json_schema needs it")
     return AnswerForm("text.format", "json", form.schema_)
-
-
-def _tool_use(body: ResponsesRequest) -> ToolUse | None:
-    given = []
-    for tool in body.tools or ():
-        parameters: dict[str, Any] = {} if tool.parameters is None else {"parameters": tool.parameters}
-        given.append(Tool(tool.name, **parameters, description=tool.description, strict=tool.strict is not False))
-    tools = named_tools(given, "tools[{index}].name")
-    choice, several = body.tool_choice, body.parallel_tool_calls is not False
-    match choice:
-        case FunctionChoice():
-            return use_of(tools, "required", [choice.name], several=several)
-        case AllowedToolsChoiceItem():
-            return use_of(tools, choice.mode, [tool.name for tool in choice.tools], several=several)
-    return use_of(tools, choice or "auto", None, several=several)

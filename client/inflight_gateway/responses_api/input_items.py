@@ -82,6 +82,7 @@ class CallItem(Strict):
     type: Literal["function_call"]
     call_id: _Text
     name: _Text
+    namespace: str | None = Field(None, description="That of the function, if it is in one.")
     arguments: str
     id: str | None = None
     status: _Status | None = None
@@ -116,6 +117,7 @@ class ReasoningItem(Strict):
     id: str | None = None
     summary: Annotated[list[Any], Field(max_length=0)] | None = None
     content: Annotated[list[ReasoningText], Field(max_length=4096)] | None = None
+    encrypted_content: None = None
     status: _Status | None = None
 
     @property

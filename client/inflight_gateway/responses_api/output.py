@@ -1,11 +1,12 @@
 """Builds the items of an answer, and the events that tell of them as they grow."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from inflight_gateway.chat_answer import new_call_id
 from inflight_gateway.pieces import Arguments, Call, Piece, Text, Thought
+from inflight_gateway.responses_api.function_name import FunctionName
 
 Event = dict[str, Any]
 """An event of a stream, without its sequence number."""
@@ -16,7 +17,9 @@ IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
 class Output:
     """The items of one answer: thoughts, messages and calls, in the order in which the model writes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, FunctionName]) -> None:
+        """`names`: how calls name functions, by the names that the model sees."""
+        self._names = names
         self.items: list[dict[str, Any]] = []
         self._open: _Item | None = None
 
@@ -25,7 +28,7 @@ class Output:
         for piece in pieces:
             if self._open is None or isinstance(piece, Call) or not isinstance(piece, self._open.kind):
                 yield from self.close(COMPLETED)
-                self._open = _item_for(piece, len(self.items))
+                self._open = self._item_for(piece, len(self.items))
                 self.items.append(self._open.document)
                 yield from self._open.begin()
             if not isinstance(piece, Call):
@@ -36,6 +39,14 @@ class Output:
         if self._open is not None:
             yield from self._open.end(status)
             self._open = None
+
+    def _item_for(self, piece: Piece, index: int) -> "_Item":
+        match piece:
+            case Call(name):
+                return _FunctionCall(index, self._names.get(name, FunctionName(name)))
+            case Thought():
+                return _Reasoning(index)
+        return _Message(index)
 
 
 class _Item:
@@ -126,8 +137,10 @@ class _Reasoning(_Parted):
 class _FunctionCall(_Item):
     kind, delta = Arguments, "response.function_call_arguments"
 
-    def __init__(self, index: int, name: str) -> None:
-        fields = {"type": "function_call", "call_id": new_call_id(), "name": name, "arguments": ""}
+    def __init__(self, index: int, name: FunctionName) -> None:
+        fields = {"type": "function_call", "call_id": new_call_id(), "name": name.name, "arguments": ""}
+        if name.namespace is not None:
+            fields["namespace"] = name.namespace
         super().__init__(index, "fc", fields)
 
     def end(self, status: str) -> Iterator[Event]:
@@ -136,12 +149,3 @@ class _FunctionCall(_Item):
         name = self.document["name"]
         yield {"type": f"{self.delta}.done", **self._place, "name": name, "arguments": arguments}
         yield from super().end(status)
-
-
-def _item_for(piece: Piece, index: int) -> _Item:
-    match piece:
-        case Call(name):
-            return _FunctionCall(index, name)
-        case Thought():
-            return _Reasoning(index)
-    return _Message(index)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort
 from inflight_gateway.responses_api.input_items import InputItem
@@ -41,6 +41,9 @@ class Reasoning(Strict):
     effort: Effort | None = Field(
         None, description="For the chat template. Refused where the template does not use it."
     )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Ignored: the answer has the thoughts themselves."
+    )
 
 
 class FunctionToolItem(Strict):
@@ -51,6 +54,24 @@ class FunctionToolItem(Strict):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = Field(None, description="Default: true. Arguments match the schema in any case then.")
+
+
+class NamespaceItem(Strict):
+    """Functions whose names are told apart from others by that of their namespace. Calls of them say both names."""
+
+    type: Literal["namespace"]
+    name: _FunctionName
+    description: str | None = None
+    tools: Annotated[list[FunctionToolItem], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class WebSearchItem(BaseModel):
+    """OpenAI's own search. The model does not see it, as the gateway cannot search."""
+
+    type: Literal["web_search", "web_search_preview"]
+
+
+ToolItem = Annotated[FunctionToolItem | NamespaceItem | WebSearchItem, Field(discriminator="type")]
 
 
 class FunctionChoice(Strict):
@@ -98,7 +119,7 @@ class ResponsesRequest(Authored):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionToolItem], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolItem], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: _ToolChoice | None = Field(None, description="Default: auto where there are tools.")
     parallel_tool_calls: bool | None = Field(None, description="False: at most one call in an answer.")
     stream: bool | None = None
@@ -115,7 +136,10 @@ class ResponsesRequest(Authored):
     background: Never | None = None
     truncation: Literal["disabled"] | None = None
     service_tier: Literal["auto", "default"] | None = None
-    include: Annotated[list[str], Field(max_length=0)] | None = None
+    include: Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=16)] | None = Field(
+        None, description="Thoughts are in the answer, and not encrypted."
+    )
+    client_metadata: dict[str, Any] | None = None
     reasoning: Reasoning | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None

@@ -14,6 +14,7 @@ from inflight.text.chat_tools import checked_tools
 from inflight.text.content_parts import reads_parts, with_parts
 from inflight.text.control_tokens import check_control_tokens
 from inflight.text.json_tree import check_tree
+from inflight.text.message_order import in_order
 
 MAX_TEMPLATE_KWARGS = 32
 _MAX_NAME_CHARACTERS = 64
@@ -54,8 +55,10 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
         raise InvalidRequest("messages is given, but the model has no chat template; give text_input")
     messages = checked_messages(chat.messages)
     end = _checked_end(chat, messages[-1])
+    in_form = with_parts if _reads_parts(tokenizer) else list
+    messages = in_order(messages, lambda probe: tokenizer.apply_chat_template(in_form(probe), tokenize=False))
     parts: dict[str, Any] = {
-        "messages": with_parts(messages) if _reads_parts(tokenizer) else messages,
+        "messages": in_form(messages),
         "tools": None if chat.tools is None else checked_tools(chat.tools),
         "chat_template_kwargs": _checked_kwargs(tokenizer, chat.template_kwargs),
     }
