@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack
 
 from inflight_client import AsyncTextStream, Chunk, PerfMetrics, Usage
+from inflight_gateway import sse
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.service import total
 from inflight_gateway.sse import ErrorEvent, EventStream, error_as_event
@@ -84,14 +85,28 @@ async def begin(
 ) -> EventStream:
     """Wait for the first event, and return the response. `error_event` encodes an error that comes later.
 
-    An error before the first event can still become a response with its own status.
+    An error before the first event can still become a response with its own status. After `KEEP_ALIVE_SECONDS`, the
+    response begins without an event: a request for which that takes so long has been accepted, as a rule.
 
     Raises:
-        InflightError: a request failed before its first event.
+        InflightError: a request failed before the response began.
     """
+    first = asyncio.create_task(_first(events, metrics))
+    try:
+        await asyncio.wait({first}, timeout=sse.KEEP_ALIVE_SECONDS)
+    except asyncio.CancelledError:
+        first.cancel()
+        await asyncio.wait({first})
+        raise
+    if first.done():
+        first.result()
+    return EventStream(first, events, error_event)
+
+
+async def _first(events: AsyncGenerator[bytes, None], metrics: Metrics) -> bytes:
     begun = time.perf_counter()
-    first = await anext(events)
+    event = await anext(events)
     seconds = time.perf_counter() - begun
     metrics.first_token.observe(seconds)
     note_first_chunk(seconds)
-    return EventStream(first, events, error_event)
+    return event

@@ -65,7 +65,9 @@ async def watch(request: Request, service: TheService) -> Response:
     await request.body()  # `CancelOnDisconnect` waits for it.
     viewers: Viewers = request.app.state.viewers
     frames = _frames(viewers, service, None if key is None else key.tenant_name)
-    return sse.EventStream(await anext(frames), frames, sse.error_as_event)
+    first = asyncio.ensure_future(anext(frames))
+    await first
+    return sse.EventStream(first, frames, sse.error_as_event)
 
 
 async def _frames(viewers: Viewers, service: Service, tenant: str | None) -> AsyncGenerator[bytes, None]:
