@@ -16,6 +16,7 @@ class CacheControl(Strict):
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+    scope: str | None = None
 
 
 class TextBlock(Strict):
