@@ -94,6 +94,62 @@ def test_a_message(served: ServedImages, gateway: GatewayProcess) -> None:
     assert text.text == served.expected(SHOWN, PICTURES)
 
 
+def test_images_that_tools_return(gateway: GatewayProcess, openai: OpenAI) -> None:
+    """They follow the results in a message of the user. Coding agents look at files in this way."""
+    names, texts = ("a", "b"), ("The first.", "The second.")
+    calls: list[Any] = [
+        {"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in names
+    ]
+    tool: Any = {"name": "look", "parameters": {"type": "object"}}
+    begun: Any = {"role": "user", "content": "Look."}
+    expected = openai.chat.completions.create(
+        **{
+            **chat(),
+            "max_tokens": NUM_TOKENS,
+            "tools": [{"type": "function", "function": tool}],
+            "messages": [
+                begun,
+                {"role": "assistant", "content": "", "tool_calls": calls},
+                *({"role": "tool", "tool_call_id": n, "content": t} for n, t in zip(names, texts, strict=True)),
+                {"role": "user", "content": [part(image) for image in PICTURES]},
+            ],
+        }
+    )
+    items: list[Any] = [{"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"} for name in names]
+    results: list[Any] = [
+        {
+            "type": "function_call_output",
+            "call_id": name,
+            "output": [{"type": "input_text", "text": text}, {"type": "input_image", "image_url": url(image)}],
+        }
+        for name, text, image in zip(names, texts, PICTURES, strict=True)
+    ]
+    response = openai.responses.create(
+        model="llm",
+        input=[begun, *items, *results],
+        tools=[{"type": "function", "strict": False, **tool}],
+        max_output_tokens=NUM_TOKENS,
+        temperature=0,
+    )
+    assert response.output_text == expected.choices[0].message.content
+    uses: list[Any] = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in names]
+    answers: list[Any] = [
+        {"type": "tool_result", "tool_use_id": name, "content": [{"type": "text", "text": text}, block(image)]}
+        for name, text, image in zip(names, texts, PICTURES, strict=True)
+    ]
+    with Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as anthropic:
+        message = anthropic.messages.create(
+            model="llm",
+            messages=[begun, {"role": "assistant", "content": uses}, {"role": "user", "content": answers}],
+            tools=[{"name": "look", "input_schema": {"type": "object"}}],
+            max_tokens=NUM_TOKENS,
+            extra_body={"temperature": 0},
+        )
+    (said,) = message.content
+    assert said.type == "text"
+    assert said.text == expected.choices[0].message.content
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

@@ -62,6 +62,9 @@ class ToolUseBlock(Strict):
     cache_control: CacheControl | None = None
 
 
+_ResultBlock = Annotated[TextBlock | ImageBlock, Field(discriminator="type")]
+
+
 class ToolResultBlock(Strict):
     """What a tool has answered."""
 
@@ -69,7 +72,7 @@ class ToolResultBlock(Strict):
     tool_use_id: _Text
     content: (
         Annotated[
-            Annotated[str, Tag("a text")] | Annotated[list[TextBlock], Field(max_length=_MAX_BLOCKS), Tag("a list")],
+            Annotated[str, Tag("a text")] | Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS), Tag("a list")],
             Discriminator(text_or_list),
         ]
         | None
@@ -78,9 +81,19 @@ class ToolResultBlock(Strict):
     cache_control: CacheControl | None = None
 
     @property
+    def blocks(self) -> "list[TextBlock | ImageBlock]":
+        """The content."""
+        return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content or []
+
+    @property
     def text(self) -> str:
-        """The content, with its parts joined."""
-        return joined(self.content or "")
+        """The texts of the content, joined."""
+        return joined([block for block in self.blocks if isinstance(block, TextBlock)])
+
+    @property
+    def images(self) -> list[ImageBlock]:
+        """The images of the content."""
+        return [block for block in self.blocks if isinstance(block, ImageBlock)]
 
 
 def _block_form(value: Any) -> str:

@@ -43,12 +43,20 @@ def messages_of(body: Conversation) -> list[Message]:
 
 def images_of(body: Conversation) -> list[bytes]:
     """Return the images of all messages, in order. Raises ApiError if one is no base64."""
-    return [
-        file_in_text(f"messages[{number}].content[{index}].source.data", block.source.data)
-        for number, message in enumerate(body.messages)
-        for index, block in enumerate(message.content)
-        if isinstance(block, ImageBlock)
-    ]
+    return [file_in_text(f"{field}.source.data", image.source.data) for field, image in _images(body)]
+
+
+def _images(body: Conversation) -> Iterator[tuple[str, ImageBlock]]:
+    """Yield the field of each image, and the image."""
+    for number, message in enumerate(body.messages):
+        for index, block in enumerate(message.content):
+            field = f"messages[{number}].content[{index}]"
+            if isinstance(block, ImageBlock):
+                yield field, block
+            elif isinstance(block, ToolResultBlock):
+                for place, part in enumerate(block.blocks):
+                    if isinstance(part, ImageBlock):
+                        yield f"{field}.content[{place}]", part
 
 
 def continues(body: Conversation) -> bool:
@@ -73,19 +81,26 @@ def _shown(message: InputMessage) -> Iterable[Message]:
 
 
 def _user(message: UserMessage) -> Iterator[Message]:
-    """Results of tools are messages of their own. The texts and images between two of them are one message."""
+    """Results of tools are messages of their own. The texts and images between two of them are one message.
+
+    The images of results follow them in a message of the user: chat templates take no others.
+    """
     blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
     said: list[str | None] = []
+    shown: list[str | None] = []
+    """The images of results."""
     for block in blocks:
         if not isinstance(block, ToolResultBlock):
-            said.append(block.text if isinstance(block, TextBlock) else None)
+            said += [*shown, block.text if isinstance(block, TextBlock) else None]
+            shown = []
             continue
         if said:
             yield {"role": "user", "content": content_of(said, "\n")}
             said = []
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
-    if said:
-        yield {"role": "user", "content": content_of(said, "\n")}
+        shown += [None] * len(block.images)
+    if said or shown:
+        yield {"role": "user", "content": content_of([*said, *shown], "\n")}
 
 
 def _assistant(message: AssistantMessage) -> Message:

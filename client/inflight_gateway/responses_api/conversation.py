@@ -1,6 +1,6 @@
 """Turns the input of a request into the messages of a chat."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from inflight_client import Message
 from inflight_gateway.images import content_of, file_in_url
@@ -32,21 +32,33 @@ def images_of(body: ResponsesRequest) -> list[bytes]:
     """Return the images of the input, in order. Raises ApiError if one cannot be read."""
     if isinstance(body.input, str):
         return []
-    return [
-        file_in_url(f"input[{number}].content[{index}].image_url", part.image_url)
-        for number, item in enumerate(body.input)
-        if isinstance(item, MessageItem)
-        for index, part in enumerate(item.parts)
-        if isinstance(part, InputImage)
-    ]
+    return [file_in_url(f"{field}.image_url", image.image_url) for field, image in _images(body.input)]
+
+
+def _images(items: Sequence[InputItem]) -> Iterator[tuple[str, InputImage]]:
+    """Yield the field of each image, and the image."""
+    for number, item in enumerate(items):
+        if isinstance(item, MessageItem | ResultItem):
+            name = "content" if isinstance(item, MessageItem) else "output"
+            for index, part in enumerate(item.parts):
+                if isinstance(part, InputImage):
+                    yield f"input[{number}].{name}[{index}]", part
 
 
 def _messages(items: Sequence[InputItem]) -> list[Message]:
-    """What an assistant thinks, says and calls are items of their own; together they are one message."""
+    """What an assistant thinks, says and calls are items of their own; together they are one message.
+
+    The images in outputs of tools follow these in a message of the user: chat templates take no others.
+    """
     messages: list[Message] = []
     turn: Message | None = None
     """The assistant's message that is not complete."""
+    shown = 0
+    """How many images the last outputs of tools have."""
     for item in items:
+        if shown and not isinstance(item, ResultItem):
+            messages.append({"role": "user", "content": content_of([None] * shown)})
+            shown = 0
         if isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
             if turn is None or turn.get("tool_calls") or turn["content"]:
                 turn = {"role": "assistant", "content": ""}
@@ -65,6 +77,10 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
         else:
             turn = None
             messages.append(_message(item))
+            if isinstance(item, ResultItem):
+                shown += sum(isinstance(part, InputImage) for part in item.parts)
+    if shown:
+        messages.append({"role": "user", "content": content_of([None] * shown)})
     return messages
 
 

@@ -40,8 +40,9 @@ _Content = Annotated[
     Annotated[str, Tag("a text")] | Annotated[list[_Part], Field(min_length=1, max_length=4096), Tag("a list")],
     Discriminator(text_or_list),
 ]
+_ResultPart = Annotated[InputText | InputImage, Field(discriminator="type")]
 _Result = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[InputText], Field(min_length=1, max_length=4096), Tag("a list")],
+    Annotated[str, Tag("a text")] | Annotated[list[_ResultPart], Field(min_length=1, max_length=4096), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -98,9 +99,14 @@ class ResultItem(Strict):
     status: _Status | None = None
 
     @property
+    def parts(self) -> "list[InputText | InputImage]":
+        """The parts of the output."""
+        return [InputText(type="input_text", text=self.output)] if isinstance(self.output, str) else self.output
+
+    @property
     def text(self) -> str:
-        """The output, with its parts joined."""
-        return joined(self.output)
+        """The texts of the output, joined."""
+        return "".join(part.text for part in self.parts if not isinstance(part, InputImage))
 
 
 class ReasoningText(Strict):
@@ -139,8 +145,3 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")],
     Discriminator(_kind),
 ]
-
-
-def joined(content: str | list[InputText | OutputText] | list[InputText]) -> str:
-    """Return a content with its parts joined."""
-    return content if isinstance(content, str) else "".join(part.text for part in content)
