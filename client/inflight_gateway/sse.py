@@ -91,8 +91,8 @@ class EventStream(StreamingResponse):
             async for one in self._rest:
                 self._sent_at = time.monotonic()
                 yield one
-        except InflightError as failure:
-            error = api_error(failure)
+        except (InflightError, ApiError) as failure:
+            error = failure if isinstance(failure, ApiError) else api_error(failure)
             scope[OUTCOME] = error.status_code
             note_failure(error)
             yield self._error_event(error)

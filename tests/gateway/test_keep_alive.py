@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from inflight_client import InvalidRequest, ModelNotReady
 from inflight_gateway import sse
-from inflight_gateway.errors import answer_inflight_error
+from inflight_gateway.errors import ApiError, answer_inflight_error
 from inflight_gateway.metrics import OUTCOME, Metrics
 from inflight_gateway.streaming import begin
 
@@ -103,6 +103,13 @@ def test_a_failure_after_the_beginning_is_an_event(script: Sequence[Any]) -> Non
     assert response.status_code == 200
     assert b"the model is not ready: it drains" in response.content
     assert source.scope[OUTCOME] == 503
+
+
+def test_a_refusal_after_the_beginning_is_an_event() -> None:
+    source = Source(LONG, ApiError(400, "invalid_value", "prompt is too long", param="messages"))
+    response = source.ask()
+    assert (response.status_code, source.scope[OUTCOME]) == (200, 400)
+    assert b'"message":"prompt is too long"' in response.content
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.25])

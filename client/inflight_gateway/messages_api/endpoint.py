@@ -68,18 +68,15 @@ async def create_message(body: MessagesRequest, service: TheService, request: Re
     with naming_length(), naming_fields(_FIELDS):
         plan = await plan_chat(service.client, *await _ask(body, service))
     with naming_length(), naming_fields({**_FIELDS, **server_names(plan.form_field)}):
+        if body.stream:
+            return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
         try:
-            return await _answer(body, service, plan, asked)
+            answer = await service.client.generate(**plan.arguments(asked))
         except InvalidRequest as error:
             if not is_too_much(error):
                 raise
-        return await _answer(body, service, plan, {**asked, "max_tokens": ALL_TOKENS})
-
-
-async def _answer(body: MessagesRequest, service: Service, plan: ChatPlan, asked: Sampling) -> Response:
-    if body.stream:
-        return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
-    answer = await service.client.generate(**plan.arguments(asked))
+            asked = {**asked, "max_tokens": ALL_TOKENS}
+            answer = await service.client.generate(**plan.arguments(asked))
     (choice,) = answer.choices
     service.answered(answer.usage, [choice.finish_reason])
     reader, content = plan.reader(), Content()
@@ -103,6 +100,24 @@ async def count_tokens(body: CountTokensRequest, service: TheService) -> TokenCo
 
 
 async def _events(
+    body: MessagesRequest, service: Service, plan: ChatPlan, asked: Sampling
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of an answer. They may begin so late that a refusal has become an event, too."""
+    with naming_length():
+        try:
+            async with aclosing(_events_within(body, service, plan, asked)) as events:
+                async for event in events:
+                    yield event
+            return
+        except InvalidRequest as error:
+            if not is_too_much(error):
+                raise
+        async with aclosing(_events_within(body, service, plan, {**asked, "max_tokens": ALL_TOKENS})) as events:
+            async for event in events:
+                yield event
+
+
+async def _events_within(
     body: MessagesRequest, service: Service, plan: ChatPlan, asked: Sampling
 ) -> AsyncGenerator[bytes, None]:
     answers = Answers([service.client.stream(**plan.arguments(asked))])
