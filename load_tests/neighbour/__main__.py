@@ -125,12 +125,15 @@ async def _run(server: TritonServer, url: str | None, options: argparse.Namespac
 
 def main() -> int:
     """Print a Markdown table. Return 0 if ordinary users kept `LEAST` of their speed beside every kind, else 1."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     options.kinds = {
         name: worst
         for name, worst in options.kinds.items()
         if (worst.at_the_gateway or not options.gateway) and (options.images or not worst.reads_images)
     }
+    if not options.kinds:
+        parser.error("no kind is left: large images need --images, and the gateway does not take the fields of some")
     try:
         model = smolvlm() if options.images else default_model()
         with triton_server(model, scheduling_policy=options.policy) as server:
