@@ -1,29 +1,29 @@
 """Attention over whole sequences in float64, one token and head at a time, and random cases for paged attention."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from inflight import SamplingParams
 from inflight.kv_cache.block_table_array import tables_of
-from inflight.model.attention.interface import AttentionCall, AttentionImpl
+from inflight.model.attention.backend import Attend
+from inflight.model.attention.interface import AttentionCall
 from inflight.model.attention.torch_attention import TorchAttention
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache, LayerShape, allocate
+from inflight.model.images.batch_images import BatchImages
+from inflight.model.images.features import Features
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.prompt_images import PromptImages
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 CPU = torch.device("cpu")
 GARBAGE = 1000.0
 """Content of free slots. It is large, so that any trace of it in an output is noticed."""
-
-
-Attention: TypeAlias = Callable[[RaggedBatch, Sequence[LayerCache], Sequence[int | None]], AttentionImpl]
-"""Creates the attention of a batch over the layers' caches, given their windows."""
 
 TWO_HEADS = LayerShape(num_kv_heads=2, key_width=8, value_width=8)
 
@@ -41,6 +41,8 @@ class Case:
     sinks: bool = False
     scaling: float = 0.3
     seed: int = 0
+    images: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """By row: the first token of each image, all of whose tokens see it whole, and the token after its last."""
 
 
 # Rows for the kernels, whose blocks have 16 or more tokens.
@@ -62,12 +64,32 @@ CASES = {
     "keys in parts": Case([(600, 1), (1100, 1), (0, 1), (5, 3)], block_size=16, sinks=True),
     "a window over parts": Case([(600, 1), (1100, 1)], block_size=16, window=500),
 }
+IMAGE_ROWS = [(100, 1), (0, 33), (9, 64), (0, 70), (250, 23), (0, 5)]
+IMAGES = {1: [(1, 3), (5, 33)], 2: [(5, 30), (31, 71)], 3: [(20, 60), (60, 69)], 4: [(260, 273)]}
+IMAGE_CASES = {
+    "images": Case(IMAGE_ROWS, block_size=16, images=IMAGES),
+    "images and a window": Case(IMAGE_ROWS, block_size=16, images=IMAGES, window=17),
+    "images and all else": Case(IMAGE_ROWS, query_heads=6, block_size=16, images=IMAGES, softcap=1.5, sinks=True),
+}
+
+
+def prompt_images(parts: Sequence[tuple[int, int]]) -> PromptImages:
+    """Images without a meaning, see `Case.images`."""
+    places = tuple((*part, bytes([index])) for index, part in enumerate(parts))
+    rows = np.concatenate([np.arange(*part) for part in parts])
+    features = Features(object, one_by_one=False, main=torch.zeros(len(rows), 1))
+    return PromptImages(places, rows, features, sees_ahead=True)
 
 
 def dense(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, case: Case, sinks: torch.Tensor | None
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    case: Case,
+    sinks: torch.Tensor | None,
+    images: Sequence[tuple[int, int]] = (),
 ) -> torch.Tensor:
-    """Attention of the last tokens of one sequence.
+    """Attention of the last tokens of one sequence, which may have images, see `Case.images`.
 
     `query` is [new, heads, key width], `keys` and `values` are [tokens, KV heads, width]. The result is [new, heads,
     value width] in float64.
@@ -78,6 +100,7 @@ def dense(
     for i in range(len(query)):
         end = len(keys) - len(query) + i + 1
         start = 0 if case.window is None else max(0, end - case.window)
+        end = max([end, *(after for begin, after in images if begin < end <= after)])
         for head in range(query.shape[1]):
             scores = keys[start:end, head // group_size] @ query[i, head] * case.scaling
             if case.softcap is not None:
@@ -92,7 +115,7 @@ class Layer:
     """A case with random numbers, and its attention computed both paged and densely."""
 
     def __init__(
-        self, case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
+        self, case: Case, dtype: torch.dtype, attention: Attend = TorchAttention, device: torch.device = CPU
     ) -> None:
         self._case, self._dtype, self._attention, self._device = case, dtype, attention, device
         self._random = torch.Generator().manual_seed(case.seed)
@@ -117,13 +140,17 @@ class Layer:
             request = Request(str(row), list(range(length)), SamplingParams(), max_tokens=1, seed=0)
             request.num_computed = past
             request.blocks = [spread.pop() for _ in range(count)]
+            if row in self._case.images:
+                request.images = prompt_images(self._case.images[row])
             requests.append(request)
         return requests, sum(counts) + 3
 
     def dense(self) -> list[torch.Tensor]:
         """The expected output of each row."""
-        rows = zip(self._query, self._keys, self._values, strict=True)
-        return [dense(query, keys, values, self._case, self._sinks) for query, keys, values in rows]
+        return [
+            dense(query, keys, values, self._case, self._sinks, self._case.images.get(row, ()))
+            for row, (query, keys, values) in enumerate(zip(self._query, self._keys, self._values, strict=True))
+        ]
 
     def paged(self) -> list[torch.Tensor]:
         """The output of each row, computed with block tables over a cache that holds the earlier tokens."""
@@ -133,8 +160,9 @@ class Layer:
             for request, sequence in zip(self._requests, sequences, strict=True):
                 for position in range(request.num_computed):
                     pages[request.blocks[position // size], position % size] = sequence[position]
-        arrays = BatchArrays.of(self._plan(), size)
-        batch = RaggedBatch.on(self._device, arrays)
+        plan = self._plan()
+        arrays = BatchArrays.of(plan, size)
+        batch = RaggedBatch.on(self._device, arrays, images=BatchImages.of(plan.scheduled, arrays))
         order = arrays.order.tolist()
         output = self._attend(batch, order, self.cache)
         borders = zip(batch.query_starts, batch.query_starts[1:], strict=False)
@@ -161,11 +189,11 @@ class Layer:
             softcap=self._case.softcap,
             sinks=self._sinks,
         )
-        return self._attention(batch, [cache], [self._case.window]).attend(call)[0]
+        return self._attention(batch, [cache], [self._case.window], [bool(self._case.images)]).attend(call)[0]
 
 
 def worst_error(
-    case: Case, dtype: torch.dtype, attention: Attention = TorchAttention, device: torch.device = CPU
+    case: Case, dtype: torch.dtype, attention: Attend = TorchAttention, device: torch.device = CPU
 ) -> float:
     """The largest difference between paged and dense output, divided by the dense output's size where that exceeds
     1."""

@@ -21,6 +21,7 @@ _TEXT: dict[str, Any] = {
     "head_dim": 16,
     "max_position_embeddings": 1024,
 }
+_LAYER_TYPES = ["full_attention", "sliding_attention", "full_attention"]
 _SIGHT: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 _QWEN_SIGHT: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
 
@@ -118,17 +119,53 @@ def _gemma3(_: Any) -> tuple[Any, Any]:
     tokenizer = AutoTokenizer.from_pretrained(default_model(), extra_special_tokens=names)
     start, end, image = map(tokenizer.convert_tokens_to_ids, names.values())
     processor = t.Gemma3Processor(
-        image_processor=t.Gemma3ImageProcessorPil(size={"height": 56, "width": 56}),
+        image_processor=t.Gemma3ImageProcessorPil(size={"height": 112, "width": 112}),
         tokenizer=tokenizer,
-        image_seq_length=4,
+        image_seq_length=16,
     )
     config = t.Gemma3Config(
-        vision_config={**_SIGHT, "image_size": 56, "patch_size": 14},
-        text_config=_text(tokenizer, "gemma3_text", sliding_window=512),
-        mm_tokens_per_image=4,
+        vision_config={**_SIGHT, "image_size": 112, "patch_size": 14},
+        text_config=_text(tokenizer, "gemma3_text", sliding_window=13, layer_types=_LAYER_TYPES),
+        mm_tokens_per_image=16,
         boi_token_index=start,
         eoi_token_index=end,
         image_token_index=image,
+    )
+    return config, processor
+
+
+class _Gemma4Processor(t.Gemma4Processor):  # type: ignore[misc]
+    """Without sounds and videos, for which it would need torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        t.ProcessorMixin.__init__(self, image_processor=image_processor, tokenizer=tokenizer)
+        for name in ("image_token", "image_token_id", "boi_token", "eoi_token"):
+            setattr(self, name, getattr(tokenizer, name))
+        self.audio_token = self.audio_token_id = self.video_token = self.video_token_id = None
+        self.boa_token = self.eoa_token = ""  # Not None, which is refused even without sounds.
+
+
+def _gemma4(_: Any) -> tuple[Any, Any]:
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>"}
+    tokenizer = AutoTokenizer.from_pretrained(default_model(), extra_special_tokens=names)
+    start, end, image = map(tokenizer.convert_tokens_to_ids, names.values())
+    processor = _Gemma4Processor(
+        image_processor=t.Gemma4ImageProcessorPil(max_soft_tokens=70, patch_size=14, pooling_kernel_size=2),
+        tokenizer=tokenizer,
+    )
+    config = t.Gemma4Config(
+        vision_config={**_SIGHT, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 14, "pooling_kernel_size": 2},
+        text_config=_text(
+            tokenizer,
+            "gemma4_text",
+            sliding_window=13,
+            layer_types=_LAYER_TYPES,
+            use_bidirectional_attention="vision",
+            hidden_size_per_layer_input=0,
+        ),
+        boi_token_id=start,
+        eoi_token_id=end,
+        image_token_id=image,
     )
     return config, processor
 
@@ -148,6 +185,7 @@ IMAGE_MODELS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "qwen3_vl": _qwen3_vl,
     "idefics3": _idefics3,
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
 }
 
 

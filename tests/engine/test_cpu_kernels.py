@@ -1,23 +1,25 @@
 """The C++ kernels agree with float64 for every shape that they support."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
+from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
-from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention
 from inflight.model.cpu.packed_linear import Bits, PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.ragged_batch import RaggedBatch
-from scripts.reference.dense_attention import CPU, GARBAGE, Case, dense
+from scripts.reference.dense_attention import CPU, GARBAGE, IMAGE_CASES, Case, dense, prompt_images
 from tests.unit.builders import make_plan, make_request
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
@@ -201,6 +203,13 @@ class Sequences:
         for row, length in enumerate(lengths):
             self._requests.append(make_request(str(row), length))
             self._requests[-1].blocks = [free.pop() for _ in range(-(-length // size))]
+        self.place(case.images)
+
+    def place(self, images: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """From now on the sequences have these images, see `Case.images`."""
+        self.has_images = bool(images)
+        for row, parts in images.items():
+            self._requests[row].images = prompt_images(parts)
 
     def attend(self, counts: Sequence[int]) -> dict[int, torch.Tensor]:
         """Compute attention for the next `counts[i]` tokens of each sequence i. Return the outputs by sequence.
@@ -208,8 +217,10 @@ class Sequences:
         A sequence with a count of 0 has no row in the batch.
         """
         scheduled = [(r, count) for r, count in zip(self._requests, counts, strict=True) if count]
-        arrays = BatchArrays.of(make_plan(*scheduled), self.case.block_size)
-        batch = RaggedBatch.on(CPU, arrays)
+        plan = make_plan(*scheduled)
+        arrays = BatchArrays.of(plan, self.case.block_size)
+        images = BatchImages.of(plan.scheduled, arrays)
+        batch = RaggedBatch.on(CPU, arrays, images=images)
         rows = [scheduled[index][0] for index in arrays.order]
         flat = [
             torch.cat([part[int(r.request_id)][r.num_computed :][: counts[int(r.request_id)]] for r in rows])
@@ -223,7 +234,8 @@ class Sequences:
             softcap=self.case.softcap,
             sinks=self.sinks,
         )
-        output = KernelAttention(BatchTensors.of(batch), [self._cache], [self.case.window]).attend(call)[0]
+        attention = CPU_KERNELS.attend(batch, [self._cache], [self.case.window], [self.has_images])
+        output = attention.attend(call)[0]
         borders = zip(rows, batch.query_starts, batch.query_starts[1:], strict=False)
         found = {int(request.request_id): output[first:last] for request, first, last in borders}
         for request, count in zip(self._requests, counts, strict=True):
@@ -241,6 +253,29 @@ def test_attention_agrees_with_dense_attention(layer: str, rows: Sequence[tuple[
     for row, (past, _) in enumerate(rows):
         query, keys, values = sequences.query[row], sequences.keys[row], sequences.values[row]
         assert error(found[row], dense(query[past:], keys, values, case, sequences.sinks)) < ATTENTION_ERROR
+
+
+@pytest.mark.parametrize("name", IMAGE_CASES)
+def test_tokens_of_images_see_them_whole(name: str) -> None:
+    case = replace(IMAGE_CASES[name], shape=LayerShape(2, 32, 32))
+    sequences = Sequences(replace(case, images={}))
+    sequences.attend([past for past, _ in case.rows])
+    sequences.place(case.images)
+    found = sequences.attend([new for _, new in case.rows])
+    for row, (past, _) in enumerate(case.rows):
+        query, keys, values = sequences.query[row], sequences.keys[row], sequences.values[row]
+        wanted = dense(query[past:], keys, values, case, sequences.sinks, case.images.get(row, ()))
+        assert error(found[row], wanted) < ATTENTION_ERROR
+
+
+def test_the_attention_of_an_image_does_not_depend_on_chunks_or_other_rows() -> None:
+    images = {0: [(20, 60), (60, 69), (250, 281)]}
+    case = Case([(0, 300), (0, 9)], shape=LayerShape(2, 32, 32), block_size=16, window=37, images=images)
+    whole = Sequences(case).attend([300, 9])
+    chunked = Sequences(case)
+    found = [chunked.attend(chunk) for chunk in [(20, 9), (49, 0), (180, 0), (1, 0), (37, 0), (13, 0)]]
+    assert torch.equal(torch.cat([outputs[0] for outputs in found]), whole[0])
+    assert torch.equal(found[0][1], whole[1])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

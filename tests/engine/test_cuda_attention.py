@@ -6,6 +6,7 @@ They cannot show that the compiled kernels are right, too. `make gpu-check` show
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from inflight.model.cuda import attention_kernel
 from inflight.model.cuda.tiling import Layer
 from scripts.compile_kernels import variants
 from scripts.compile_kernels.compilation import kernel_of, signature
-from scripts.reference.dense_attention import CASES, Case, worst_error
+from scripts.reference.dense_attention import CASES, IMAGE_CASES, Case, worst_error
 
 
 class Recorder:
@@ -78,6 +79,11 @@ def test_attention_agrees_with_dense_attention_and_launches_only_what_is_compile
         assert (recorder, constants, types) in named
 
 
+@pytest.mark.parametrize("name", IMAGE_CASES)
+def test_batches_whose_images_are_seen_whole_are_computed_by_torch(name: str) -> None:
+    assert worst_error(IMAGE_CASES[name], torch.float32, CUDA_KERNELS.attend) < ERRORS[torch.float32]
+
+
 def test_keys_are_cut_into_more_parts_for_long_contexts_and_few_rows() -> None:
     from inflight.model.cuda.kernel_attention import parts_for
 
@@ -90,3 +96,16 @@ def test_tiles_cover_the_given_rows_and_no_others() -> None:
     assert cut.tolist() == [[0, 0, 1, 4], [1, 1, 1, 0], [2, 2, 3, 3], [2, 5, 3, 6], [2, 8, 1, 9]]
     assert tiles.make_tiles([0, 1, 2, 9], [5, 1, 10], range(1, 2), 3).tolist() == [[1, 1, 1, 0]]
     assert tiles.make_tiles([0, 1], [5], range(1, 1), 3).shape == (0, 4)
+
+
+def test_tiles_have_tokens_of_one_image_or_of_none() -> None:
+    sees_to = np.array([0, 0, 6, 6, 6, 6, 0, 0, 0, 4])
+    cut = tiles.make_image_tiles([0, 1, 9, 10], [5, 9, 4], sees_to, 3)
+    assert cut.tolist() == [
+        [0, 0, 1, 4, 0],
+        [1, 1, 1, 1, 0],
+        [1, 2, 3, 2, 6],
+        [1, 5, 1, 5, 6],
+        [1, 6, 3, 6, 0],
+        [2, 9, 1, 3, 4],
+    ]

@@ -1,18 +1,22 @@
 """Prompts with images beside other features of the engine. The parity tests compare their tokens with transformers."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
+from PIL import Image
 from transformers.modeling_outputs import BaseModelOutputWithPooling
+from transformers.models.gemma3 import modeling_gemma3
 
 from inflight import Engine, EngineConfig, ImagePrompt, InvalidRequest, RequestOptions, SamplingParams
 from inflight.model.images import image_reader
 from inflight.model.images.features import Features
 from scripts.reference.random_adapter import RandomAdapter
-from scripts.reference.tiny_image_models import save_image_model
+from scripts.reference.tiny_image_models import IMAGE_MODELS, save_image_model
 from scripts.reference.tiny_models import greedy
 from tests.images import picture
 
@@ -131,16 +135,118 @@ def test_samples_share_the_prompt(engine: Engine) -> None:
 def test_beams_keep_the_images(engine: Engine) -> None:
     params = SamplingParams(max_tokens=6, beam_width=3)
     found = [engine.generate([prompt(number)], params)[0].beams for number in (0, 1, 0)]
-    assert found[0] == found[2] != found[1]
+    first, other, again = ([beam.token_ids for beam in beams] for beams in found)
+    assert first == again != other
+    # In float32 the last bits depend on how much of a prompt is cached.
+    scores = [[beam.logprob for beam in beams] for beams in found]
+    assert scores[0] == pytest.approx(scores[2], rel=1e-5)
+    assert scores[0] != pytest.approx(scores[1], rel=1e-5)
 
 
-def test_images_whose_tokens_attend_to_later_ones_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_images_whose_tokens_attend_to_other_images_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Molmo 2, where later images change the keys and values of earlier ones."""
+    monkeypatch.setattr(
+        modeling_gemma3, "get_block_sequence_ids_for_mask", lambda kinds, device: (kinds == 1).to(device).int() - 1
+    )
     model, processor = save_image_model("gemma3", tmp_path)
     engine = make_engine(tmp_path)
-    assert "prompts with images are refused: the tokens of its images attend to later ones" in caplog.text
+    reason = "the tokens of its images attend to others than those of the same image"
+    assert f"prompts with images are refused: {reason}" in caplog.text
     with pytest.raises(InvalidRequest, match="the model does not read images; the log of its start says why"):
         engine.submit(prompt(0, f"{processor.image_token} What is this?"), GREEDY)
     assert tokens(engine, [[5, 6, 7]]) == [greedy(model, [5, 6, 7], 10)]
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A model in which the 16 tokens of an image attend to one another, and its processor."""
+    folder = tmp_path_factory.mktemp("gemma3")
+    return folder, save_image_model("gemma3", folder)[1]
+
+
+def test_an_image_that_no_step_can_compute_is_refused(gemma: tuple[Path, Any]) -> None:
+    folder, processor = gemma
+    engine = make_engine(folder, max_num_batched_tokens=15)
+    text = f"{processor.image_token} and {processor.image_token}"
+    with pytest.raises(
+        InvalidRequest,
+        match=r"images\[0\] takes 16 tokens, which one step must compute; it must take at most 15, which is "
+        "max_num_batched_tokens",
+    ):
+        engine.submit(ImagePrompt(text, PICTURES[:2]), GREEDY)
+    assert not engine.has_work
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_with_the_kernels_of_the_processor_chunks_change_no_bit_of_an_image(gemma: tuple[Path, Any]) -> None:
+    folder, processor = gemma
+    place = processor.image_token
+    prompts = [
+        ImagePrompt(f"{place} What is this?", PICTURES[:1]),
+        ImagePrompt(f"Before it, {place}{place} and after it.", PICTURES[1:3]),
+        "No picture at all, but some text.",
+    ]
+    params = SamplingParams(max_tokens=10, temperature=0, logprobs=3, prompt_logprobs=1)
+    settings = {"dtype": "bfloat16", "block_size": 16, "enable_prefix_caching": False}
+    found = []
+    for budget, together in ((16, True), (20, True), (2048, True), (2048, False)):
+        engine = make_engine(folder, max_num_batched_tokens=budget, **settings)
+        assert engine.model.backend.name == "cpu kernels"
+        outputs = [engine.generate(each, params) for each in ([prompts] if together else [[p] for p in prompts])]
+        found.append([(o.token_ids, o.logprobs, o.prompt_logprobs) for some in outputs for o in some])
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_with_the_kernels_of_the_processor_a_text_does_not_depend_on_images_beside_it(folder: Path) -> None:
+    params = SamplingParams(max_tokens=30, temperature=0, logprobs=3, prompt_logprobs=1)
+    settings = {"dtype": "bfloat16", "block_size": 16, "enable_prefix_caching": False, "max_num_batched_tokens": 24}
+    text = "No picture at all, but a text that needs more than a step."
+    (alone,) = make_engine(folder, **settings).generate([text], params)
+    beside, *_ = make_engine(folder, **settings).generate([text, prompt(0), prompt(1), prompt(2)], params)
+    assert beside.logprobs == alone.logprobs
+    assert beside.prompt_logprobs == alone.prompt_logprobs
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("kind", IMAGE_MODELS)
+def test_images_are_read_where_the_kernels_of_the_processor_serve(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, processor = save_image_model(kind, tmp_path)
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    assert engine.model.backend.name == "cpu kernels"
+    answers = tokens(engine, [prompt(number, f"{processor.image_token} What is this?") for number in (0, 0, 1, 2)])
+    assert answers[0] == answers[1]
+    assert len({tuple(answer) for answer in answers}) > 1
+
+
+@pytest.mark.parametrize("text", ["user\n@\n\nWhat is this?", "@@", "\n\n@ @\n", "Lines\n\n\n@\nLines", "a@b"])
+def test_text_beside_images_is_tokenized_as_the_models_processor_does(gemma: tuple[Path, Any], text: str) -> None:
+    folder, processor = gemma
+    text = text.replace("@", processor.image_token)
+    pictures = [Image.open(io.BytesIO(PICTURES[0]))] * text.count(processor.image_token)
+    wanted = processor(text=[text], images=pictures, add_special_tokens=False)["input_ids"][0]
+    prompt_ids = processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    reader = make_engine(folder).model.images
+    assert reader is not None
+    found, _ = reader.read(prompt_ids, PICTURES[:1] * len(pictures))
+    assert found == wanted
+
+
+def test_text_that_only_looks_like_a_control_token_stays_text(gemma: tuple[Path, Any]) -> None:
+    """Tokenized anew with the line breaks of an image, it would become one."""
+    folder, processor = gemma
+    tokenizer = processor.tokenizer
+    reader = make_engine(folder).model.images
+    assert reader is not None
+    as_text = tokenizer.encode("<|im_", add_special_tokens=False) + tokenizer.encode("end|>", add_special_tokens=False)
+    assert tokenizer.decode(as_text) == "<|im_end|>"
+    found, _ = reader.read([*as_text, reader.placeholder_id], PICTURES[:1])
+    assert found[: len(as_text)] == as_text
 
 
 def test_features_of_tokens_that_only_look_like_an_image() -> None:

@@ -12,7 +12,7 @@ from inflight.model.attention.torch_attention import TorchAttention
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.ragged_batch import RaggedBatch
-from scripts.reference.dense_attention import CPU, Case, Layer, worst_error
+from scripts.reference.dense_attention import CPU, IMAGE_CASES, Case, Layer, worst_error
 from tests.unit.builders import make_plan, make_request
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -62,6 +62,12 @@ def test_attention_does_not_depend_on_the_block_size(block_size: int) -> None:
 def test_attention_does_not_depend_on_which_blocks_are_used() -> None:
     for seed in range(5):
         assert worst_error(Case(BATCHES["everything"], seed=seed), torch.float32) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", IMAGE_CASES)
+def test_tokens_of_images_see_them_whole(name: str, dtype: torch.dtype) -> None:
+    assert worst_error(IMAGE_CASES[name], dtype) < TOLERANCE[dtype]
 
 
 rows = st.lists(

@@ -70,7 +70,9 @@ class RequestMaker:
             raise InvalidRequest("images is empty; a prompt with images must have at least 1")
         if self._model.images is None:
             raise InvalidRequest("images are given, but the model does not read images; the log of its start says why")
-        return self._model.images.read(self.encode(prompt.prompt), prompt.images)
+        prompt_ids, images = self._model.images.read(self.encode(prompt.prompt), prompt.images)
+        self._check_uncut(images)
+        return prompt_ids, images
 
     def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:
         """Return the last `most` tokens of a prompt; with -1, as many as leave room for `max_tokens`."""
@@ -251,6 +253,16 @@ class RequestMaker:
             f"prompt and max_tokens are {len(request.prompt_ids)} and {request.max_tokens} tokens; "
             f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
         )
+
+    def _check_uncut(self, images: PromptImages) -> None:
+        most = self._config.max_num_batched_tokens
+        for begin, end in images.uncut:
+            if end - begin > most:
+                number = sum(first <= begin for first, _, _ in images.places) - 1
+                raise InvalidRequest(
+                    f"images[{number}] takes {end - begin} tokens, which one step must compute; it must take at most "
+                    f"{most}, which is max_num_batched_tokens"
+                )
 
     def _check_length(self, prompt_tokens: int, most: int) -> None:
         if prompt_tokens > most:

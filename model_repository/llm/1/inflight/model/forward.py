@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -12,7 +12,7 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.head import head, hidden_states
-from inflight.model.images.batch_images import BatchImages
+from inflight.model.images.features import Features
 from inflight.model.ragged_batch import RaggedBatch
 
 
@@ -55,6 +55,8 @@ class EagerForward:
     backend: AttentionBackend
     windows: Sequence[int | None]
     """The sliding window of each attention call, in order; None if it has none."""
+    ahead: Sequence[bool] = ()
+    """Whether the tokens of an image see all of it in each attention call; empty if in none."""
 
     def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
         """Return 0: there is nothing to prepare."""
@@ -65,12 +67,20 @@ class EagerForward:
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         # A state-space model may have no attention.
-        with use_attention(self.backend.attend(batch, caches, self.windows)) if caches else nullcontext():
-            return forward(self.module, batch.token_ids, batch.positions, rows, batch.images)
+        with use_attention(self.backend.attend(batch, caches, self.windows, self.ahead)) if caches else nullcontext():
+            positions, features = model_inputs(self.module, batch)
+            return forward(self.module, batch.token_ids, positions, rows, features)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""
         return head(self.module, hidden)
+
+
+def model_inputs(module: torch.nn.Module, batch: RaggedBatch) -> tuple[torch.Tensor, Features | None]:
+    """Return the positions and the features of images that `forward` takes for a batch."""
+    if batch.images is None or batch.images.features is None:
+        return batch.positions, None
+    return batch.images.inputs(module, batch.token_ids)
 
 
 def forward(
@@ -78,16 +88,19 @@ def forward(
     token_ids: torch.Tensor,
     positions: torch.Tensor,
     rows: torch.Tensor,
-    images: BatchImages | None = None,
+    features: Features | None = None,
 ) -> Outputs:
-    """Run a model over `token_ids` [T] at `positions` [T]. The logits are those of the tokens `rows` [S].
+    """Run a model over `token_ids` [T]. The logits are those of the tokens `rows` [S].
+
+    `positions` is [T], or [dimensions, T]. `features` take the places of the tokens of images.
 
     The caller chooses the attention with `use_attention`. The model's own head computes the logits, as it may scale or
     cap them. It runs only on `rows` if the model has the argument `logits_to_keep`.
     """
-    arguments = {"input_ids": token_ids[None], "position_ids": positions[None], "use_cache": False}
-    if images is not None and images.features is not None:
-        arguments |= images.arguments(module, token_ids)
+    position_ids = positions[None] if positions.dim() == 1 else positions[:, None]
+    arguments: dict[str, Any] = {"input_ids": token_ids[None], "position_ids": position_ids, "use_cache": False}
+    if features is not None:
+        arguments["mm_encoder_outputs"] = {"image": features.output()}
     with hidden_states(module) as hidden:
         if takes(module, "logits_to_keep"):
             logits = module(**arguments, logits_to_keep=rows).logits[0]

@@ -32,13 +32,20 @@ class LeftoverWork:
         self._admitter = admitter
         self._speculator = speculator
 
-    def reserved(self, now: float) -> int:
-        """Return how many tokens of a step leftover requests have before the prompts of others."""
+    def reserved(self, now: float, tokens: int) -> int:
+        """Return how many of a step's `tokens` leftover requests have before the prompts of others.
+
+        At most half of them, unless the rest of an image is longer, which cannot be cut.
+        """
         leftover = self._running.ranked(leftover=True)
         request = self._batching.next(now)
         if request is not None and request.is_leftover:
             leftover.append(request)
-        return self._policy.reserved(leftover)
+        reserved = self._policy.reserved(leftover)
+        if not reserved:
+            return 0
+        images = [r.images.next_end(r.num_computed) - r.num_computed for r in leftover if r.images is not None]
+        return max(min(reserved, tokens // 2), min(max(images, default=0), tokens))
 
     def schedule(
         self, others: Sequence[ScheduledRequest], prompts: PromptChunks, allowance: PrefillAllowance, now: float
@@ -53,7 +60,7 @@ class LeftoverWork:
             if room.take_whole(each.first, each.num_tokens):
                 decodes.append(each)
         unfinished = sorted(self._running.unfinished(leftover=True), key=self._policy.turn)
-        chunks = PromptChunks(room, prompts.limits, unfinished, prompts.scheduled)
+        chunks = PromptChunks(room, prompts.limits, unfinished, prompts.scheduled, is_alone=not (others or decodes))
         chunks.add(unfinished)
         self._admitter.admit(chunks, now, leftover=True)
         scheduled = decodes + chunks.scheduled

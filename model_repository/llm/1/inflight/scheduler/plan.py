@@ -1,5 +1,6 @@
 """The scheduler's plan for one step. The code that runs, counts or traces the step reads only the plan."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -164,6 +165,15 @@ class StepPlan:
     def num_cached(self) -> int:
         """Tokens computed before, whose keys and values the step reads."""
         return sum([scheduled.first for scheduled in self.scheduled])
+
+    @property
+    def can_be_halved(self) -> bool:
+        """Whether the same requests could advance by smaller steps."""
+        beams = max(Counter(scheduled.request.leader for scheduled in self.scheduled).values())
+        first, *others = self.scheduled
+        if others or first.request.images is None:
+            return self.num_tokens > beams
+        return first.end > first.request.images.next_end(first.first)
 
     @cached_property
     def num_pairs(self) -> int:

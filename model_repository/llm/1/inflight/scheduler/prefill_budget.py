@@ -106,7 +106,7 @@ class PrefillAllowance:
     @property
     def budget(self) -> PrefillBudget:
         """What was taken, plus what a new prompt could still take."""
-        left = self._tokens - self._taken
+        left = max(0, self.tokens_left)
         fits = self.fits(0, left)
         return PrefillBudget(self._taken + fits, "max_num_batched_tokens" if fits == left else "target_itl_ms")
 

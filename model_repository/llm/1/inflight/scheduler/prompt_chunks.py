@@ -18,6 +18,8 @@ class ChunkLimits(NamedTuple):
     """Maximum number of tokens of one prompt in a step."""
     max_partial: int
     """Maximum number of prompts that are computed in part when a new one joins that must be cut too."""
+    beyond: int = 0
+    """How many tokens more than its allowance a step may have for the rest of an image that cannot be cut."""
 
 
 class PromptChunks:
@@ -29,13 +31,18 @@ class PromptChunks:
         limits: ChunkLimits,
         unfinished: Sequence[Request],
         others: Sequence[ScheduledRequest] = (),
+        *,
+        is_alone: bool,
     ) -> None:
         """`unfinished`: the running requests whose prompts may have chunks here. `others`: chunks of prompts in the
-        same step that have an allowance of their own."""
+        same step that have an allowance of their own. `is_alone`: the step has no decodes."""
         self.allowance = allowance
         self.limits = limits
         self.scheduled: list[ScheduledRequest] = []
         self._others = others
+        self._is_alone = is_alone
+        self._holds_others = False
+        """Whether a running prompt waits for a step with room for an image. New requests would take that room."""
         self._num_partial = len(unfinished)
         """How many prompts have begun and do not end in this step, as far as it is planned."""
 
@@ -47,9 +54,11 @@ class PromptChunks:
     def add(self, requests: Iterable[Request]) -> None:
         """Schedule the next chunks of running prompts, as far as they fit."""
         for request in requests:
-            fits = self.allowance.fits(request.num_computed, request.num_uncomputed, request.tenant)
+            fits = self._takes(request, request.num_computed)
             if not fits and self.allowance.fits(request.num_computed, 1):
-                continue  # Its tenant has had its share of the step.
+                # Its tenant has had its share of the step, or there is no room for an image.
+                self._holds_others |= self.allowance.fits(request.num_computed, 1, request.tenant) > 0
+                continue
             if not fits or (self.scheduled and not self.limits.mixes and fits < request.num_uncomputed):
                 break
             self._cut(request)
@@ -60,7 +69,9 @@ class PromptChunks:
         `known` of its tokens would count as computed.
         """
         uncomputed = len(request.token_ids) - known
-        fits = self.allowance.fits(known, min(uncomputed, self.limits.longest), request.tenant)
+        fits = self._takes(request, known)
+        if self._holds_others:
+            return False
         if not self.limits.mixes:
             return fits == uncomputed or not (self._others or self.scheduled)
         return fits == uncomputed or (fits > 0 and self._num_partial < self.limits.max_partial)
@@ -72,9 +83,25 @@ class PromptChunks:
 
     def _cut(self, request: Request) -> ScheduledRequest:
         first = request.num_computed
-        tokens = self.allowance.fits(first, min(self.limits.longest, request.num_uncomputed), request.tenant)
+        tokens = self._takes(request, first)
         self.allowance.take(first, tokens, request.tenant)
         chunk = ScheduledRequest.next_of(request, tokens)
         self._num_partial -= chunk.is_final_chunk
         self.scheduled.append(chunk)
         return chunk
+
+    def _takes(self, request: Request, first: int) -> int:
+        """Return how many of a request's tokens from `first` on may be in the step, so that no image is cut.
+
+        The rest of an image may take longer than the step should.
+        """
+        wanted = min(self.limits.longest, len(request.token_ids) - first)
+        fits = self.allowance.fits(first, wanted, request.tenant)
+        if not fits or request.images is None:
+            return fits
+        end = request.images.last_end(first, first + fits)
+        if end > first:
+            return end - first
+        rest = request.images.next_end(first) - first
+        is_first = self._is_alone and not self.of_step
+        return rest if is_first or rest <= self.allowance.tokens_left + self.limits.beyond else 0

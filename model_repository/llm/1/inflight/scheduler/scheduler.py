@@ -11,7 +11,6 @@ step may have; `factory.py` creates them.
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from inflight.kv_cache.block_tables import BlockTables
@@ -206,10 +205,10 @@ class Scheduler:
             # While others wait for the room that a limited tenant holds, it would only hold it for longer.
             scheduled = in_turn(scheduled, limited)
         allowance = self._allowance(scheduled, limited, now)
-        prompts = self._prompts(allowance, now, limited)
+        prompts = self._prompts(allowance, now, limited, is_alone=not scheduled)
         if limited and not scheduled and not prompts.scheduled:
             allowance.lift_credits()  # Nobody else can use the step.
-            prompts = self._prompts(allowance, now, limited)
+            prompts = self._prompts(allowance, now, limited, is_alone=True)
         scheduled += prompts.scheduled
         num_decodes = 0
         if not scheduled and self.running and not self._batching.mixes:
@@ -263,7 +262,7 @@ class Scheduler:
         tokens = sum([len(decode.token_ids) for decode in decodes])
         left = self.limit.tokens - tokens
         if self._leftover is not None:
-            left -= min(self._leftover.reserved(now), left // 2)
+            left -= self._leftover.reserved(now, left)
         return self._budget.for_prompts(
             left,
             Decodes(tokens, sum([decode.first for decode in decodes])),
@@ -271,21 +270,24 @@ class Scheduler:
             limited,
         )
 
-    def _prompts(self, allowance: PrefillAllowance, now: float, limited: Collection[str]) -> PromptChunks:
+    def _prompts(
+        self, allowance: PrefillAllowance, now: float, limited: Collection[str], *, is_alone: bool
+    ) -> PromptChunks:
         """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
-        outranks, come last."""
+        outranks, come last. `is_alone`: the step has no decodes."""
         unfinished = self.running.unfinished(leftover=False)
         limits = self._chunk_limits
         if self.tuner is not None and limits.mixes:
             longest = self.tuner.max_chunk(allowance.budget.tokens, len(unfinished))
-            limits = limits._replace(longest=min(limits.longest, longest))
+            beyond = self.limit.most_tokens - self.limit.tokens
+            limits = limits._replace(longest=min(limits.longest, longest), beyond=beyond)
         newcomer = self._batching.next(now) if self.policy.preempts and unfinished else None
         later = [
             request
             for request in unfinished
             if request.tenant in limited or (newcomer is not None and self.preemptor.outranks(newcomer, request))
         ]
-        chunks = PromptChunks(allowance, limits, unfinished)
+        chunks = PromptChunks(allowance, limits, unfinished, is_alone=is_alone)
         chunks.add([request for request in unfinished if request not in later])
         self._admitter.admit(chunks, now)
         if limits.mixes or not chunks.scheduled:
@@ -320,8 +322,8 @@ class Scheduler:
         """
         for each in plan.scheduled:
             self.tables.trim(each.request)
-        if plan.num_tokens <= max(Counter(s.request.leader for s in plan.scheduled).values()):
-            return False  # One token, or one of each beam of a search.
+        if not plan.can_be_halved:
+            return False
         self.limit.shrink(plan.num_tokens)
         if self.tables.abandon_states(plan.states):
             for each in plan.scheduled:

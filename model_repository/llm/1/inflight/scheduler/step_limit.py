@@ -30,6 +30,11 @@ class StepLimit:
         return min(self.max_tokens, self._fits)
 
     @property
+    def most_tokens(self) -> int:
+        """Maximum number of tokens in a step with an image that cannot be cut, whatever the tuner has set."""
+        return self._fits
+
+    @property
     def sequences(self) -> int:
         """Maximum number of sequences that run. If more ran than the step may have tokens, it could not advance all."""
         return min(self.max_sequences, self.tokens)

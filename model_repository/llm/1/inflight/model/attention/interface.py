@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
 
 NAME = "inflight"
+WITH_MASKS = "inflight_with_masks"
+"""The same function, but models make masks for it, as for their own attention."""
 
 
 @dataclass(slots=True)
@@ -113,6 +116,8 @@ def _attend(
 
 
 AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(WITH_MASKS, _attend)
+AttentionMaskInterface.register(WITH_MASKS, eager_mask)
 
 
 def choose_attention(module: Any, name: str) -> str:

@@ -22,23 +22,31 @@ class TorchAttention:
     Args:
         caches: One per attention call of a forward pass, in order.
         windows: The sliding window of each attention call; None if it has none.
+        ahead: Whether the tokens of an image see all of it in that call; empty if in none.
     """
 
-    def __init__(self, batch: RaggedBatch, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        batch: RaggedBatch,
+        caches: Sequence[LayerCache],
+        windows: Sequence[int | None],
+        ahead: Sequence[bool] = (),
+    ) -> None:
         self._slots, self._partial_blocks = batch.slots, batch.partial_blocks
-        self._layers = iter(zip(caches, windows, strict=True))
+        masks = list(zip(windows, ahead or [False] * len(windows), strict=True))
+        self._layers = iter(zip(caches, masks, strict=True))
         block_size, dtype = caches[0].keys.shape[1], caches[0].keys.dtype
-        self._groups = {window: list(_groups(batch, block_size, window, dtype)) for window in set(windows)}
+        self._groups = {mask: list(_groups(batch, block_size, *mask, dtype)) for mask in set(masks)}
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Write the call's keys and values into the layer's cache, then attend over the cached tokens of each row."""
-        cache, window = next(self._layers)
+        cache, mask = next(self._layers)
         if len(self._partial_blocks):
             # A masked slot has weight 0, but 0 times NaN is NaN: old data must not spoil the result of this request.
             cache.clear(self._partial_blocks)
         cache.write(self._slots, call.key[0].transpose(0, 1), call.value[0].transpose(0, 1))
         query = call.query[0].transpose(0, 1)
-        parts = [_attend_group(query[g.first : g.last], cache, g, call) for g in self._groups[window]]
+        parts = [_attend_group(query[g.first : g.last], cache, g, call) for g in self._groups[mask]]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0)
 
 
@@ -57,8 +65,13 @@ class _Group:
     """[B, 1, N, K], 0 where a query sees a key, -inf elsewhere; None for plain causal attention."""
 
 
-def _groups(batch: RaggedBatch, block_size: int, window: int | None, dtype: torch.dtype) -> Iterator[_Group]:
+def _groups(
+    batch: RaggedBatch, block_size: int, window: int | None, ahead: bool, dtype: torch.dtype
+) -> Iterator[_Group]:
     """Cut a batch into groups. Rows of one token are ordered by context length, so neighbours have similar lengths."""
+    sees_to = None
+    if ahead and batch.images is not None and batch.images.sees_to is not None:
+        sees_to = torch.from_numpy(batch.images.sees_to).to(batch.slots.device)
     row = 0
     while row < len(batch.context_lens):
         end = row + 1
@@ -67,11 +80,19 @@ def _groups(batch: RaggedBatch, block_size: int, window: int | None, dtype: torc
             longest = 2 * max(batch.context_lens[row], block_size)
             while end < batch.num_single and batch.context_lens[end] <= longest:
                 end += 1
-        yield _group(batch, row, end, block_size, window, dtype)
+        yield _group(batch, row, end, block_size, window, sees_to, dtype)
         row = end
 
 
-def _group(batch: RaggedBatch, row: int, end: int, block_size: int, window: int | None, dtype: torch.dtype) -> _Group:
+def _group(
+    batch: RaggedBatch,
+    row: int,
+    end: int,
+    block_size: int,
+    window: int | None,
+    sees_to: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> _Group:
     first, last = batch.query_starts[row], batch.query_starts[end]
     lengths = batch.context_lens[row:end]
     count = (last - first) // (end - row)
@@ -82,12 +103,16 @@ def _group(batch: RaggedBatch, row: int, end: int, block_size: int, window: int 
     whole_prompt = shortest_start == 0 and (window is None or max(lengths) <= window)
     lone_decode = first == last - 1 and window is None
     bias = None
-    if not (end - row == 1 and (whole_prompt or lone_decode)):
+    if sees_to is not None or not (end - row == 1 and (whole_prompt or lone_decode)):
         device = batch.slots.device
         keys = torch.arange(num_keys, device=device) + first_block * block_size
         places = torch.tensor(lengths, device=device)[:, None] - count + torch.arange(count, device=device)
         distance = places[:, :, None] - keys
-        hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+        hidden = distance < 0
+        if sees_to is not None:
+            hidden &= keys >= sees_to[first:last].view(*places.shape, 1)
+        if window is not None:
+            hidden |= distance >= window
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         bias = bias.masked_fill_(hidden, -math.inf).unsqueeze(1)
     return _Group(first, last, batch.block_tables[row:end, first_block:last_block], num_keys, bias)

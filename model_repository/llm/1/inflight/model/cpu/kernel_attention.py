@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from inflight.model.attention.interface import AttentionCall
-from inflight.model.attention.tiles import make_tiles
+from inflight.model.attention.tiles import make_image_tiles, make_tiles
 from inflight.model.cache.huge_pages import zeros_huge_pages
 from inflight.model.cache.kv_tensors import LayerCache, LayerShape
 from inflight.model.ragged_batch import RaggedBatch
@@ -56,28 +56,46 @@ class BatchTensors(NamedTuple):
         return cls(batch.slots, batch.partial_blocks, batch.block_tables, torch.from_numpy(tiles))
 
 
+def image_tiles(batch: RaggedBatch) -> torch.Tensor:
+    """Return tiles [tiles, 5] int64 of layers in which the tokens of the batch's images see all of the image."""
+    assert batch.images is not None
+    assert batch.images.sees_to is not None
+    sees_to = batch.images.sees_to
+    return torch.from_numpy(make_image_tiles(batch.query_starts, batch.context_lens, sees_to, _TILE_TOKENS))
+
+
 class KernelAttention:
     """AttentionImpl for one forward pass. The model must call `attend` once per layer, in order.
 
     Args:
         caches: One per attention call of a forward pass, in order.
         windows: The sliding window of each attention call; None if it has none.
+        tiles: Those of each attention call; None if all have those of the batch.
     """
 
-    def __init__(self, batch: BatchTensors, caches: Sequence[LayerCache], windows: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        batch: BatchTensors,
+        caches: Sequence[LayerCache],
+        windows: Sequence[int | None],
+        tiles: Sequence[torch.Tensor] | None = None,
+    ) -> None:
         self._batch = batch
-        self._layers = iter(zip(caches, windows, strict=True))
+        self._layers = iter(zip(caches, windows, tiles or [batch.tiles] * len(caches), strict=True))
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Write the call's keys and values into the layer's cache, then attend over the cached tokens of each row."""
-        cache, window = next(self._layers)
+        cache, window, tiles = next(self._layers)
         output: torch.Tensor = torch.ops.inflight.paged_attention(
             call.query,
             call.key,
             call.value,
             cache.keys,
             cache.values,
-            *self._batch,
+            self._batch.slots,
+            self._batch.partial_blocks,
+            self._batch.block_tables,
+            tiles,
             call.scaling,
             window or 0,
             call.softcap or 0.0,

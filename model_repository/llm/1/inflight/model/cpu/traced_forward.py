@@ -1,22 +1,25 @@
 """Traces a model's forward pass into a graph of operators that runs without Python."""
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.fusion import fuse
-from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate
-from inflight.model.forward import Outputs, forward
+from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate, image_tiles
+from inflight.model.forward import Outputs, forward, model_inputs
 from inflight.model.head import head
+from inflight.model.images.features import Features
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.lora.active_adapters import ActiveAdapters, use_adapters
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.prompt_images import Ints
 
 _CPU = torch.device("cpu")
 
@@ -46,14 +49,22 @@ class TracedForward:
         Exception: Any exception that the model's code raises while it is traced.
     """
 
-    def __init__(self, module: Any, layers: Sequence[AttentionLayer], *, has_adapters: bool = False) -> None:
-        """`has_adapters`: trace what batches with LoRA adapters run. The others need a graph of their own."""
-        self.is_fused, self._has_adapters = False, has_adapters
-        example = _example(module, layers, has_adapters=has_adapters)
+    def __init__(
+        self,
+        module: Any,
+        layers: Sequence[AttentionLayer],
+        *,
+        has_adapters: bool = False,
+        images: "TracedImages | None" = None,
+    ) -> None:
+        """`has_adapters`: trace what batches with LoRA adapters run. `images`: trace what batches with tokens of images
+        run. All others need a graph of their own."""
+        self.is_fused, self._has_adapters, self._images = False, has_adapters, images
+        example = _example(module, layers, images, has_adapters=has_adapters)
         with warnings.catch_warnings(), torch.inference_mode():
             # The tracer warns that it is deprecated, and that it fixes Python's control flow.
             warnings.simplefilter("ignore")
-            traceable = _Traceable(module, [layer.window for layer in layers])
+            traceable = _Traceable(module, [layer.window for layer in layers], images)
             traced: Any = torch.jit.trace(traceable, example, check_trace=False)  # type: ignore[no-untyped-call]
         self._module, self._weights = module, traced._c
         self._compile(traced.inlined_graph)
@@ -77,8 +88,14 @@ class TracedForward:
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))
         with self._threads():
-            slots = (batch.adapters.slots,) if self._has_adapters and batch.adapters else ()
-            arguments = batch.token_ids, batch.positions, rows, tensors, *_pages(caches), *slots
+            positions, features = model_inputs(self._module, batch)
+            arguments: list[Any] = [batch.token_ids, positions, rows, tensors, *_pages(caches)]
+            if self._has_adapters and batch.adapters:
+                arguments.append((batch.adapters.slots,))
+            elif self._images is not None:
+                assert features is not None
+                tiles = image_tiles(batch) if any(self._images.ahead) else tensors[-1]
+                arguments.append((tiles, features.main, *features.deeper))
             return Outputs(*self._function(self._weights, *arguments))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -116,10 +133,23 @@ def _one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class TracedImages(NamedTuple):
+    """What a graph for batches with tokens of images is traced for."""
+
+    example: Features
+    """Those of a token or more."""
+    grid: Ints | None
+    """[dimensions, tokens], positions as the model takes them beside images; None if they are like those of text."""
+    ahead: Sequence[bool]
+    """See `EagerForward`."""
+
+
 class _Traceable(torch.nn.Module):
-    def __init__(self, module: torch.nn.Module, windows: Sequence[int | None]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, windows: Sequence[int | None], images: TracedImages | None = None
+    ) -> None:
         super().__init__()
-        self._module, self._windows = module, windows
+        self._module, self._windows, self._images = module, windows, images
 
     def forward(
         self,
@@ -129,17 +159,31 @@ class _Traceable(torch.nn.Module):
         batch: tuple[torch.Tensor, ...],
         keys: list[torch.Tensor],
         values: list[torch.Tensor],
-        slots: torch.Tensor | None = None,
+        more: tuple[torch.Tensor, ...] = (),
     ) -> Outputs:
+        """`more` is [tokens] slots of adapters, or, with images, their tiles and features."""
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
-        adapters = nullcontext() if slots is None else use_adapters(ActiveAdapters(slots))
-        with use_attention(KernelAttention(BatchTensors(*batch), caches, self._windows)), adapters:
-            return forward(self._module, token_ids, positions, rows)
+        tensors, tiles, features = BatchTensors(*batch), None, None
+        adapters: AbstractContextManager[None] = nullcontext()
+        if self._images is None:
+            if more:
+                adapters = use_adapters(ActiveAdapters(*more))
+        else:
+            others, main, *deeper = more
+            tiles = [others if sees_ahead else tensors.tiles for sees_ahead in self._images.ahead]
+            features = dataclasses.replace(self._images.example, main=main, deeper=tuple(deeper))
+        with use_attention(KernelAttention(tensors, caches, self._windows, tiles)), adapters:
+            return forward(self._module, token_ids, positions, rows, features)
 
 
-def _example(module: Any, layers: Sequence[AttentionLayer], *, has_adapters: bool) -> tuple[Any, ...]:
-    """Example arguments: one row of two tokens and one row of three, each in its own block."""
-    positions = torch.tensor([0, 1, 0, 1, 2])
+def _example(
+    module: Any, layers: Sequence[AttentionLayer], images: TracedImages | None, *, has_adapters: bool
+) -> tuple[Any, ...]:
+    """Example arguments: one row of two tokens and one row of three, each in its own block.
+
+    With `images`, the three are of an image.
+    """
+    token_ids, positions = torch.zeros(5, dtype=torch.int64), torch.tensor([0, 1, 0, 1, 2])
     batch = BatchTensors(
         slots=torch.tensor([0, 1, 16, 17, 18]),
         partial_blocks=torch.tensor([0, 1]),
@@ -147,8 +191,15 @@ def _example(module: Any, layers: Sequence[AttentionLayer], *, has_adapters: boo
         tiles=torch.tensor([[0, 0, 2, 0], [1, 2, 3, 0]]),
     )
     caches = allocate([layer.shape for layer in layers], 2, 16, module.get_input_embeddings().weight.dtype, _CPU)
-    slots = (torch.zeros_like(positions),) if has_adapters else ()
-    return torch.zeros_like(positions), positions, torch.tensor([1, 4]), tuple(batch), *_pages(caches), *slots
+    more: tuple[Any, ...] = ((torch.zeros_like(token_ids),),) if has_adapters else ()
+    if images is not None:
+        token_ids[2:] = module.config.image_token_id
+        if images.grid is not None:
+            positions = positions.repeat(len(images.grid), 1)
+        three = [each[:1].repeat(3, 1) for each in (images.example.main, *images.example.deeper)]
+        tiles = torch.tensor([[0, 0, 2, 0, 0], [1, 2, 3, 0, 3]]) if any(images.ahead) else batch.tiles
+        more = ((tiles, *three),)
+    return token_ids, positions, torch.tensor([1, 4]), tuple(batch), *_pages(caches), *more
 
 
 def _pages(caches: Sequence[LayerCache]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -25,6 +25,9 @@ class BatchImages:
     """[features], the indices of the tokens that features replace; None if there are none."""
     features: Features | None = None
     """In the order of `rows`."""
+    sees_to: Ints | None = None
+    """[T]: a token of an image attends to all tokens before this place in the sequence, later ones of the image too. 0
+    for other tokens. None if tokens of images attend to earlier ones alone."""
 
     @classmethod
     def of(cls, scheduled: Sequence[ScheduledRequest], arrays: BatchArrays) -> "BatchImages | None":
@@ -34,6 +37,7 @@ class BatchImages:
         positions = arrays.positions.copy()
         placed: list[tuple[slice, Ints]] = []
         rows, features = [], []
+        sees_to = np.zeros_like(positions)
         for row, index in enumerate(arrays.order.tolist()):
             each, images = scheduled[index], scheduled[index].request.images
             if images is None:
@@ -43,6 +47,8 @@ class BatchImages:
             if images.positions is not None:
                 placed.append((slice(begin, end), images.positions_of(each.first, each.first + end - begin)))
                 positions[begin:end] = placed[-1][1][-1]
+            for first, after in images.uncut:
+                sees_to[begin + max(0, first - each.first) : begin + max(0, min(after, each.end) - each.first)] = after
             if low < high:
                 rows.append(images.rows[low:high] - each.first + begin)
                 features.append(images.features[low:high])
@@ -53,10 +59,10 @@ class BatchImages:
             grid = np.tile(positions, (len(placed[0][1]), 1))
             for where, those in placed:
                 grid[:, where] = those
-        return cls(positions, grid, np.concatenate(rows), Features.joined(features))
+        return cls(positions, grid, np.concatenate(rows), Features.joined(features), sees_to if sees_to.any() else None)
 
-    def arguments(self, module: Any, token_ids: torch.Tensor) -> dict[str, Any]:
-        """Return what a model must be told about the images among its `token_ids` [T]."""
+    def inputs(self, module: Any, token_ids: torch.Tensor) -> tuple[torch.Tensor, Features]:
+        """Return the positions ([T] or [dimensions, T]) and the features that a model takes for `token_ids` [T]."""
         assert self.rows is not None
         assert self.features is not None
         image_token = module.config.image_token_id
@@ -65,7 +71,5 @@ class BatchImages:
         is_feature[torch.from_numpy(self.rows).to(token_ids.device)] = True
         embedding = module.get_input_embeddings()(token_ids.new_tensor([image_token]))[0]
         features = self.features.spread(is_feature[looks_so], embedding)
-        found: dict[str, Any] = {"mm_encoder_outputs": {"image": features.output()}}
-        if self.grid is not None:
-            found["position_ids"] = torch.from_numpy(self.grid).to(token_ids.device)[:, None]
-        return found
+        positions = self.positions if self.grid is None else self.grid
+        return torch.from_numpy(positions).to(token_ids.device), features

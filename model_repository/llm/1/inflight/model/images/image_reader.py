@@ -15,6 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from inflight.errors import InvalidRequest
 from inflight.model.images.features import Features
+from inflight.model.images.text_seams import TextSeams
 from inflight.prompt_images import Ints, PromptImages
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -48,13 +49,24 @@ class ImageReader:
         self._lock = threading.Lock()
         self._taken: int = module.config.image_token_id
         self._encoder = module.base_model.get_image_features
+        self._seams = TextSeams(processor.tokenizer)
         self._wanted = inspect.signature(self._encoder).parameters.keys()
         """The outputs of the processor that the encoder takes."""
+        self.sees_ahead = False
+        """See `PromptImages`."""
         self.num_read = 0
         self.seconds = 0.0
         self.placeholder: str = processor.image_token
         """What a prompt has in place of an image."""
         self.placeholder_id = int(processor.tokenizer.convert_tokens_to_ids(self.placeholder))
+
+    def on_device(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors among a processor's outputs as the model takes them."""
+        return {
+            name: value.to(self._module.device, self._module.dtype if value.is_floating_point() else None)
+            for name, value in inputs.items()
+            if isinstance(value, torch.Tensor)
+        }
 
     def without_pixels(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return a model's arguments without what its encoder alone reads."""
@@ -83,15 +95,7 @@ class ImageReader:
         with self._lock:
             self.num_read += len(seen)
             self.seconds += time.perf_counter() - begun
-        token_ids: list[int] = []
-        places: list[tuple[int, int, bytes]] = []
-        for token in prompt_ids:
-            if token != self.placeholder_id:
-                token_ids.append(token)
-                continue
-            begin, number = len(token_ids), len(places)
-            token_ids += seen[number].token_ids
-            places.append((begin, len(token_ids), blake2b(images[number], digest_size=_DIGEST_BYTES).digest()))
+            token_ids = self._seams.joined(prompt_ids, self.placeholder_id, [each.token_ids for each in seen])
         rows = np.flatnonzero(np.array(token_ids) == self._taken)
         features = Features.joined([each.features for each in seen])
         if len(rows) != len(features.main):
@@ -99,7 +103,12 @@ class ImageReader:
                 f"the prompt has {len(rows)} tokens for images, and the images have {len(features.main)} features; the "
                 f"token {self._taken} must not be in the prompt"
             )
-        return token_ids, PromptImages(tuple(places), rows, features, self._positions(token_ids, seen))
+        ends = np.cumsum([len(each.features.main) for each in seen])
+        places = tuple(
+            (int(rows[end - len(each.features.main)]), int(rows[end - 1]) + 1, _digest(image))
+            for end, each, image in zip(ends, seen, images, strict=True)
+        )
+        return token_ids, PromptImages(places, rows, features, self._positions(token_ids, seen), self.sees_ahead)
 
     @torch.inference_mode()
     def _see(self, index: int, picture: Image.Image) -> _Seen:
@@ -111,11 +120,7 @@ class ImageReader:
         except Exception as error:
             # Processors are code of the model's authors, and what they raise depends on the image.
             raise InvalidRequest(f"images[{index}] does not fit the model's processor: {error}") from error
-        given = {
-            name: value.to(self._module.device, self._module.dtype if value.is_floating_point() else None)
-            for name, value in inputs.items()
-            if isinstance(value, torch.Tensor)
-        }
+        given = self.on_device(inputs)
         output = self._encoder(**{name: given[name] for name in self._wanted if name in given}, return_dict=True)
         grid = {name: value for name, value in given.items() if name.endswith(_GRID)}
         return _Seen(inputs["input_ids"][0].tolist(), Features.of(output), grid)
@@ -135,6 +140,10 @@ class ImageReader:
         )
         found: Ints = positions[:, 0].cpu().numpy()
         return found
+
+
+def _digest(image: bytes) -> bytes:
+    return blake2b(image, digest_size=_DIGEST_BYTES).digest()
 
 
 def _decoded(index: int, image: bytes) -> Image.Image:

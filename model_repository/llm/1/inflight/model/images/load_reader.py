@@ -2,16 +2,19 @@
 
 import io
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from transformers import AutoProcessor
 
 from inflight.config import EngineConfig
 from inflight.errors import InvalidRequest, UnsupportedModel
+from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import takes
+from inflight.model.images.image_forward import ImageForward
+from inflight.model.images.mask_probe import layers_that_see_ahead
+from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
 from inflight.prompt_images import PromptImages
 
@@ -22,23 +25,41 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ErrorOf: TypeAlias = Callable[[torch.Tensor, list[int], PromptImages], float | None]
 
 _TEXT = " This is a picture. What does it show?"
+_BETWEEN = " And this one?\n"
 _SIZE = (70, 50)
 _SAME = 1e-3
 """Bound on the relative error of logits that are the same."""
 
 
-def load_image_reader(module: Any, config: EngineConfig, check: SelfCheck, error_of: ErrorOf) -> "ImageReader | None":
-    """Return the reader of a model's images, if the logits of a prompt with an image come out right.
+class ImageForwards(Protocol):
+    """Returns forward passes of a model that reads images, the fastest first.
 
-    `error_of` serves a prompt with images, see `SelfCheck.error_with_images`. The log says why there is no reader.
+    `ahead` is that of `EagerForward`. `token_ids` and `images` are an example.
+    """
+
+    def __call__(
+        self, ahead: tuple[bool, ...], token_ids: list[int], images: PromptImages
+    ) -> Iterator[ImageForward]: ...
+
+
+def load_image_reader(
+    module: Any,
+    config: EngineConfig,
+    check: SelfCheck,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    forwards: ImageForwards,
+) -> "tuple[ImageReader, ImageForward] | None":
+    """Return the reader of a model's images, and the first forward pass that computes them right.
+
+    The log says why there is none.
     """
     if not takes(module, "mm_encoder_outputs") or getattr(module.config, "image_token_id", None) is None:
         return None
     try:
-        return _checked(module, config, check, error_of)
+        return _checked(module, config, check, layers, backend, forwards)
     except UnsupportedModel as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - processors and encoders are code of the model's authors
@@ -47,7 +68,14 @@ def load_image_reader(module: Any, config: EngineConfig, check: SelfCheck, error
     return None
 
 
-def _checked(module: Any, config: EngineConfig, check: SelfCheck, error_of: ErrorOf) -> "ImageReader":
+def _checked(
+    module: Any,
+    config: EngineConfig,
+    check: SelfCheck,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    forwards: ImageForwards,
+) -> "tuple[ImageReader, ImageForward]":
     # Not at the top: a server without Pillow serves text.
     from inflight.model.images.image_reader import ImageReader
 
@@ -55,48 +83,56 @@ def _checked(module: Any, config: EngineConfig, check: SelfCheck, error_of: Erro
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
     reader = ImageReader(module, processor)
-    picture = _noise()
-    given = processor(
-        text=[reader.placeholder + _TEXT], images=[picture], return_tensors="pt", add_special_tokens=False
-    )
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    tail = processor.tokenizer(_TEXT, add_special_tokens=False)["input_ids"]
+    inputs, token_ids, images = _sample(reader, processor, reader.placeholder + _TEXT)
+    ahead: tuple[bool, ...] = ()
+    if not _is_causal(check, reader.without_pixels(inputs), images):
+        reader.sees_ahead = True
+        place = reader.placeholder
+        inputs, token_ids, images = _sample(reader, processor, f"{place}{_BETWEEN}{place}{place}{_TEXT}")
+        ahead = layers_that_see_ahead(module, inputs, images, [layer.window for layer in layers])
+    wanted, difference = check.own_logits(inputs), None
+    for forward in forwards(ahead, token_ids, images):
+        difference = check.error_with_images(wanted, token_ids, images, forward, layers, backend)
+        if difference is None:
+            return reader, forward
+    raise UnsupportedModel(f"logits after an image differ by {difference:.1%} from those of its own forward pass")
+
+
+def _sample(reader: "ImageReader", processor: Any, text: str) -> tuple[dict[str, Any], list[int], PromptImages]:
+    """Return the model's own arguments for a text with images, and what the reader makes of the same.
+
+    Raises:
+        UnsupportedModel: The tokens differ, or an image cannot be read.
+    """
+    pictures = [_noise(seed) for seed in range(text.count(reader.placeholder))]
+    given = processor(text=[text], images=pictures, return_tensors="pt", add_special_tokens=False)
+    files = []
+    for picture in pictures:
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        files.append(file.getvalue())
+    prompt_ids = processor.tokenizer(text, add_special_tokens=False)["input_ids"]
     try:
-        token_ids, images = reader.read([reader.placeholder_id, *tail], [file.getvalue()])
+        token_ids, images = reader.read(prompt_ids, files)
     except InvalidRequest as error:
         raise UnsupportedModel(str(error)) from error
     if token_ids != given["input_ids"][0].tolist():
         raise UnsupportedModel("its processor changes the text beside an image")
-    inputs = {
-        name: value.to(module.device, module.dtype if value.is_floating_point() else None)
-        for name, value in given.items()
-        if isinstance(value, torch.Tensor)
-    }
-    _check_causal(check, reader.without_pixels(inputs), images)
-    difference = error_of(check.own_logits(inputs), token_ids, images)
-    if difference is not None:
-        raise UnsupportedModel(f"logits after an image differ by {difference:.1%} from those of its own forward pass")
-    return reader
+    return reader.on_device(given), token_ids, images
 
 
-def _check_causal(check: SelfCheck, inputs: Mapping[str, Any], images: PromptImages) -> None:
-    """Check that no token of an image attends to later ones, as in Gemma 3. Chunks of a prompt could not show them.
-
-    Raises:
-        UnsupportedModel: One does.
-    """
+def _is_causal(check: SelfCheck, inputs: Mapping[str, Any], images: PromptImages) -> bool:
+    """Return whether all tokens of an image attend to earlier ones alone."""
     last = int(images.rows[-1])
     one, other = (
         check.own_logits({**inputs, "mm_encoder_outputs": {"image": features.output()}})[:last]
         for features in (images.features, images.features.with_other_end())
     )
-    if ((one - other).norm(dim=-1) > _SAME * one.norm(dim=-1)).any():
-        raise UnsupportedModel("the tokens of its images attend to later ones")
+    return not ((one - other).norm(dim=-1) > _SAME * one.norm(dim=-1)).any()
 
 
-def _noise() -> "Image":
+def _noise(seed: int) -> "Image":
     from PIL import Image
 
-    pixels = np.random.default_rng(0).integers(0, 256, (*reversed(_SIZE), 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*reversed(_SIZE), 3), dtype=np.uint8)
     return Image.fromarray(pixels)

@@ -17,15 +17,14 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.lora.adapter import Adapter
 from inflight.model.attention.backend import AttentionBackend
-from inflight.model.forward import EagerForward, ForwardPass
+from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
-from inflight.model.images.image_forward import ImageForward
 from inflight.model.images.load_reader import load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.model_digest import model_digest
-from inflight.model.loading.optimize import optimize
+from inflight.model.loading.optimize import image_forwards, optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
 from inflight.model.loading.reading import Reading, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
@@ -136,11 +135,12 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
     reader = None
     if shards is None and reading.own_attention is None and not reading.states:
-        eager = EagerForward(module, backend, reading.windows)
-        error_of = partial(check.error_with_images, forward=eager, layers=layers, backend=backend)
-        reader = load_image_reader(module, config, check, error_of)
-        if reader is not None:
-            forward = ImageForward(forward, LoraForward(eager, EagerAdapted(eager)) if adapters else eager)
+        forwards = partial(image_forwards, module, reading, backend, forward, check)
+        found = load_image_reader(module, config, check, layers, backend, forwards)
+        if found is not None:
+            reader, forward = found
+            if adapters:
+                forward = replace(forward, images=LoraForward(forward.images, EagerAdapted(forward.images)))
     generation = _generation_config(config)
     return LoadedModel(
         module=module,

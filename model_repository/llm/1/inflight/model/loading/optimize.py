@@ -2,7 +2,7 @@
 
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,11 +13,13 @@ from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
-from inflight.model.cpu.traced_forward import TracedForward
+from inflight.model.cpu.traced_forward import TracedForward, TracedImages
 from inflight.model.forward import EagerForward, ForwardPass
+from inflight.model.images.image_forward import ImageForward
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
+from inflight.prompt_images import PromptImages
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,39 @@ def optimize(
     is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
+
+
+def image_forwards(
+    module: Any,
+    reading: Reading,
+    backend: AttentionBackend,
+    text: ForwardPass,
+    check: SelfCheck,
+    ahead: tuple[bool, ...],
+    token_ids: list[int],
+    images: PromptImages,
+) -> Iterator[ImageForward]:
+    """Yield forward passes of a model that reads images, the fastest first. See `ImageForwards`.
+
+    `text` is that of batches without images. If it is traced, that of the others is traced like it, so that the tokens
+    of a text do not depend on images in its batch.
+    """
+    eager = EagerForward(module, backend, reading.windows, ahead)
+    if isinstance(text, TracedForward):
+        traced, reason = None, "its control flow depends on the values of tensors"
+        try:
+            example = TracedImages(images.features[:1], images.positions, ahead)
+            plain = TracedForward(module, reading.layers, images=example)
+            in_python = ImageForward(eager, plain)
+            if check.same_with_images(token_ids, images, in_python, eager, reading.layers, backend):
+                traced = plain.fused() if text.is_fused else plain
+        except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
+            reason = f"{type(error).__name__}: {error}"
+        if traced is None:
+            logger.warning("batches with images run in Python, as the model's code cannot be traced: %s", reason)
+        else:
+            yield ImageForward(text, traced)
+    yield ImageForward(text, eager)
 
 
 def _on_gpu(

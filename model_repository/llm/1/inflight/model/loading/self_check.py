@@ -157,6 +157,24 @@ class SelfCheck:
         finally:
             choose_attention(self._module, served)
 
+    def same_with_images(
+        self,
+        token_ids: list[int],
+        images: PromptImages,
+        forward: ForwardPass,
+        other: ForwardPass,
+        layers: Sequence[AttentionLayer],
+        backend: AttentionBackend,
+    ) -> bool:
+        """Whether two forward passes give the same logits for a prompt with images, as in `same`."""
+        found = []
+        for each in (forward, other):
+            requests = _requests([token_ids])
+            requests[0].images = images
+            found += _paged_logits(self._module, each, layers, requests, backend)
+        mine, others = found
+        return not ((mine - others).norm(dim=-1) > _SAME * others.norm(dim=-1)).any() and not mine.isnan().any()
+
     def error_with_images(
         self,
         wanted: torch.Tensor,
@@ -256,9 +274,12 @@ def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan |
     """
     scheduled = []
     for parts, request in enumerate(requests, start=2):
-        left = request.num_uncomputed
+        left, first = request.num_uncomputed, request.num_computed
         if left:
-            scheduled.append(ScheduledRequest.next_of(request, 1 if left <= _DECODED else -(-left // parts)))
+            end = first + (1 if left <= _DECODED else -(-left // parts))
+            if request.images is not None:
+                end = max(request.images.last_end(first, end), request.images.next_end(first))
+            scheduled.append(ScheduledRequest.next_of(request, end - first))
     if not scheduled:
         return None
     gathered = tables.gather([s.request for s in scheduled], [s.end for s in scheduled])

@@ -66,7 +66,9 @@ struct Attention {
   BFloat16* output;
 
   int64_t group() const { return query.size(1) / heads; }
-  int64_t start_of(int64_t end) const { return window > 0 ? std::max<int64_t>(0, end - window) : 0; }
+  // The first place that a token sees, given the place after its own.
+  int64_t start_of(int64_t next) const { return window > 0 ? std::max<int64_t>(0, next - window) : 0; }
+  int64_t least_end(const int64_t* tile) const { return tiles.size(1) > 4 ? tile[4] : 0; }
 };
 
 // Computes attention in one thread, up to `ROWS` rows at a time, with buffers of its own.
@@ -87,7 +89,7 @@ class Worker {
                 a_.values.stride(0),
                 a_.width_k,
                 a_.width_v,
-                (tile[3] + tile[2] + LANES - 1) / LANES,
+                (std::max(tile[3] + tile[2], a_.least_end(tile)) + LANES - 1) / LANES,
                 true};
     const int64_t rows = tile[2] * group_;
     for (int64_t row = 0; row < rows; row += ROWS, pages.first_touch = false)
@@ -100,7 +102,7 @@ class Worker {
   // Computes `rows` rows of the tile, from row `begin` on.
   void attend_rows(const int64_t* tile, int64_t head, int64_t begin, int64_t rows, const Pages& pages) {
     Seen seen[ROWS];
-    int64_t end[ROWS];
+    int64_t start[ROWS], end[ROWS];
     BFloat16* outputs[ROWS];
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t offset = (begin + r) / group_, token = tile[1] + offset;
@@ -109,18 +111,19 @@ class Worker {
           a_.query.const_data_ptr<BFloat16>() + token * a_.query.stride(2) + query_head * a_.query.stride(1);
       std::copy(from, from + a_.width_k, queries_.data() + r * a_.width_k);
       outputs[r] = a_.output + (token * a_.query.size(1) + query_head) * a_.width_v;
-      end[r] = tile[3] + offset + 1;
+      start[r] = a_.start_of(tile[3] + offset + 1);
+      end[r] = std::max(tile[3] + offset + 1, a_.least_end(tile));
       if (a_.sinks) seen[r] = {a_.sinks[query_head], 1};
     }
-    const int64_t all_first = a_.start_of(end[0]) / LANES, all_last = (end[rows - 1] + LANES - 1) / LANES;
+    const int64_t all_first = start[0] / LANES, all_last = (end[rows - 1] + LANES - 1) / LANES;
     for (int64_t first = all_first, last; first < all_last; first = last) {
       // Parts end at multiples of PART, so that the sums of a row do not depend on the other rows.
       last = std::min(all_last, (first / PART + 1) * PART);
       products_.score(queries_.data(), rows, pages, first, last, scores_);
       float kept[ROWS], scale[ROWS];
       for (int64_t r = 0; r < rows; ++r) {
-        kept[r] = soften(scores_ + r * PART_STRIDE, probabilities_ + r * PART_STRIDE, first, last, a_.start_of(end[r]),
-                         end[r], a_.softmax, seen[r]);
+        kept[r] = soften(scores_ + r * PART_STRIDE, probabilities_ + r * PART_STRIDE, first, last, start[r], end[r],
+                         a_.softmax, seen[r]);
         scale[r] = 1 / seen[r].sum;
       }
       const Mixture mixture{mixed_.data(), a_.width_v, first == all_first, last == all_last, kept, scale, outputs};
@@ -144,7 +147,7 @@ void attend(const Attention& a, Tasks& take) {
   const int64_t tasks = a.tiles.size(0) * a.heads;
   for (int64_t taken = take(); taken < tasks; taken = take()) {
     const int64_t task = tasks - 1 - taken;  // The longest tasks have the highest numbers and must start first.
-    worker.attend(a.tiles.const_data_ptr<int64_t>() + task / a.heads * 4, task % a.heads);
+    worker.attend(a.tiles.const_data_ptr<int64_t>() + task / a.heads * a.tiles.size(1), task % a.heads);
   }
 }
 
@@ -158,7 +161,8 @@ void attend(const Attention& a, Tasks& take) {
 // slots         [T]
 // partial       [blocks]
 // block_tables  [R, blocks]
-// tiles         [tiles, 4]: row, first token, number of tokens, position of the first token in its sequence
+// tiles         [tiles, 4]: row, first token, number of tokens, position of the first token in its sequence. Or
+//               [tiles, 5]: and the place up to which all these tokens see, if it is after their own
 // window        how many tokens a token sees, including itself; 0 if it sees all tokens before it
 // softcap       0 for no cap
 Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& keys,
