@@ -323,6 +323,8 @@ def test_rotate_agrees_with_float64(tokens: int, width: int) -> None:
     left, right = x.double().chunk(2, dim=-1)
     wanted = x.double() * cos.double() + torch.cat([-right, left], dim=-1) * sin.double()
     assert error(torch.ops.inflight.rotate(x, cos, sin), wanted) < LINEAR_ERROR
+    tokens_first = (each.transpose(1, 2) for each in (x, cos, sin))
+    assert error(torch.ops.inflight.rotate(*tokens_first), wanted.transpose(1, 2)) < LINEAR_ERROR
 
 
 def test_norms_are_replaced_only_if_they_behave_like_rms_norm() -> None:

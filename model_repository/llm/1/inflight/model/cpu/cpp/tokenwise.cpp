@@ -70,12 +70,15 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const 
 }
 
 // Returns x * cos + (-x's second half, x's first half) * sin, rounded once (RoPE, arXiv 2104.09864, with the halves of
-// GPT-NeoX). x is [1, heads, T, width], cos and sin are [1, 1, T, width].
+// GPT-NeoX). x is [1, heads, T, width], and cos and sin are [1, 1, T, width]. Or the second and the third dimension of
+// all are exchanged, as in Gemma 4.
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
-  const int64_t heads = x.size(1), tokens = x.size(2), width = x.size(3), half = width / 2;
+  const bool tokens_first = cos.sizes() == std::vector<int64_t>{1, x.size(1), 1, x.size(3)};
+  const int token_dim = tokens_first ? 1 : 2, head_dim = 3 - token_dim;
+  const int64_t heads = x.size(head_dim), tokens = x.size(token_dim), width = x.size(3), half = width / 2;
   TORCH_CHECK(x.scalar_type() == at::kBFloat16 && cos.scalar_type() == at::kBFloat16, "x and cos must be bfloat16");
   TORCH_CHECK(x.size(0) == 1 && x.stride(3) == 1 && width % 2 == 0, "x is ", x.sizes());
-  const std::vector<int64_t> angles{1, 1, tokens, width};
+  const std::vector<int64_t> angles{1, tokens_first ? tokens : 1, tokens_first ? 1 : tokens, width};
   TORCH_CHECK(cos.sizes() == angles && sin.sizes() == angles, "x is ", x.sizes(), ", cos ", cos.sizes());
   const Tensor cosines = cos.contiguous(), sines = sin.contiguous();
   // The heads of a token are next to each other, as attention reads them.
@@ -87,7 +90,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   share_out_rows(tokens, ROWS_OF_A_THREAD, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t)
       for (int64_t h = 0; h < heads; ++h) {
-        const BFloat16* from = in + h * x.stride(1) + t * x.stride(2);
+        const BFloat16* from = in + h * x.stride(head_dim) + t * x.stride(token_dim);
         BFloat16* to = out + (t * heads + h) * width;
         for (int64_t d = 0; d < half; d += LANES) {
           const Mask lanes = lanes_below(half - d);
@@ -98,7 +101,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
         }
       }
   });
-  return y.transpose(1, 2);
+  return tokens_first ? y : y.transpose(1, 2);
 }
 
 }  // namespace
