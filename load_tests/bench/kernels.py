@@ -88,8 +88,16 @@ def _pairs(model: LoadedModel, rows: int) -> Iterator[Pair]:
 
     yield pair("rms_norm", lambda: kernels.rms_norm(x, weight, 1e-5), lambda: _norm(x, weight))
     yield pair("add_rms_norm", lambda: kernels.add_rms_norm(x, other, weight, 1e-5), lambda: _norm(x + other, weight))
+    yield pair(
+        "layer_norm",
+        lambda: kernels.layer_norm(x, weight, other[0], 1e-5),
+        lambda: functional.layer_norm(x, (width,), weight, other[0], 1e-5),
+    )
     gate, up = _random(rows, inner), _random(rows, inner)
     yield pair("silu_mul", lambda: kernels.silu_mul(gate, up), lambda: functional.silu(gate) * up)
+    yield pair(
+        "gelu_mul", lambda: kernels.gelu_mul(gate, up, "tanh"), lambda: functional.gelu(gate, approximate="tanh") * up
+    )
     query, cos, sin = (
         _random(1, heads, rows, head_width),
         _random(1, 1, rows, head_width),

@@ -8,13 +8,15 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
 from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerShape
 from inflight.model.cpu import kernel_attention
-from inflight.model.cpu.fast_norm import replace_norms
+from inflight.model.cpu.fast_gelu import replace_gelus
+from inflight.model.cpu.fast_norm import FastLayerNorm, FastRMSNorm, replace_norms
 from inflight.model.cpu.int4 import pack_int4, rounded_to_int4
 from inflight.model.cpu.packed_linear import Bits, PackedLinear, PackedLinears, WeightRoom, rounded_to_int8
 from inflight.model.images.batch_images import BatchImages
@@ -315,6 +317,36 @@ def test_silu_mul_agrees_with_float64(rows: int, width: int) -> None:
     assert error(torch.ops.inflight.silu_mul(gate, up), wanted) < LINEAR_ERROR
 
 
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+@pytest.mark.parametrize("rows", [1, 50])
+@pytest.mark.parametrize("width", [16, 40, 96])
+def test_gelu_agrees_with_float64(rows: int, width: int, approximate: str) -> None:
+    both = random(1, rows, 2 * width + 8) * 3
+    both[0, 0, :6] = torch.tensor([100.0, -100.0, 0.0, -0.0, 3e38, -3e38])
+    gate, up = both[..., :width], both[..., -width:]
+    wanted = nn.functional.gelu(gate.double(), approximate=approximate)
+    found = torch.ops.inflight.gelu(gate, approximate)
+    assert ((found.double() - wanted).abs() <= 4e-3 * wanted.abs() + 1e-6).all()
+    gate, up, wanted = (each[..., 6:] for each in (gate, up, wanted))
+    assert error(torch.ops.inflight.gelu_mul(gate, up, approximate), wanted * up.double()) < LINEAR_ERROR
+
+
+def test_gelu_keeps_what_is_no_number() -> None:
+    x = torch.full((1, 16), float("nan"), dtype=torch.bfloat16)
+    assert all(torch.ops.inflight.gelu(x, approximate).isnan().all() for approximate in ("tanh", "none"))
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("width", [16, 64, 576])
+def test_layer_norm_agrees_with_float64(rows: int, width: int, has_bias: bool) -> None:
+    x, weight, bias = random(rows, 2, width)[:, 1] + 5, random(width), random(2, width)[0] if has_bias else None
+    wanted = nn.functional.layer_norm(
+        x.double(), (width,), weight.double(), None if bias is None else bias.double(), 1e-5
+    )
+    assert error(torch.ops.inflight.layer_norm(x, weight, bias, 1e-5), wanted) < LINEAR_ERROR
+
+
 @pytest.mark.parametrize("tokens", [1, 3, 40])
 @pytest.mark.parametrize("width", [2, 20, 64])
 def test_rotate_agrees_with_float64(tokens: int, width: int) -> None:
@@ -323,11 +355,13 @@ def test_rotate_agrees_with_float64(tokens: int, width: int) -> None:
     left, right = x.double().chunk(2, dim=-1)
     wanted = x.double() * cos.double() + torch.cat([-right, left], dim=-1) * sin.double()
     assert error(torch.ops.inflight.rotate(x, cos, sin), wanted) < LINEAR_ERROR
-    tokens_first = (each.transpose(1, 2) for each in (x, cos, sin))
+    tokens_first = [each.transpose(1, 2) for each in (x, cos, sin)]
     assert error(torch.ops.inflight.rotate(*tokens_first), wanted.transpose(1, 2)) < LINEAR_ERROR
+    in_float32 = torch.ops.inflight.rotate(x, cos.float(), sin.float())
+    assert torch.equal(in_float32, torch.ops.inflight.rotate(x, cos, sin))
 
 
-def test_norms_are_replaced_only_if_they_behave_like_rms_norm() -> None:
+def test_norms_are_replaced_only_if_they_behave_like_ours() -> None:
     class PlusOneRMSNorm(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -341,9 +375,28 @@ def test_norms_are_replaced_only_if_they_behave_like_rms_norm() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * 0.5
 
-    model = nn.ModuleDict({"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm()})
-    x, odd = random(4, 32), model["odd"]
-    wanted = model["plus_one"](x).double()
-    assert [name for _, name, _ in replace_norms(model)] == ["plus_one"]
-    assert error(model["plus_one"](x), wanted) < 1e-2
+    layer = nn.LayerNorm(32).bfloat16()
+    layer.weight, layer.bias = (nn.Parameter(random(rows, 32)[0], requires_grad=False) for rows in (2, 3))
+    model = nn.ModuleDict({"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm(), "layer": layer})
+    x, odd = random(4, 32) + 2, model["odd"]
+    wanted = [model[name](x).double() for name in ("plus_one", "layer")]
+    assert [name for _, name, _ in replace_norms(model)] == ["plus_one", "layer"]
+    assert [type(model[name]) for name in ("plus_one", "layer")] == [FastRMSNorm, FastLayerNorm]
+    assert all(error(model[name](x), each) < 1e-2 for name, each in zip(("plus_one", "layer"), wanted, strict=True))
     assert model["odd"] is odd
+
+
+@pytest.mark.parametrize(
+    ("name", "approximate"),
+    [
+        *(("gelu", "none"), ("gelu_python", "none"), ("gelu_pytorch_tanh", "tanh"), ("gelu_python_tanh", "tanh")),
+        *(("gelu_new", "tanh"), ("gelu_fast", "tanh"), ("quick_gelu", None), ("gelu_10", None)),
+    ],
+)
+def test_activations_are_replaced_only_if_they_behave_like_gelu(name: str, approximate: str | None) -> None:
+    model = nn.ModuleDict({"act": ACT2FN[name]})
+    x = random(4, 64) * 3
+    wanted = model["act"](x.double())
+    assert len(replace_gelus(model)) == (approximate is not None)
+    assert getattr(model["act"], "_approximate", None) == approximate
+    assert error(model["act"](x), wanted) < 1e-2

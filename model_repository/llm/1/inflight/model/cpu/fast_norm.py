@@ -1,4 +1,4 @@
-"""Replaces RMSNorm layers, which take six operators, by one kernel."""
+"""Replaces RMSNorm layers, which take six operators, and LayerNorm layers by one kernel each."""
 
 import inspect
 from typing import Any
@@ -27,34 +27,57 @@ class FastRMSNorm(nn.Module):
         return y
 
 
+class FastLayerNorm(nn.Module):
+    """`(x - mean(x)) / std(x) * weight + bias` over the last dimension, computed in float32 (arXiv 1607.06450)."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, original: nn.Module) -> None:
+        """`original` computes what is not in bfloat16."""
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self._eps = eps
+        self._original = original
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise x [..., width]."""
+        if x.dtype != torch.bfloat16:
+            return self._original(x)  # type: ignore[no-any-return]
+        y: torch.Tensor = torch.ops.inflight.layer_norm(x, self.weight, self.bias, self._eps)
+        return y
+
+
 def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
-    """Replace the layers that behave like an RMSNorm, which multiplies by its weight or, as in Gemma, by 1 + weight.
+    """Replace the layers that behave like an RMSNorm or a LayerNorm, which multiply by their weight or by 1 + weight.
 
     A trial run decides whether a layer does. Returns parent, name in the parent and original of each replaced layer.
     """
     replaced = []
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            fast = _fast(child) if "RMSNorm" in type(child).__name__ else None
+            fast = _fast(child) if type(child).__name__.endswith("Norm") else None
             if fast is not None:
                 setattr(parent, name, fast)
                 replaced.append((parent, name, child))
     return replaced
 
 
-def _fast(norm: Any) -> FastRMSNorm | None:
-    weight = getattr(norm, "weight", None)
+def _fast(norm: Any) -> nn.Module | None:
+    weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     if not isinstance(weight, torch.Tensor) or weight.ndim != 1 or not isinstance(eps, float):
         return None
     if weight.dtype != torch.bfloat16 or weight.shape[0] % _LANES:
         return None
+    if bias is not None and (not isinstance(bias, torch.Tensor) or bias.dtype != weight.dtype):
+        return None
     if len(inspect.signature(norm.forward).parameters) > 1:
         return None  # Another argument may change the output.
-    x = torch.randn(4, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight.dtype) * 3
+    # The mean of a row is far from zero, which an RMSNorm keeps.
+    x = torch.randn(4, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight.dtype) * 3 + 1
     wanted = norm(x).float()
-    for candidate in (weight.data, (1.0 + weight.data.float()).to(weight.dtype)):
-        fast = FastRMSNorm(candidate, eps, norm)
-        if (fast(x).float() - wanted).norm() < _TOLERANCE * wanted.norm():
-            return fast
+    for factor in (weight.data, (1.0 + weight.data.float()).to(weight.dtype)):
+        candidates = [FastLayerNorm(factor, None if bias is None else bias.data, eps, norm)]
+        for fast in candidates if bias is not None else [FastRMSNorm(factor, eps, norm), *candidates]:
+            if (fast(x).float() - wanted).norm() < _TOLERANCE * wanted.norm():
+                return fast
     return None

@@ -13,6 +13,13 @@ graph(%gate, %up):
   return (%y)
 """
 _MUL_SILU = _SILU_MUL.replace("(%activated, %up)", "(%up, %activated)")
+_GELU_MUL = """
+graph(%gate, %up, %approximate):
+  %activated = inflight::gelu(%gate, %approximate)
+  %y = aten::mul(%activated, %up)
+  return (%y)
+"""
+_MUL_GELU = _GELU_MUL.replace("(%activated, %up)", "(%up, %activated)")
 _LINEAR_SILU_MUL = """
 graph(%x, %packed, %bias, %widths, %last_dim):
   %both = inflight::linear(%x, %packed, %bias)
@@ -55,6 +62,8 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
+    (_GELU_MUL, "inflight::gelu_mul(%gate, %up, %approximate)"),
+    (_MUL_GELU, "inflight::gelu_mul(%gate, %up, %approximate)"),
     (_ADD_NORM, "inflight::add_rms_norm(%x, %y, %weight, %eps)"),
     (_ROTATE, "inflight::rotate(%x, %cos, %sin)"),
 )

@@ -10,6 +10,7 @@ import torch
 from inflight.config import EngineConfig
 from inflight.model.attention.backend import CPU_KERNELS, CUDA_KERNELS, TORCH, AttentionBackend
 from inflight.model.cpu import kernel_attention
+from inflight.model.cpu.fast_gelu import replace_gelus
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
@@ -57,7 +58,8 @@ def optimize(
     if config.quantization == "int4":
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
-    replaced = replace_norms(module) + pack_linears(module, config.quantization, int4_scales)
+    replaced = replace_norms(module) + replace_gelus(module)
+    replaced += pack_linears(module, config.quantization, int4_scales)
     eager = reading.forward(module, backend)
     if not check.passes(eager, layers, backend):
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
