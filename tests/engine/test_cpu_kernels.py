@@ -377,7 +377,15 @@ def test_norms_are_replaced_only_if_they_behave_like_ours() -> None:
 
     layer = nn.LayerNorm(32).bfloat16()
     layer.weight, layer.bias = (nn.Parameter(random(rows, 32)[0], requires_grad=False) for rows in (2, 3))
-    model = nn.ModuleDict({"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm(), "layer": layer})
+
+    class ChannelsLayerNorm(nn.LayerNorm):
+        """As in encoders of images: the channels of x [images, channels, height, width]."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    norms = {"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm(), "channels": ChannelsLayerNorm(32).bfloat16()}
+    model = nn.ModuleDict({**norms, "layer": layer})
     x, odd = random(4, 32) + 2, model["odd"]
     wanted = [model[name](x).double() for name in ("plus_one", "layer")]
     assert [name for _, name, _ in replace_norms(model)] == ["plus_one", "layer"]

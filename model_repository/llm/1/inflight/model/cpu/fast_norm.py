@@ -54,7 +54,8 @@ def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
     replaced = []
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            fast = _fast(child) if type(child).__name__.endswith("Norm") else None
+            kind = type(child).__name__
+            fast = _fast(child) if "RMSNorm" in kind or kind.endswith("LayerNorm") else None
             if fast is not None:
                 setattr(parent, name, fast)
                 replaced.append((parent, name, child))
@@ -74,7 +75,10 @@ def _fast(norm: Any) -> nn.Module | None:
         return None  # Another argument may change the output.
     # The mean of a row is far from zero, which an RMSNorm keeps.
     x = torch.randn(4, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight.dtype) * 3 + 1
-    wanted = norm(x).float()
+    try:
+        wanted = norm(x).float()
+    except Exception:  # noqa: BLE001 - a model's code may raise any exception, such as a norm of channels
+        return None
     for factor in (weight.data, (1.0 + weight.data.float()).to(weight.dtype)):
         candidates = [FastLayerNorm(factor, None if bias is None else bias.data, eps, norm)]
         for fast in candidates if bias is not None else [FastRMSNorm(factor, eps, norm), *candidates]:

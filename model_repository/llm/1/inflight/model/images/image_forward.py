@@ -12,7 +12,7 @@ from inflight.model.ragged_batch import RaggedBatch
 
 @dataclass(frozen=True)
 class ImageForward:
-    """Runs the model's own code over batches with tokens of images, and anything faster over all others."""
+    """Runs batches with tokens of images by one forward pass, and all others by another one."""
 
     text: ForwardPass
     images: ForwardPass
