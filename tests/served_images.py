@@ -28,9 +28,9 @@ class ServedImages:
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path) -> "Iterator[ServedImages]":
-        """Serve a model whose files are written to `folder`. Prompts are computed in chunks of 32 tokens."""
-        model, processor = save_image_model("idefics3", folder / "model")
+    def start(cls, folder: Path, kind: str = "idefics3") -> "Iterator[ServedImages]":
+        """Serve a model of `IMAGE_MODELS` whose files are written to `folder`. A step has 32 tokens at most."""
+        model, processor = save_image_model(kind, folder / "model")
         parameters = {
             "model": str(folder / "model"),
             "dtype": "float32",

@@ -120,6 +120,27 @@ def test_users_with_and_without_images_get_their_own_answers(served: ServedImage
     assert scrape_when(served.server, at_rest).get("images_read_total") >= sum(len(images) for _, images in cases)
 
 
+def test_chats_with_images_whose_tokens_attend_to_one_another(tmp_path: Path) -> None:
+    """The image stands after a line break, which becomes one token with those that the processor writes around it."""
+    questions = [f"{'Look closely. ' * number}Is this {number}?" for number in range(6)]
+    with ServedImages.start(tmp_path, "gemma3") as served, Client(served.server.grpc_url) as client:
+        place = served.processor.image_token
+
+        def ask(number: int) -> str:
+            chat = asking([IMAGE, {"type": "text", "text": questions[number]}, *[IMAGE] * (number % 2)])
+            images = PICTURES[: 1 + number % 2]
+            return client.generate(messages=chat, images=images, max_tokens=NUM_TOKENS, temperature=0).text
+
+        def expected(number: int) -> str:
+            parts = f"{place}{questions[number]}{place * (number % 2)}"
+            shown = f"<|im_start|>user\n{parts}<|im_end|>\n<|im_start|>assistant\n"
+            return served.expected(shown, PICTURES[: 1 + number % 2])
+
+        with ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(ask, [*range(6)] * 2))
+        assert answers == [expected(number) for number in range(6)] * 2
+
+
 def test_completion_passes_images_on(served: ServedImages) -> None:
     text = "<image> What is this?"
     body = {"text_input": text, "image": b64(PICTURES[:1]), "max_tokens": NUM_TOKENS, "temperature": 0.0}
