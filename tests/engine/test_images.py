@@ -219,7 +219,11 @@ def test_images_are_read_where_the_kernels_of_the_processor_serve(
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
     engine = make_engine(tmp_path, dtype="bfloat16", block_size=16)
     assert engine.model.backend.name == "cpu kernels"
+    reader = engine.model.images
+    assert reader is not None
+    assert reader.num_read == 0
     answers = tokens(engine, [prompt(number, f"{processor.image_token} What is this?") for number in (0, 0, 1, 2)])
+    assert reader.num_read == 4
     assert answers[0] == answers[1]
     assert len({tuple(answer) for answer in answers}) > 1
 
