@@ -252,6 +252,38 @@ def test_an_image_among_leftover_work_has_its_share_beside_a_prompt_without_end(
     assert chat.num_computed >= 0.5 * 20 * 8
 
 
+def test_an_image_among_leftover_work_holds_up_nobody_while_decodes_leave_it_no_room() -> None:
+    scheduler = make_scheduler(
+        num_blocks=2000, budget=8, max_num_seqs=8, scheduling_policy="classes", request_classes=CLASSES
+    )
+
+    def add(request: Request) -> Request:
+        scheduler.policy.classify(request)
+        scheduler.add(request)
+        return request
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            plan = scheduler.schedule(0.0)
+            scheduler.observe(plan, 1e-4 * plan.num_tokens)
+            commit(scheduler, plan, [1] * len(plan.sampling))
+
+    for name in "abc":
+        add(make_request(name, 2, max_tokens=200))
+    steps(3)
+    night = prompt_with_image("night", 2, LONGEST)
+    night.options = RequestOptions(tenant="a")
+    add(night)
+    steps(3)
+    chat = add(make_request("chat", 3000))
+    steps(100)
+    assert chat.num_computed >= 0.9 * 100 * (8 - 3)
+    for name in "abc":
+        scheduler.remove(name)
+    steps(10)
+    assert night.num_computed > LONGEST or night.output_ids
+
+
 def test_without_memory_for_an_image_its_request_alone_fails() -> None:
     scheduler = make_scheduler(budget=32)
     scheduler.add(make_request("decodes", 4, max_tokens=9))

@@ -75,6 +75,10 @@ class Admitter:
         self.lacks_room |= self._running.free_slots <= 0 and len(self._waiting) > 0
         self._waiting.release_held()
 
+    def num_known(self, request: Request) -> int:
+        """Return how many tokens of a waiting request would count as computed if it joined."""
+        return self._tables.num_known(request, self._tables.prefixes.lookup(request))
+
     def _has_slots(self, request: Request) -> bool:
         # The limit may have shrunk below the number of a search's beams since it arrived. Then the search runs alone.
         return not self._running or request.num_sequences <= self._running.free_slots

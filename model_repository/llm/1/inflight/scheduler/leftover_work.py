@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from inflight.request import Request
 from inflight.scheduler.admitter import Admitter
 from inflight.scheduler.batching import Batching
 from inflight.scheduler.plan import ScheduledRequest
@@ -37,15 +38,18 @@ class LeftoverWork:
 
         At most half of them, unless the rest of an image is longer, which cannot be cut.
         """
-        leftover = self._running.ranked(leftover=True)
+        images = {
+            request: _next_image(request, request.num_computed) for request in self._running.ranked(leftover=True)
+        }
         request = self._batching.next(now)
         if request is not None and request.is_leftover:
-            leftover.append(request)
-        reserved = self._policy.reserved(leftover)
-        if not reserved:
-            return 0
-        images = [r.images.next_end(r.num_computed) - r.num_computed for r in leftover if r.images is not None]
-        return max(min(reserved, tokens // 2), min(max(images, default=0), tokens))
+            known = 0 if request.images is None else self._admitter.num_known(request)
+            images[request] = _next_image(request, known)
+        # While decodes leave no room for an image, its request can use nothing.
+        images = {request: count for request, count in images.items() if count <= tokens}
+        reserved = min(self._policy.reserved(images), tokens // 2)
+        behind = [count for request, count in images.items() if count and self._policy.reserved([request])]
+        return max([reserved, *behind])
 
     def schedule(
         self, others: Sequence[ScheduledRequest], prompts: PromptChunks, allowance: PrefillAllowance, now: float
@@ -66,3 +70,12 @@ class LeftoverWork:
         scheduled = decodes + chunks.scheduled
         allowance.take(0, sum([each.num_tokens for each in scheduled]))
         return scheduled if others else self._speculator.with_drafts(scheduled, room)
+
+
+def _next_image(request: Request, known: int) -> int:
+    """Return how many tokens a step must compute of the image that is next, after `known` tokens.
+
+    0 if a token can be computed alone.
+    """
+    count = 0 if request.images is None else request.images.next_end(known) - known
+    return count if count > 1 else 0

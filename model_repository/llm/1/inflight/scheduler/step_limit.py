@@ -31,7 +31,10 @@ class StepLimit:
 
     @property
     def most_tokens(self) -> int:
-        """Maximum number of tokens in a step with an image that cannot be cut, whatever the tuner has set."""
+        """Maximum number of tokens in a step with an image that cannot be cut, whatever the tuner has set.
+
+        An image that is alone in its step may have more: there is no smaller step for it.
+        """
         return self._fits
 
     @property

@@ -109,9 +109,9 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """[out_features, in_features], for code that asks for its type or device. Who computes with it gets no numbers.
+        """[out_features, in_features], for code that asks for its type or device. Who computes with it gets NaN.
 
-        No dry run shows such code in the encoder of images.
+        The dry run of `pack_linears` has no images. So it does not show which weights an encoder reads.
         """
         nothing = torch.tensor(float("nan"), dtype=torch.bfloat16)
         return nothing.expand(self.out_features, self.in_features)

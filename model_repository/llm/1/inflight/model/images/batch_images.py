@@ -48,7 +48,8 @@ class BatchImages:
                 placed.append((slice(begin, end), images.positions_of(each.first, each.first + end - begin)))
                 positions[begin:end] = placed[-1][1][-1]
             for first, after in images.uncut:
-                sees_to[begin + max(0, first - each.first) : begin + max(0, min(after, each.end) - each.first)] = after
+                last = min(after, each.end)
+                sees_to[begin + max(0, first - each.first) : begin + max(0, last - each.first)] = last
             if low < high:
                 rows.append(images.rows[low:high] - each.first + begin)
                 features.append(images.features[low:high])

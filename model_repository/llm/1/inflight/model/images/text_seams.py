@@ -43,10 +43,15 @@ class TextSeams:
 
     def _as_one(self, pieces: Sequence[list[int]]) -> list[int]:
         """Return the tokens of the text of all pieces, or the pieces as they are if their texts have other tokens."""
-        texts = [self._backend.decode(piece, skip_special_tokens=False) for piece in pieces]
-        if [self._encoded(text) for text in texts] != list(pieces):
-            return list(chain(*pieces))
-        return self._encoded("".join(texts))
+        together = list(chain(*pieces))
+        texts = [self._decoded(piece) for piece in pieces]
+        whole = "".join(texts)
+        if [self._encoded(text) for text in texts] != list(pieces) or self._decoded(together) != whole:
+            return together
+        return self._encoded(whole)
+
+    def _decoded(self, token_ids: Sequence[int]) -> str:
+        return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
     def _encoded(self, text: str) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=False).ids)

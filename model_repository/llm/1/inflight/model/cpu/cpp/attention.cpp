@@ -172,6 +172,7 @@ Tensor paged_attention(const Tensor& query, const Tensor& key, const Tensor& val
   const int64_t heads = key.size(1), width_k = key.size(3), width_v = value.size(3), block_size = keys.size(2) / width_k;
   TORCH_CHECK(width_k % 2 == 0 && width_v % LANES == 0 && block_size % LANES == 0, "widths ", width_k, ", ", width_v,
               " or block size ", block_size, " don't fit");
+  TORCH_CHECK(tiles.size(1) == 4 || tiles.size(1) == 5, "tiles are ", tiles.sizes());
   TORCH_CHECK(scaling > 0, "scaling is ", scaling, ", not positive");
   TORCH_CHECK(query.stride(3) == 1 && key.stride(3) == 1 && value.stride(3) == 1, "heads must be in one piece");
   TORCH_CHECK(keys.stride(2) == 1 && values.stride(2) == 1, "a head's part of a block must be in one piece");

@@ -175,7 +175,8 @@ inline Lanes gelu_erf(Lanes x) {
   Lanes p = all(1.061405429f);
   for (const float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = fma(p, t, all(c));
   const Lanes power = maximum(z * z * all(-LOG2_E), all(-LARGEST_POWER));
-  return maximum(x, all(0.0f)) - size * all(0.5f) * p * t * two_to(power);
+  const Lanes tail = size * all(0.5f) * p * t * two_to(power);
+  return maximum(x, all(0.0f)) - select(less(all(1e4f), size), all(0.0f), tail);
 }
 
 // Computes a function of each number of x, and of another tensor's where there is one. Rounds once.
