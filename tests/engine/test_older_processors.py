@@ -12,7 +12,9 @@ from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_se
 TESTS = [
     Path(__file__).with_name(name)
     for name in (
+        "test_cpu_attention.py",
         "test_cpu_kernels.py",
+        "test_cpu_tokenwise.py",
         "test_lora_kernel.py",
         "test_penalties.py",
         "test_sampler.py",

@@ -24,7 +24,6 @@ class PromptImages:
     positions: Ints | None = None
     """[dimensions, prompt], the positions of the prompt's tokens, if the model divides them into time, height and width
     (M-RoPE, as Qwen2-VL has it). None: the tokens follow one another."""
-
     sees_ahead: bool = False
     """Whether the tokens of an image attend to those after them in the same image, as in Gemma 3."""
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from inflight.model.attention.interface import AttentionCall
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.ragged_batch import RaggedBatch
+from inflight.prompt_images import Ints
 
 
 class TorchAttention:
@@ -71,7 +72,7 @@ def _groups(
     """Cut a batch into groups. Rows of one token are ordered by context length, so neighbours have similar lengths."""
     sees_to = None
     if ahead and batch.images is not None and batch.images.sees_to is not None:
-        sees_to = torch.from_numpy(batch.images.sees_to).to(batch.slots.device)
+        sees_to = batch.images.sees_to
     row = 0
     while row < len(batch.context_lens):
         end = row + 1
@@ -80,7 +81,8 @@ def _groups(
             longest = 2 * max(batch.context_lens[row], block_size)
             while end < batch.num_single and batch.context_lens[end] <= longest:
                 end += 1
-        yield _group(batch, row, end, block_size, window, sees_to, dtype)
+        seen = None if sees_to is None else sees_to[batch.query_starts[row] : batch.query_starts[end]]
+        yield _group(batch, row, end, block_size, window, seen if seen is not None and seen.any() else None, dtype)
         row = end
 
 
@@ -90,9 +92,10 @@ def _group(
     end: int,
     block_size: int,
     window: int | None,
-    sees_to: torch.Tensor | None,
+    sees_to: Ints | None,
     dtype: torch.dtype,
 ) -> _Group:
+    """`sees_to` [B * N] is that of `BatchImages`; None if no token of the group sees ahead."""
     first, last = batch.query_starts[row], batch.query_starts[end]
     lengths = batch.context_lens[row:end]
     count = (last - first) // (end - row)
@@ -110,7 +113,7 @@ def _group(
         distance = places[:, :, None] - keys
         hidden = distance < 0
         if sees_to is not None:
-            hidden &= keys >= sees_to[first:last].view(*places.shape, 1)
+            hidden &= keys >= torch.from_numpy(sees_to).to(device).view(*places.shape, 1)
         if window is not None:
             hidden |= distance >= window
         bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)

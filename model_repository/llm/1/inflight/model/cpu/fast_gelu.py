@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from inflight.model.cpu.replacement import replace_layers
+
 # Rounding to bfloat16 causes 0.4 %. For numbers around -3, the two formulas differ by 10 %.
 _RELATIVE, _ABSOLUTE = 1e-2, 1e-5
 
@@ -30,17 +32,12 @@ def replace_gelus(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
 
     Returns parent, name in the parent and original of each replaced activation.
     """
-    replaced = []
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            fast = _fast(child) if "GELU" in type(child).__name__ else None
-            if fast is not None:
-                setattr(parent, name, fast)
-                replaced.append((parent, name, child))
-    return replaced
+    return replace_layers(module, _fast)
 
 
 def _fast(activation: Any) -> FastGELU | None:
+    if "GELU" not in type(activation).__name__:
+        return None
     if any(True for _ in activation.parameters()) or len(inspect.signature(activation.forward).parameters) != 1:
         return None
     x = torch.cat([torch.linspace(-4, 4, 510), torch.tensor([-20.0, 20.0])]).bfloat16()

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from inflight.model.cpu.replacement import replace_layers
+
 _LANES = 16
 _TOLERANCE = 1e-2  # transformers' own layers round to bfloat16 twice, the kernel once.
 
@@ -51,18 +53,13 @@ def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
 
     A trial run decides whether a layer does. Returns parent, name in the parent and original of each replaced layer.
     """
-    replaced = []
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            kind = type(child).__name__
-            fast = _fast(child) if "RMSNorm" in kind or kind.endswith("LayerNorm") else None
-            if fast is not None:
-                setattr(parent, name, fast)
-                replaced.append((parent, name, child))
-    return replaced
+    return replace_layers(module, _fast)
 
 
 def _fast(norm: Any) -> nn.Module | None:
+    kind = type(norm).__name__
+    if "RMSNorm" not in kind and not kind.endswith("LayerNorm"):
+        return None
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     if not isinstance(weight, torch.Tensor) or weight.ndim != 1 or not isinstance(eps, float):
@@ -73,7 +70,7 @@ def _fast(norm: Any) -> nn.Module | None:
         return None
     if len(inspect.signature(norm.forward).parameters) > 1:
         return None  # Another argument may change the output.
-    # The mean of a row is far from zero, which an RMSNorm keeps.
+    # The mean of each row is far from zero. A LayerNorm subtracts it, and an RMSNorm does not.
     x = torch.randn(4, weight.shape[0], generator=torch.Generator().manual_seed(0)).to(weight.dtype) * 3 + 1
     try:
         wanted = norm(x).float()

@@ -199,8 +199,8 @@ Tensor elementwise(const Tensor& x, const std::optional<Tensor>& other, const Fu
   return y;
 }
 
-// Returns gelu(gate) * up, or gelu(gate). `approximate` is "tanh" or "none", as in torch.
-Tensor gelu_mul(const Tensor& gate, const std::optional<Tensor>& up, const std::string& approximate) {
+// Returns gelu(gate) * up, or gelu(gate) without `up`. `approximate` is "tanh" or "none", as in torch.
+Tensor gelu_of(const Tensor& gate, const std::optional<Tensor>& up, const std::string& approximate) {
   TORCH_CHECK(approximate == "tanh" || approximate == "none", "approximate is ", approximate);
   const bool by_tanh = approximate == "tanh";
   if (up)
@@ -210,7 +210,11 @@ Tensor gelu_mul(const Tensor& gate, const std::optional<Tensor>& up, const std::
                  : elementwise(gate, up, [](Lanes x, Lanes) { return gelu_erf(x); });
 }
 
-Tensor gelu(const Tensor& x, const std::string& approximate) { return gelu_mul(x, std::nullopt, approximate); }
+Tensor gelu(const Tensor& x, const std::string& approximate) { return gelu_of(x, std::nullopt, approximate); }
+
+Tensor gelu_mul(const Tensor& gate, const Tensor& up, const std::string& approximate) {
+  return gelu_of(gate, up, approximate);
+}
 
 }  // namespace
 
@@ -224,7 +228,7 @@ TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("add_rms_norm(Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor, Tensor)", add_rms_norm);
   library.def("layer_norm(Tensor x, Tensor weight, Tensor? bias, float eps) -> Tensor", layer_norm);
   library.def("gelu(Tensor x, str approximate) -> Tensor", gelu);
-  library.def("gelu_mul(Tensor gate, Tensor? up, str approximate) -> Tensor", gelu_mul);
+  library.def("gelu_mul(Tensor gate, Tensor up, str approximate) -> Tensor", gelu_mul);
   library.def("silu_mul(Tensor gate, Tensor up) -> Tensor", silu_mul);
   library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor", rotate);
 }
