@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Required, TypeAlias, TypedDict
 
+from inflight_client.embeds import Embeds
 from inflight_client.errors import InvalidRequest
 from inflight_client.schema import AnswerSchema, Schema
 
@@ -16,6 +17,9 @@ Prompt: TypeAlias = str | Sequence[int]
 
 _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
 """The fields that limit a request's time, and their units per second."""
+
+_READ_HERE = frozenset({"sampling_parameters", "schema", "images", "prompt_embeds"})
+"""The arguments that become something else than sampling parameters."""
 
 _SAMPLED_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 """A `traceparent` whose last bit says that the caller's span is recorded."""
@@ -66,6 +70,8 @@ class Sampling(Queueing, total=False):
 
     # Files of the images in the prompt or the messages, one for each place, in order: PNG, JPEG, WebP, GIF or BMP.
     images: Sequence[bytes]
+    # An array [rows, width] of float32 or float16, such as numpy's, in place of tokens of the prompt. Only over gRPC.
+    prompt_embeds: object
 
     # -1: as many as the context has room for. 0: none, where `prompt_logprobs` asks for scores of the prompt.
     max_tokens: int
@@ -134,7 +140,8 @@ class Request:
 
     model: str
     prompt_field: str
-    """Name of the input that holds the prompt: `text_input`, `input_ids`, `messages` or `embedding_request`."""
+    """Name of the input that holds the prompt: `text_input`, `input_ids`, `messages` or `embedding_request`. Empty if
+    the prompt is embeddings alone."""
     prompt: Prompt
     """Text, token ids, or the messages or the embedding request as JSON."""
     parameters: Mapping[str, object]
@@ -143,6 +150,8 @@ class Request:
     """How answers are parsed."""
     images: tuple[bytes, ...] = ()
     """Files of the images in the prompt."""
+    embeds: Embeds | None = None
+    """Those in the prompt."""
     flags: Mapping[str, bool | str] = field(default_factory=dict)
     """Request parameters, with which a request asks for other things than text; see `questions`."""
 
@@ -214,15 +223,16 @@ def make_request(
 
     Raises:
         TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given, or the
-            schema is none, or an image is not bytes.
+            schema is none, or an image is not bytes, or `prompt_embeds` is no array of rows.
         ImportError: the schema is a dataclass, and pydantic is not installed.
         InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
     """
-    if (prompt is None) == (messages is None):
+    embeds = Embeds.of(sampling["prompt_embeds"]) if "prompt_embeds" in sampling else None
+    if (prompt is None) == (messages is None) and (prompt is not None or embeds is None):
         raise TypeError("give either a prompt or messages")
     if unknown := sampling.keys() - Sampling.__optional_keys__:
         raise TypeError(f"no such sampling parameter: {', '.join(sorted(unknown))}")
-    named = {key: value for key, value in sampling.items() if key not in ("sampling_parameters", "schema", "images")}
+    named = {key: value for key, value in sampling.items() if key not in _READ_HERE}
     images = _images(sampling.get("images", ()))
     parameters = {**sampling.get("sampling_parameters", {}), **named}
     schema = None
@@ -233,11 +243,12 @@ def make_request(
         parameters["structured_outputs"] = {"json": schema.json_schema}
     _written(parameters)
     if messages is not None:
-        return Request(model, "messages", _written(messages), parameters, stream, schema, images)
-    assert prompt is not None
+        return Request(model, "messages", _written(messages), parameters, stream, schema, images, embeds)
+    if prompt is None:
+        return Request(model, "", (), parameters, stream, schema, images, embeds)
     _check_text(prompt)
     name = "text_input" if isinstance(prompt, str) else "input_ids"
-    return Request(model, name, prompt, parameters, stream, schema, images)
+    return Request(model, name, prompt, parameters, stream, schema, images, embeds)
 
 
 def _images(images: Sequence[bytes]) -> tuple[bytes, ...]:

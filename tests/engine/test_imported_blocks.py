@@ -13,6 +13,7 @@ from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.model.cache.block_bytes import bytes_per_block, read_blocks, write_blocks
 from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.cache.layout import fingerprint
+from inflight.prompt_content import PromptContent
 from scripts.reference.tiny_models import SERVED, save_model
 
 PROMPT = list(range(3, 48))
@@ -54,7 +55,7 @@ def test_imported_blocks_give_the_same_tokens(folder: Path, dtype: str, imported
 
 def source_hashes(engine: Engine) -> list[bytes]:
     """The names of the full blocks of the prompt."""
-    request = engine.maker.request(PROMPT, SamplingParams(), "look", None)
+    request = engine.maker.request(PromptContent(PROMPT), SamplingParams(), "look")
     engine._scheduler.tables.prefixes.lookup(request)
     return request.block_hashes[:2]
 

@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from inflight import Engine, InvalidRequest, QueueFull, SamplingParams
+from inflight.prompt_content import PromptContent
 from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
 from tests.unit.tiny_tokenizers import byte_fallback
@@ -203,15 +204,15 @@ def test_a_text_with_tokens_outside_the_models_vocabulary_is_refused(tmp_path: P
 def test_as_many_tokens_are_kept_as_are_taken(tiny: Tiny, room: dict[str, int], max_tokens: int | None) -> None:
     engine = tiny.engine(**room)
     params = SamplingParams(max_tokens=max_tokens, prompt_logprobs=0 if max_tokens == 0 else None)
-    kept = engine.maker.truncated(make_prompt(100), -1, max_tokens)
+    kept = engine.maker.prompts.truncated(make_prompt(100), -1, max_tokens)
     assert kept == make_prompt(100)[-len(kept) :]
     if max_tokens == 64 and "max_model_len" in room:  # There is no room for a prompt.
         with pytest.raises(InvalidRequest):
-            engine.maker.request(kept, params, "whole")
+            engine.maker.request(PromptContent(kept), params, "whole")
         return
     expected = {None: 16, -1: 1}.get(max_tokens, max_tokens)
-    assert engine.maker.request(kept, params, "whole").max_tokens == expected
+    assert engine.maker.request(PromptContent(kept), params, "whole").max_tokens == expected
     if max_tokens is None:  # Then the answer may be shorter.
         return
     with pytest.raises(InvalidRequest):
-        engine.maker.request(make_prompt(len(kept) + 1), params, "longer")
+        engine.maker.request(PromptContent(make_prompt(len(kept) + 1)), params, "longer")

@@ -20,10 +20,16 @@ def prefix_hashes(request: Request) -> list[bytes]:
     """Return a hash for each block of the request's prompt: of that block and all before it. At least one.
 
     They depend on what the server's prefix cache depends on besides the prompt: the tenant, `cache_salt`, `lora_name`.
+    All of them depend on all embeddings of the prompt.
     """
     prompt = request.prompt if isinstance(request.prompt, str) else ",".join(map(str, request.prompt))
     content = prompt.encode()
-    scope = (request.prompt_field, *(request.parameters.get(name) for name in ("tenant", "cache_salt", "lora_name")))
+    embeds = None if request.embeds is None else blake2b(request.embeds.content, digest_size=16).digest()
+    scope = (
+        request.prompt_field,
+        embeds,
+        *(request.parameters.get(name) for name in ("tenant", "cache_salt", "lora_name")),
+    )
     running = blake2b(repr(scope).encode(), digest_size=16)
     hashes: list[bytes] = []
     for start in range(0, min(len(content), _BLOCK_BYTES * _MAX_BLOCKS), _BLOCK_BYTES):

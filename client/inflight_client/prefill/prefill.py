@@ -57,9 +57,9 @@ class Prefill:
             raise ValueError(f"timeout is {self.timeout}; it must be over 0 seconds")
 
     def is_for(self, request: Request) -> bool:
-        """Return whether the prompt of a request is computed elsewhere. Scores and images of a prompt are not
-        transferred."""
-        if request.flags or request.images or request.prompt_field == "embedding_request":
+        """Return whether the prompt of a request is computed elsewhere. Scores, images and embeddings of a prompt are
+        not transferred."""
+        if request.flags or request.images or request.embeds or request.prompt_field == "embedding_request":
             return False
         if FIELD in request.parameters or "prompt_logprobs" in request.parameters:
             return False

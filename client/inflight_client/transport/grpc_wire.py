@@ -90,10 +90,15 @@ def encode(request: Request, seconds: float) -> service_pb2.ModelInferRequest:
             message.parameters[name].bool_param = value
     if isinstance(request.prompt, str):
         _add_strings(message, request.prompt_field, [request.prompt])
-    else:
+    elif request.prompt_field:
         _add_ids(message, request.prompt_field, request.prompt)
     if request.images:
         _add_strings(message, "image", request.image_texts)
+    if request.embeds is not None:
+        message.inputs.add(
+            name=request.embeds.input_name, datatype=request.embeds.data_type, shape=request.embeds.shape
+        )
+        message.raw_input_contents.append(request.embeds.content)
     _add_strings(message, "sampling_parameters", [request.sampling_json(seconds)])
     _add_bool(message, "stream", request.stream)
     _add_bool(message, "exclude_input_in_output", True)

@@ -83,7 +83,12 @@ def timeouts(options: Options) -> httpx.Timeout:
 
 
 def encode(request: Request, seconds: float) -> dict[str, object]:
-    """Make the body for a request with `seconds` of time left."""
+    """Make the body for a request with `seconds` of time left.
+
+    Raises InvalidRequest if it has embeddings: Triton takes one dimension alone here.
+    """
+    if request.embeds is not None:
+        raise InvalidRequest("prompt_embeds are given to a client of HTTP; they need gRPC")
     prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     images = {"image": request.image_texts} if request.images else {}
     return {

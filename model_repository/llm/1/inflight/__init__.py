@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.config import EngineConfig
 from inflight.errors import EngineDead, InvalidRequest, QueueFull, UnsupportedModel
-from inflight.image_prompt import ImagePrompt
 from inflight.pooling_params import PoolingParams
+from inflight.prompts import EmbedsPrompt, ImagePrompt
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 from inflight.structured_outputs import StructuredOutputs
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from inflight.request_output import RequestOutput
 
 __all__ = [
+    "EmbedsPrompt",
     "Engine",
     "EngineConfig",
     "EngineDead",

@@ -87,6 +87,10 @@ class EngineConfig(SchedulerConfig):
     """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
     `{"sql": "/adapters/sql"}`. All of them stay in memory. Empty: none."""
 
+    enable_prompt_embeds: bool = False
+    """Let prompts have embeddings in place of tokens, such as those that an encoder of sounds has computed. Anyone who
+    may send requests can then give the model inputs that no text has. A model that reads images reads none."""
+
     enable_prefix_caching: bool = True
     """Reuse KV-cache blocks of prompts that begin with the same tokens."""
 
@@ -211,6 +215,8 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
         if self.lora_modules:
             raise ValueError(f"lora_modules is given, and {several}; it must be 1")
+        if self.enable_prompt_embeds:
+            raise ValueError(f"enable_prompt_embeds is true, and {several}; it must be 1")
         if self.kv_offloading_path is not None:
             raise ValueError(f"kv_offloading_path is given, and {several}; it must be 1")
         if KVTransferConfig.of(self.kv_transfer_config).kv_role is not None:

@@ -11,7 +11,6 @@ from inflight.arrivals import max_queue_tokens
 from inflight.config import EngineConfig
 from inflight.core import EngineCore
 from inflight.guided_decoding.grammars import Grammars
-from inflight.image_prompt import AnyPrompt
 from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_cache.disk_folder import hash_key, open_folder
@@ -26,6 +25,7 @@ from inflight.model.parallel.divided_model import DividedModel
 from inflight.offline_inference import OfflineInference
 from inflight.output_handler import OutputHandler
 from inflight.pooling_params import LAST, PoolingParams
+from inflight.prompts import AnyPrompt
 from inflight.request_maker import RequestMaker
 from inflight.request_options import RequestOptions
 from inflight.request_output import RequestOutput

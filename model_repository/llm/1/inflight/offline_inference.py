@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
-from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.output_handler import OutputHandler
 from inflight.outputs import Delta
 from inflight.pooling_params import PoolingParams
+from inflight.prompts import AnyPrompt, EmbedsPrompt, ImagePrompt
 from inflight.request import ERROR, INVALID, Request
 from inflight.request_maker import RequestMaker
 from inflight.request_output import RequestOutput
@@ -90,8 +90,7 @@ class OfflineInference:
         call = f"generate-{next(self._calls)}"
         requests = []
         for number, (prompt, given) in enumerate(zip(every, each, strict=True)):
-            prompt_ids, images = self._maker.read(prompt)
-            requests.append(self._maker.request(prompt_ids, given, f"{call}-{number}", images=images))
+            requests.append(self._maker.request(self._maker.prompts.read(prompt), given, f"{call}-{number}"))
         return self._serve(requests, progress=progress)
 
     def embed(
@@ -101,7 +100,7 @@ class OfflineInference:
         call = f"embed-{next(self._calls)}"
         outputs = self._serve(
             [
-                self._maker.embedding_request(self._maker.encode(p), params, f"{call}-{i}")
+                self._maker.embedding_request(self._maker.prompts.encode(p), params, f"{call}-{i}")
                 for i, p in enumerate(_as_list(prompts))
             ],
             progress=progress,
@@ -148,6 +147,6 @@ class OfflineInference:
 
 
 def _as_list(prompts: T | Sequence[T]) -> list[T]:
-    if isinstance(prompts, str | ImagePrompt) or (prompts and isinstance(prompts[0], Number)):
+    if isinstance(prompts, str | ImagePrompt | EmbedsPrompt) or (prompts and isinstance(prompts[0], Number)):
         return [cast(T, prompts)]
     return list(cast("Sequence[T]", prompts))

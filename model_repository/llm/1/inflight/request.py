@@ -12,6 +12,7 @@ from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.processor import LogitsProcessor
 from inflight.lora.adapter import Adapter
 from inflight.pooling_params import LAST, PoolingParams
+from inflight.prompt_embeds import PromptEmbeds
 from inflight.prompt_images import PromptImages
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
@@ -82,6 +83,8 @@ class Request:
     """Changes the model for this request."""
     images: PromptImages | None = None
     """Those of its prompt."""
+    embeds: PromptEmbeds | None = None
+    """Those in its prompt. A request with images has none."""
     priority: int = 0
     """Level in the waiting queue; 1 is the highest. Without levels, every request has 0."""
     wait_until: float | None = None
@@ -171,6 +174,11 @@ class Request:
     def tenant(self) -> str:
         """The tenant that the request is charged to."""
         return self.options.tenant
+
+    @property
+    def inserts(self) -> PromptImages | PromptEmbeds | None:
+        """What takes the place of tokens of its prompt, so that these alone do not say what is computed."""
+        return self.images or self.embeds
 
     @property
     def num_preemptions(self) -> int:

@@ -8,23 +8,22 @@ from dataclasses import replace
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.beam_search.search import BeamSearch
 from inflight.config import EngineConfig
+from inflight.content_reader import ContentReader
 from inflight.errors import InvalidRequest
-from inflight.generation_defaults import DEFAULT_MAX_TOKENS
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
-from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.logits_processors.factory import make_processors
 from inflight.lora.adapter import Adapter
 from inflight.model.loading.loader import LoadedModel
 from inflight.pooling_params import PoolingParams
-from inflight.prompt_images import PromptImages
+from inflight.prompt_content import PromptContent
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import ROOM_FOR_ALL, SamplingParams
 from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.text.bad_words import token_sequences
-from inflight.text.prompt_encoder import Prompt, PromptEncoder
+from inflight.text.prompt_encoder import PromptEncoder
 
 # Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
@@ -51,55 +50,14 @@ class RequestMaker:
         self._scheduler = scheduler
         self._capacity = scheduler.tables.pool.num_blocks * config.block_size
         """Tokens that the KV cache holds."""
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, at least one."""
-        prompt_ids = self._encoder.encode(prompt)
-        if not prompt_ids:
-            raise InvalidRequest("prompt is empty; it must have at least 1 token")
-        # Texts are checked too: a tokenizer may have tokens for which the model has no embedding.
-        for token in (min(prompt_ids), max(prompt_ids)):
-            self.check_token("prompt", token)
-        return prompt_ids
-
-    def read(self, prompt: AnyPrompt) -> tuple[list[int], PromptImages | None]:
-        """Return the tokens of a prompt, and its images. Reading images takes time."""
-        if not isinstance(prompt, ImagePrompt):
-            return self.encode(prompt), None
-        if not prompt.images:
-            raise InvalidRequest("images is empty; a prompt with images must have at least 1")
-        if self._model.images is None:
-            raise InvalidRequest("images are given, but the model does not read images; the log of its start says why")
-        prompt_ids, images = self._model.images.read(self.encode(prompt.prompt), prompt.images)
-        self._check_uncut(images)
-        return prompt_ids, images
-
-    def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:
-        """Return the last `most` tokens of a prompt; with -1, as many as leave room for `max_tokens`."""
-        context = self._model.max_model_len
-        if most > context:
-            raise InvalidRequest(f"truncate_prompt_tokens is {most}; it must be at most {context}, the context")
-        if most == -1:
-            usual = min(DEFAULT_MAX_TOKENS, self._model.defaults.max_tokens)
-            wanted = usual if max_tokens is None else 1 if max_tokens == ROOM_FOR_ALL else max_tokens
-            # The last token of an output needs no place in the KV cache.
-            most = max(1, min(context, self._capacity + (wanted > 0)) - wanted)
-        return self._encoder.encode_end(prompt, most)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a client's tokens, special ones included. The model must have a tokenizer."""
-        self._encoder.tokenizer("input_ids")
-        for token in token_ids:
-            self.check_token("input_ids", token)
-        return self._model.text_of(token_ids)
+        self.prompts = ContentReader(config, model, encoder, self._capacity)
 
     def request(
         self,
-        prompt_ids: list[int],
+        prompt: PromptContent,
         params: SamplingParams,
         request_id: str,
         grammar: Grammar | None = None,
-        images: PromptImages | None = None,
     ) -> Request:
         """Make a request that wants tokens or scores. Without the `grammar` that it needs, this waits for it."""
         if not self._model.has_head:
@@ -110,27 +68,29 @@ class RequestMaker:
         if params.stop and self._model.tokenizer is None:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")
         for token in params.stop_token_ids:
-            self.check_token("stop_token_ids", token)
+            self.prompts.check_token("stop_token_ids", token)
         for token in params.logit_bias:
-            self.check_token("logit_bias", token)
+            self.prompts.check_token("logit_bias", token)
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._model.eos_token_ids
         for name in ("logprob_token_ids", "allowed_token_ids"):
             for token in getattr(params, name) or ():
-                self.check_token(name, token)
+                self.prompts.check_token(name, token)
         if params.prompt_logprobs is not None:
+            if prompt.embeds is not None:
+                raise InvalidRequest("prompt_logprobs is given with prompt_embeds, which have no probabilities")
             self._check_hidden_states("prompt_logprobs")
         request = Request(
             request_id=request_id,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt.token_ids,
             params=params,
-            max_tokens=self._max_tokens(len(prompt_ids), params),
+            max_tokens=self._max_tokens(len(prompt.token_ids), params),
             seed=params.seed if params.seed is not None else int.from_bytes(os.urandom(8), "little"),
             stop_token_ids=stop_token_ids,
             processors=make_processors(
                 params,
-                prompt_ids=prompt_ids,
+                prompt_ids=prompt.words,
                 stop_token_ids=stop_token_ids,
                 bad_words=self._bad_words(params),
                 vocab_size=self._model.vocab_size,
@@ -138,7 +98,8 @@ class RequestMaker:
             grammar=None if grammar is None else grammar.begin(),
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
-            images=images,
+            images=prompt.images,
+            embeds=prompt.embeds,
         )
         if params.min_tokens > request.max_tokens:
             raise InvalidRequest(
@@ -185,13 +146,6 @@ class RequestMaker:
         if name not in known:
             raise InvalidRequest(f"lora_name is {name!r}; it must be one of {', '.join(known)}")
         return known[name]
-
-    def check_token(self, name: str, token: int) -> None:
-        """Check that a token of the field `name` is one of the vocabulary."""
-        if not 0 <= token < self._model.vocab_size:
-            raise InvalidRequest(
-                f"{name} holds token {token}; it must be at least 0 and below {self._model.vocab_size}"
-            )
 
     @property
     def takes_drafts(self) -> bool:
@@ -254,16 +208,6 @@ class RequestMaker:
             f"together they must not be over {capacity + 1}, as the KV cache holds {capacity}"
         )
 
-    def _check_uncut(self, images: PromptImages) -> None:
-        most = self._config.max_num_batched_tokens
-        for begin, end in images.uncut:
-            if end - begin > most:
-                number = sum(first <= begin for first, _, _ in images.places) - 1
-                raise InvalidRequest(
-                    f"images[{number}] takes {end - begin} tokens, which one step must compute; it must take at most "
-                    f"{most}, which is max_num_batched_tokens"
-                )
-
     def _check_length(self, prompt_tokens: int, most: int) -> None:
         if prompt_tokens > most:
             raise InvalidRequest(
@@ -291,7 +235,7 @@ class RequestMaker:
         if not self.takes_drafts:
             raise InvalidRequest("draft_input_ids is given, but speculative_config names a model that drafts instead")
         for token in token_ids:
-            self.check_token("draft_input_ids", token)
+            self.prompts.check_token("draft_input_ids", token)
 
     def _check_class(self, name: str) -> None:
         known = self._config.request_classes

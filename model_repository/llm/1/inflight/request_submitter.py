@@ -6,11 +6,11 @@ from concurrent.futures import Future
 from inflight.core import EngineCore
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
-from inflight.image_prompt import AnyPrompt, ImagePrompt
 from inflight.kv_cache.disk_tier import DiskTier
 from inflight.kv_transfer.connector import Fetched, KVConnector
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.pooling_params import PoolingParams
+from inflight.prompts import AnyPrompt, EmbedsPrompt, ImagePrompt
 from inflight.request import Request
 from inflight.request_maker import RequestMaker
 from inflight.request_options import RequestOptions
@@ -52,7 +52,7 @@ class RequestSubmitter:
         The first one computes the prompt. With the prefix cache, the others wait for its full blocks and share them.
 
         Args:
-            prompt: a text or token ids, perhaps with images.
+            prompt: a text or token ids, perhaps with images or embeddings.
             params: how to sample, by request id.
             options: priority, limits and names, for all samples.
             grammar: what `Engine.grammars` has made of their `structured_outputs`. If it is not given, this waits for
@@ -66,10 +66,10 @@ class RequestSubmitter:
             EngineDead: the engine has stopped.
         """
         future = self.fetch(prompt, options) if fetched is None else None
-        prompt_ids, images = self._maker.read(prompt)
+        content = self._maker.prompts.read(prompt)
         if future is not None:
             fetched = future.result()
-        requests = [self._maker.request(prompt_ids, given, name, grammar, images) for name, given in params.items()]
+        requests = [self._maker.request(content, given, name, grammar) for name, given in params.items()]
         if fetched is not None:
             fetched.give(requests)
         self._submit(requests, options, reads_disk=reads_disk)
@@ -86,7 +86,7 @@ class RequestSubmitter:
         """Queue a request for an embedding. Arguments and exceptions are those of `submit_samples`."""
         if options is not None and options.kv_transfer_params is not None:
             raise InvalidRequest("kv_transfer_params is given with a prompt to embed; it needs one to generate from")
-        request = self._maker.embedding_request(self._maker.encode(prompt), pooling, request_id)
+        request = self._maker.embedding_request(self._maker.prompts.encode(prompt), pooling, request_id)
         self._submit([request], options, reads_disk=reads_disk)
 
     def _submit(self, requests: Sequence[Request], options: RequestOptions | None, *, reads_disk: bool) -> None:
@@ -129,9 +129,11 @@ class RequestSubmitter:
             return None
         if isinstance(prompt, ImagePrompt):
             raise InvalidRequest("kv_transfer_params is given with images; a prompt with images is computed here")
+        if isinstance(prompt, EmbedsPrompt):
+            raise InvalidRequest("kv_transfer_params is given with prompt_embeds; such a prompt is computed here")
         if not params.do_remote_prefill:
             return None
-        return self._check_transfer(params).fetch(self._maker.encode(prompt), options, params)
+        return self._check_transfer(params).fetch(self._maker.prompts.encode(prompt), options, params)
 
     def release(self, options: RequestOptions) -> None:
         """Tell the other engine that nobody will fetch what `kv_transfer_params` name, if they name any."""

@@ -29,6 +29,8 @@ INTEGER = Kind("whole number", "TYPE_INT32")
 INTEGERS = Kind("whole numbers", "TYPE_INT32", (-1,))
 SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
 NUMBER = Kind("number", "TYPE_FP32")
+EMBEDS = Kind("rows of numbers", "TYPE_FP32", (-1, -1))
+HALF_EMBEDS = Kind("rows of numbers", "TYPE_FP16", (-1, -1))
 TRUTH = Kind("true or false", "TYPE_BOOL")
 WHICH_RESPONSES = Kind('true, false or "last"', "TYPE_BOOL")
 PROMPT_PARTS = Kind('true, false or "ids"', "TYPE_BOOL")
@@ -84,6 +86,15 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             "the prompt, in order. Their places are the model's own placeholders in a text, and parts of the type "
             "`image` in `messages`.",
         ),
+        Field(
+            "prompt_embeds",
+            EMBEDS,
+            "Embeddings in place of tokens of the prompt, one row each, where `enable_prompt_embeds` is set. Alone, "
+            "they are the prompt. In `text_input`, `<|prompt_embeds|>` is their place. In `input_ids`, the size of the "
+            "vocabulary plus a row's number stands for the row, as in TensorRT-LLM.",
+        ),
+        Field("prompt_embedding_table", HALF_EMBEDS, "The same in half precision; TensorRT-LLM's name."),
+        Field("prompt_vocab_size", INTEGER, "The number of these rows, as in TensorRT-LLM. It may be left out."),
         Field(
             "truncate_prompt_tokens",
             INTEGER,

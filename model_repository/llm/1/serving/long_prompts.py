@@ -22,6 +22,8 @@ _LONGEST_PENALTY = 2.0
 
 def is_long(parsed: ParsedRequest) -> bool:
     """Whether the prompt must be tokenized, and this may take long."""
+    if parsed.embeds is not None:
+        return True
     if parsed.chat is None:
         return isinstance(parsed.prompt, str) and len(parsed.prompt) > _LONG_CHARACTERS
     messages = parsed.chat.messages

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 from inflight import InvalidRequest, PoolingParams, RequestOptions, SamplingParams
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.request_options import MAX_NAME_CHARACTERS
@@ -16,6 +18,7 @@ from inflight.text.chat import Chat
 from serving import values
 from serving.beam_fields import beam_width, check_beams
 from serving.embedding_request import read_embedding_request
+from serving.embeds import EMBEDS, read_embeds
 from serving.output_options import OutputOptions
 from serving.read_fields import KNOWN, read_fields
 from serving.structured_output_fields import structured_outputs
@@ -55,9 +58,11 @@ class ParsedRequest:
     prompt: str | tuple[int, ...] | None
     """Text, or token ids."""
     chat: Chat | None
-    """Exactly one of `prompt` and `chat` is set."""
+    """Exactly one of `prompt` and `chat` is set, unless `embeds` are the prompt."""
     images: tuple[str | bytes, ...]
     """Those of the prompt or the chat, as base64."""
+    embeds: NDArray[Any] | None
+    """[rows, width] float, which take the place of tokens of the prompt."""
     truncate_prompt_tokens: int | None
     """How many tokens of the prompt to keep, at most; -1: as many as there is room for."""
     params: SamplingParams
@@ -118,6 +123,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
         prompt=prompt,
         chat=chat,
         images=_images(fields, pooling),
+        embeds=read_embeds(fields),
         truncate_prompt_tokens=_truncation(fields, chat),
         params=params,
         pooling=pooling,
@@ -143,6 +149,8 @@ def _truncation(fields: Mapping[str, Any], chat: Chat | None) -> int | None:
     most: int | None = fields.get("truncate_prompt_tokens")
     if most is None:
         return None
+    if fields.keys() & EMBEDS:
+        raise InvalidRequest("truncate_prompt_tokens is given with prompt_embeds; such a prompt cannot be cut")
     if fields.get("image"):
         raise InvalidRequest("truncate_prompt_tokens is given with image; a prompt with images cannot be cut")
     if chat is not None:
@@ -162,8 +170,10 @@ def _cancel_key(key: object) -> str | None:
 
 
 def _tensor_value(tensor: Any, most: int) -> Any:
-    """The element of a tensor that has exactly one, otherwise the list of all elements."""
+    """The element of a tensor that has exactly one, otherwise the list of all elements. Embeddings stay an array."""
     array = tensor.as_numpy()
+    if tensor.name() in EMBEDS:
+        return array
     if array.size > most:
         raise InvalidRequest(f"{tensor.name()} has {array.size} elements; it must have at most {most}")
     items = array.reshape(-1).tolist()
@@ -206,6 +216,8 @@ def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None
         InvalidRequest: there is not exactly one prompt, or it is empty, or a field of chats is given without one.
     """
     given = [name for name in _PROMPTS if name in fields]
+    if not given and fields.keys() & EMBEDS:
+        return None, None, None
     if given == ["text_input", "embedding_request"] and not fields["text_input"]:
         given = ["embedding_request"]  # Clients of vllm_backend, which requires both, leave the text empty.
     if len(given) != 1:

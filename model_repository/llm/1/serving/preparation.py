@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from inflight import Engine, ImagePrompt, InvalidRequest, QueueFull
+from inflight import EmbedsPrompt, Engine, ImagePrompt, InvalidRequest, QueueFull
 from inflight.guided_decoding.grammar import Grammar
-from inflight.image_prompt import AnyPrompt
 from inflight.kv_transfer.connector import Fetched
+from inflight.prompts import AnyPrompt
 from inflight.text.prompt_encoder import Prompt
 from serving.aborter import Aborter
 from serving.failures import Failures
@@ -128,6 +128,8 @@ class Preparation:
         return stream not in self._streams
 
     def _prompt(self, parsed: ParsedRequest) -> AnyPrompt:
+        if parsed.embeds is not None:
+            return EmbedsPrompt(parsed.embeds, parsed.prompt)
         prompt = self._text_prompt(parsed)
         return ImagePrompt(prompt, [_decoded(image) for image in parsed.images]) if parsed.images else prompt
 
@@ -137,7 +139,7 @@ class Preparation:
         prompt, most = parsed.prompt or (), parsed.truncate_prompt_tokens
         if most is None:
             return prompt
-        return self._engine.maker.truncated(prompt, most, 0 if parsed.pooling else parsed.params.max_tokens)
+        return self._engine.maker.prompts.truncated(prompt, most, 0 if parsed.pooling else parsed.params.max_tokens)
 
 
 def _decoded(image: str | bytes) -> bytes:

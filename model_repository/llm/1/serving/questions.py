@@ -75,7 +75,7 @@ class Questions:
         fields, _ = read_request(request, self._engine.max_model_len)
         if "input_ids" not in fields:
             raise InvalidRequest("input_ids is missing; a request with detokenize must have it")
-        return {"text": self._engine.maker.decode(fields["input_ids"])}
+        return {"text": self._engine.maker.prompts.decode(fields["input_ids"])}
 
 
 def _chat_template(tokenizer: Any | None) -> str | None:

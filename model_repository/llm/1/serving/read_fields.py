@@ -15,6 +15,8 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.INTEGERS: values.integers,
     fields.SEED: values.integer,
     fields.NUMBER: values.number,
+    fields.EMBEDS: values.matrix,
+    fields.HALF_EMBEDS: values.matrix,
     fields.TRUTH: values.truth,
     fields.WHICH_RESPONSES: values.which_responses,
     fields.PROMPT_PARTS: values.prompt_parts,

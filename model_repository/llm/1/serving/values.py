@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inflight import InvalidRequest
 from inflight.sampling_params import NEVER
@@ -58,6 +59,16 @@ def number(name: str, value: Any) -> float:
                 return read
             raise InvalidRequest(f"{name} is {read}; it must be finite")
     raise InvalidRequest(f"{name} is {value!r}; it must be a number")
+
+
+def matrix(name: str, value: Any) -> NDArray[Any]:
+    """Read rows of numbers of the same length, given as an array or as lists."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.array(value, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"{name} must be a list of lists of numbers, all of the same length: {error}") from None
 
 
 def truth(name: str, value: Any) -> bool:

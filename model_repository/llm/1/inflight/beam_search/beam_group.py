@@ -60,6 +60,7 @@ class BeamGroup:
             options=leader.options,
             adapter=leader.adapter,
             images=leader.images,
+            embeds=leader.embeds,
         )
         other.prompt_ids, other.beams, other.has_run = leader.prompt_ids, self, True
         other.priority, other.number = leader.priority, leader.number

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from inflight.kv_cache.cache_salt import CacheSalt
+from inflight.prompt_embeds import PromptEmbeds
 from inflight.prompt_images import PromptImages
 
 _DIGEST_BYTES = 16
@@ -29,20 +30,20 @@ class BlockHasher:
         token_ids: Sequence[int],
         num_tokens: int,
         salt: CacheSalt,
-        images: PromptImages | None = None,
+        inserts: PromptImages | PromptEmbeds | None = None,
     ) -> None:
         """Append the missing hashes of the full blocks within the first `num_tokens` tokens.
 
         Each hash covers the tokens of the block and the hash of its parent, the block before it (a hash chain as in
-        vLLM's prefix caching). The parent of the first block is the salt. A block with tokens of `images` covers these
-        images, too, whose tokens are the same for all of them.
+        vLLM's prefix caching). The parent of the first block is the salt. The hash of a block with `inserts` covers
+        these, too, whose tokens are the same for all of them.
         """
         for index in range(len(hashes), num_tokens // self._block_size):
             first, end = index * self._block_size, (index + 1) * self._block_size
             parent = hashes[index - 1] if index else self._digest(salt.encode())
             tokens = array("q", token_ids[first:end])
-            seen = b"" if images is None else images.digests_between(first, end)
-            hashes.append(self._digest(parent + tokens.tobytes() + seen))
+            inserted = b"" if inserts is None else inserts.digests_between(first, end)
+            hashes.append(self._digest(parent + tokens.tobytes() + inserted))
 
     def _digest(self, content: bytes) -> bytes:
         return blake2b(content, digest_size=_DIGEST_BYTES, key=self._key).digest()

@@ -118,7 +118,7 @@ class PrefixCache:
             if self._pool.register(request.blocks[index], request.block_hashes[index])
         ]
         # Routers compute the names of blocks from tokens alone.
-        if self._events is not None and self._salt(request) == CacheSalt() and request.images is None:
+        if self._events is not None and self._salt(request) == CacheSalt() and request.inserts is None:
             self._record(self._events, request, new)
 
     def _record(self, events: BlockEvents, request: Request, indices: Sequence[int]) -> None:
@@ -139,7 +139,7 @@ class PrefixCache:
 
     def _hash(self, request: Request, num_tokens: int) -> None:
         salt = self._salt(request)
-        self.hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt, request.images)
+        self.hasher.extend(request.block_hashes, request.token_ids, num_tokens, salt, request.inserts)
 
     def _salt(self, request: Request) -> CacheSalt:
         return CacheSalt.of(request, per_tenant=self.per_tenant)

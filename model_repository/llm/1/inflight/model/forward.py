@@ -11,6 +11,7 @@ import torch
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.embeds.use_embeds import use_embeds
 from inflight.model.head import head, hidden_states
 from inflight.model.images.features import Features
 from inflight.model.ragged_batch import RaggedBatch
@@ -69,7 +70,8 @@ class EagerForward:
         # A state-space model may have no attention.
         with use_attention(self.backend.attend(batch, caches, self.windows, self.ahead)) if caches else nullcontext():
             positions, features = model_inputs(self.module, batch)
-            return forward(self.module, batch.token_ids, positions, rows, features)
+            with use_embeds(self.module, batch.embeds):
+                return forward(self.module, batch.token_ids, positions, rows, features)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.images.batch_images import BatchImages
 from inflight.model.lora.active_adapters import ActiveAdapters
 from inflight.model.recurrent.segments import BatchStates
@@ -44,6 +45,8 @@ class RaggedBatch:
     """None if the plan has none."""
     images: BatchImages | None = None
     """None if no request has any."""
+    embeds: BatchEmbeds | None = None
+    """None if no token has one."""
 
     @property
     def num_rows(self) -> int:
@@ -65,8 +68,10 @@ class RaggedBatch:
         arrays: BatchArrays,
         states: StatePlan | None = None,
         images: BatchImages | None = None,
+        embeds: BatchEmbeds | None = None,
     ) -> "RaggedBatch":
-        """Copy the arrays of a batch to a device. `states` are those of the plan, and so are `images`."""
+        """Copy the arrays of a batch to a device. `states` are those of the plan, and so are `images` and `embeds`,
+        which are there already."""
 
         def put(array: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device)
@@ -84,4 +89,5 @@ class RaggedBatch:
             adapters=ActiveAdapters(put(arrays.adapters)) if len(arrays.adapters) else None,
             states=None if states is None else BatchStates.of(states, arrays),
             images=images,
+            embeds=embeds,
         )

@@ -10,6 +10,7 @@ from inflight.guided_decoding.token_masks import TokenMasks
 from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.forward import Outputs
 from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.loader import LoadedModel
@@ -39,7 +40,9 @@ def compute(
     """
     sampling = SamplingBatch.of(plan.sampling)
     arrays = BatchArrays.of(plan, block_size)
-    outputs = run_forward(model, arrays, caches, plan.states, BatchImages.of(plan.scheduled, arrays))
+    images = BatchImages.of(plan.scheduled, arrays)
+    embeds = BatchEmbeds.of(plan.scheduled, arrays, model.device)
+    outputs = run_forward(model, arrays, caches, plan.states, images, embeds)
     return answers(plan, arrays, outputs, model.forward.head, sampling, masks)
 
 
@@ -49,9 +52,10 @@ def run_forward(
     caches: Sequence[LayerCache],
     states: StatePlan | None = None,
     images: BatchImages | None = None,
+    embeds: BatchEmbeds | None = None,
 ) -> Outputs:
     """Run the model over a batch. The logits are those of the tokens to be sampled."""
-    batch = RaggedBatch.on(model.device, arrays, states, images)
+    batch = RaggedBatch.on(model.device, arrays, states, images, embeds)
     return model.forward(batch, caches, batch.logit_rows)
 
 

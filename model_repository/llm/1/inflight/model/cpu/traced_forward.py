@@ -13,6 +13,8 @@ from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.fusion import fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate, image_tiles
+from inflight.model.embeds.batch_embeds import BatchEmbeds
+from inflight.model.embeds.use_embeds import use_embeds
 from inflight.model.forward import Outputs, forward, model_inputs
 from inflight.model.head import head
 from inflight.model.images.features import Features
@@ -56,15 +58,16 @@ class TracedForward:
         *,
         has_adapters: bool = False,
         images: "TracedImages | None" = None,
+        has_embeds: bool = False,
     ) -> None:
         """`has_adapters`: trace what batches with LoRA adapters run. `images`: trace what batches with tokens of images
-        run. All others need a graph of their own."""
-        self.is_fused, self._has_adapters, self._images = False, has_adapters, images
-        example = _example(module, layers, images, has_adapters=has_adapters)
+        run. `has_embeds`: trace what batches with given embeddings run. All others need a graph of their own."""
+        self.is_fused, self._has_adapters, self._images, self._has_embeds = False, has_adapters, images, has_embeds
+        example = _example(module, layers, images, has_adapters=has_adapters, has_embeds=has_embeds)
         with warnings.catch_warnings(), torch.inference_mode():
             # The tracer warns that it is deprecated, and that it fixes Python's control flow.
             warnings.simplefilter("ignore")
-            traceable = _Traceable(module, [layer.window for layer in layers], images)
+            traceable = _Traceable(module, [layer.window for layer in layers], images, has_embeds=has_embeds)
             traced: Any = torch.jit.trace(traceable, example, check_trace=False)  # type: ignore[no-untyped-call]
         self._module, self._weights = module, traced._c
         self._compile(traced.inlined_graph)
@@ -96,6 +99,9 @@ class TracedForward:
                 assert features is not None
                 tiles = image_tiles(batch) if any(self._images.ahead) else tensors[-1]
                 arguments.append((tiles, features.main, *features.deeper))
+            elif self._has_embeds:
+                assert batch.embeds is not None
+                arguments.append(tuple(batch.embeds))
             return Outputs(*self._function(self._weights, *arguments))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -146,10 +152,15 @@ class TracedImages(NamedTuple):
 
 class _Traceable(torch.nn.Module):
     def __init__(
-        self, module: torch.nn.Module, windows: Sequence[int | None], images: TracedImages | None = None
+        self,
+        module: torch.nn.Module,
+        windows: Sequence[int | None],
+        images: TracedImages | None,
+        *,
+        has_embeds: bool,
     ) -> None:
         super().__init__()
-        self._module, self._windows, self._images = module, windows, images
+        self._module, self._windows, self._images, self._has_embeds = module, windows, images, has_embeds
 
     def forward(
         self,
@@ -161,27 +172,34 @@ class _Traceable(torch.nn.Module):
         values: list[torch.Tensor],
         more: tuple[torch.Tensor, ...] = (),
     ) -> Outputs:
-        """`more` is [tokens] slots of adapters, or, with images, their tiles and features."""
+        """`more` is [tokens] slots of adapters, or, with images, their tiles and features, or given embeddings."""
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
         tensors, tiles, features = BatchTensors(*batch), None, None
-        adapters: AbstractContextManager[None] = nullcontext()
-        if self._images is None:
+        changed: AbstractContextManager[None] = nullcontext()
+        if self._has_embeds:
+            changed = use_embeds(self._module, BatchEmbeds(*more))
+        elif self._images is None:
             if more:
-                adapters = use_adapters(ActiveAdapters(*more))
+                changed = use_adapters(ActiveAdapters(*more))
         else:
             others, main, *deeper = more
             tiles = [others if sees_ahead else tensors.tiles for sees_ahead in self._images.ahead]
             features = dataclasses.replace(self._images.example, main=main, deeper=tuple(deeper))
-        with use_attention(KernelAttention(tensors, caches, self._windows, tiles)), adapters:
+        with use_attention(KernelAttention(tensors, caches, self._windows, tiles)), changed:
             return forward(self._module, token_ids, positions, rows, features)
 
 
 def _example(
-    module: Any, layers: Sequence[AttentionLayer], images: TracedImages | None, *, has_adapters: bool
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    images: TracedImages | None,
+    *,
+    has_adapters: bool,
+    has_embeds: bool,
 ) -> tuple[Any, ...]:
     """Example arguments: one row of two tokens and one row of three, each in its own block.
 
-    With `images`, the three are of an image.
+    With `images`, the three are of an image. With `has_embeds`, the first two of them are given embeddings.
     """
     token_ids, positions = torch.zeros(5, dtype=torch.int64), torch.tensor([0, 1, 0, 1, 2])
     batch = BatchTensors(
@@ -192,6 +210,9 @@ def _example(
     )
     caches = allocate([layer.shape for layer in layers], 2, 16, module.get_input_embeddings().weight.dtype, _CPU)
     more: tuple[Any, ...] = ((torch.zeros_like(token_ids),),) if has_adapters else ()
+    if has_embeds:
+        rows = torch.tensor([2, 3])
+        more = ((rows, module.get_input_embeddings()(rows)),)
     if images is not None:
         token_ids[2:] = module.config.image_token_id
         if images.grid is not None:

@@ -16,6 +16,7 @@ from inflight.model.images.image_forward import ImageForward
 from inflight.model.images.mask_probe import layers_that_see_ahead
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
+from inflight.prompt_content import PromptContent
 from inflight.prompt_images import PromptImages
 
 if TYPE_CHECKING:
@@ -36,12 +37,10 @@ _SAME = 1e-3
 class ImageForwards(Protocol):
     """Returns forward passes of a model that reads images, the fastest first.
 
-    `ahead` is that of `EagerForward`. `token_ids` and `images` are an example.
+    `ahead` is that of `EagerForward`. `prompt` is an example.
     """
 
-    def __call__(
-        self, ahead: tuple[bool, ...], token_ids: list[int], images: PromptImages
-    ) -> Iterator[ImageForward]: ...
+    def __call__(self, ahead: tuple[bool, ...], prompt: PromptContent) -> Iterator[ImageForward]: ...
 
 
 def load_image_reader(
@@ -91,8 +90,9 @@ def _checked(
         inputs, token_ids, images = _sample(reader, processor, f"{place}{_BETWEEN}{place}{place}{_TEXT}")
         ahead = layers_that_see_ahead(module, inputs, images, [layer.window for layer in layers])
     wanted, difference = check.own_logits(inputs), None
-    for forward in forwards(ahead, token_ids, images):
-        difference = check.error_with_images(wanted, token_ids, images, forward, layers, backend)
+    prompt = PromptContent(token_ids, images)
+    for forward in forwards(ahead, prompt):
+        difference = check.error_with_inserts(wanted, prompt, forward, layers, backend)
         if difference is None:
             reader.num_read, reader.seconds = 0, 0.0  # The metrics count those of requests alone.
             return reader, forward

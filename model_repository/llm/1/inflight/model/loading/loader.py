@@ -17,6 +17,8 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.lora.adapter import Adapter
 from inflight.model.attention.backend import AttentionBackend
+from inflight.model.embeds.embeds_reader import EmbedsReader
+from inflight.model.embeds.load_embeds import load_embeds
 from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
 from inflight.model.images.load_reader import load_image_reader
@@ -76,6 +78,8 @@ class LoadedModel:
     """The LoRA adapters by their names."""
     images: "ImageReader | None" = None
     """Reads the images of prompts; None if the model takes none."""
+    embeds: EmbedsReader | None = None
+    """Reads embeddings in prompts; None unless `enable_prompt_embeds` is set."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -133,8 +137,10 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     adapters: Mapping[str, Adapter] = {}
     if config.lora_modules:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
-    reader = None
-    if shards is None and reading.own_attention is None and not reading.states:
+    reader, embeds = None, None
+    if config.enable_prompt_embeds:
+        embeds, forward = load_embeds(module, reading, forward, check, backend, adapters=bool(adapters))
+    elif shards is None and reading.own_attention is None and not reading.states:
         forwards = partial(image_forwards, module, reading, backend, forward, check)
         found = load_image_reader(module, config, check, layers, backend, forwards)
         if found is not None:
@@ -161,6 +167,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         shards=shards,
         adapters=adapters,
         images=reader,
+        embeds=embeds,
     )
 
 

@@ -20,7 +20,7 @@ from inflight.model.images.image_forward import ImageForward
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
-from inflight.prompt_images import PromptImages
+from inflight.prompt_content import PromptContent
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,7 @@ def image_forwards(
     text: ForwardPass,
     check: SelfCheck,
     ahead: tuple[bool, ...],
-    token_ids: list[int],
-    images: PromptImages,
+    prompt: PromptContent,
 ) -> Iterator[ImageForward]:
     """Yield forward passes of a model that reads images, the fastest first. See `ImageForwards`.
 
@@ -95,10 +94,11 @@ def image_forwards(
     if isinstance(text, TracedForward):
         traced, reason = None, "its control flow depends on the values of tensors"
         try:
-            example = TracedImages(images.features[:1], images.positions, ahead)
+            assert prompt.images is not None
+            example = TracedImages(prompt.images.features[:1], prompt.images.positions, ahead)
             plain = TracedForward(module, reading.layers, images=example)
             in_python = ImageForward(eager, plain)
-            if check.same_with_images(token_ids, images, in_python, eager, reading.layers, backend):
+            if check.same_with_inserts(prompt, in_python, eager, reading.layers, backend):
                 traced = plain.fused() if text.is_fused else plain
         except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
             reason = f"{type(error).__name__}: {error}"

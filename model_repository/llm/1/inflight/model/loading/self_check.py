@@ -18,13 +18,14 @@ from inflight.kv_cache.recurrent_states import StatePlan
 from inflight.model.attention.backend import TORCH, AttentionBackend
 from inflight.model.attention.interface import choose_attention
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.forward import ForwardPass, Outputs, cache_argument, takes
 from inflight.model.head import vocab_size
 from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.ragged_batch import RaggedBatch
-from inflight.prompt_images import PromptImages
+from inflight.prompt_content import PromptContent
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -157,40 +158,33 @@ class SelfCheck:
         finally:
             choose_attention(self._module, served)
 
-    def same_with_images(
+    def same_with_inserts(
         self,
-        token_ids: list[int],
-        images: PromptImages,
+        prompt: PromptContent,
         forward: ForwardPass,
         other: ForwardPass,
         layers: Sequence[AttentionLayer],
         backend: AttentionBackend,
     ) -> bool:
-        """Whether two forward passes give the same logits for a prompt with images, as in `same`."""
-        found = []
-        for each in (forward, other):
-            requests = _requests([token_ids])
-            requests[0].images = images
-            found += _paged_logits(self._module, each, layers, requests, backend)
-        mine, others = found
+        """Whether two forward passes give the same logits for a prompt with images or embeddings, as in `same`."""
+        mine, others = (
+            _paged_logits(self._module, each, layers, [_request_of(prompt)], backend)[0] for each in (forward, other)
+        )
         return not ((mine - others).norm(dim=-1) > _SAME * others.norm(dim=-1)).any() and not mine.isnan().any()
 
-    def error_with_images(
+    def error_with_inserts(
         self,
         wanted: torch.Tensor,
-        token_ids: list[int],
-        images: PromptImages,
+        prompt: PromptContent,
         forward: ForwardPass,
         layers: Sequence[AttentionLayer],
         backend: AttentionBackend,
     ) -> float | None:
-        """Return the relative error of the logits of a prompt with images, if it is too large.
+        """Return the relative error of the logits of a prompt with images or embeddings, if it is too large.
 
         `wanted` [tokens, vocabulary] are its right logits.
         """
-        requests = _requests([token_ids])
-        requests[0].images = images
-        (found,) = _paged_logits(self._module, forward, layers, requests, backend)
+        (found,) = _paged_logits(self._module, forward, layers, [_request_of(prompt)], backend)
         error = _error(found, wanted)
         return None if error < self._tolerance else error
 
@@ -234,6 +228,12 @@ def _requests(prompts: Sequence[list[int]]) -> list[Request]:
     return [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
 
 
+def _request_of(prompt: PromptContent) -> Request:
+    return Request(
+        "0", prompt.token_ids, SamplingParams(), max_tokens=1, seed=0, images=prompt.images, embeds=prompt.embeds
+    )
+
+
 @torch.inference_mode()
 def _paged_logits(
     module: Any,
@@ -257,7 +257,8 @@ def _paged_logits(
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
-        batch = RaggedBatch.on(device, arrays, plan.states, BatchImages.of(plan.scheduled, arrays))
+        images, embeds = BatchImages.of(plan.scheduled, arrays), BatchEmbeds.of(plan.scheduled, arrays, device)
+        batch = RaggedBatch.on(device, arrays, plan.states, images, embeds)
         outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
         see(outputs)
         for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):

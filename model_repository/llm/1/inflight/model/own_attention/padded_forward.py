@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.embeds.use_embeds import use_embeds
 from inflight.model.forward import Outputs, cache_argument, takes
 from inflight.model.head import head, hidden_states
 from inflight.model.own_attention.cache_probe import CachePart
@@ -72,7 +73,8 @@ class PaddedForward:
         if self._takes_rows:
             kept, columns = np.unique(columns, return_inverse=True)
             arguments["logits_to_keep"] = torch.from_numpy(kept).to(tokens.device)
-        with hidden_states(self._module) as found:
+        embeds = None if batch.embeds is None else batch.embeds.among(group.tokens)
+        with hidden_states(self._module) as found, use_embeds(self._module, embeds):
             output = self._module(
                 input_ids=batch.token_ids[tokens], attention_mask=group.mask, use_cache=True, **arguments
             )

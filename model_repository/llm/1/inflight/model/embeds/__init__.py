@@ -1,0 +1,1 @@
+"""Prompts with embeddings: reading them, and the forward pass over them."""
