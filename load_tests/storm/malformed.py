@@ -25,7 +25,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"text_input": "a", "input_ids": [1, 2]}, "not text_input and input_ids"),
     ({"messages": "[]", "input_ids": [1]}, "not messages and input_ids"),
     (sampling(prompt_embeds=[[0.5]]), "prompt_embeds is given, but enable_prompt_embeds is not set"),
-    (sampling(prompt_embeds=[[0.5], ["a"]]), "prompt_embeds must be a list of lists of numbers, all of the same length"),
+    (
+        sampling(prompt_embeds=[[0.5], ["a"]]),
+        "prompt_embeds must be one list of rows, which are lists of numbers of the same length",
+    ),
     ({**PROMPT, "prompt_vocab_size": 2}, "prompt_vocab_size is given without prompt_embedding_table"),
     ({"text_input": ""}, "text_input is empty; it must have at least 1 element"),
     (

@@ -24,16 +24,18 @@ from tests.triton.wire import Answer, Fields, ask, one, together
 def mistyped(name: str) -> list[tuple[Fields, str]]:
     """An input with the wrong type, and one with the wrong shape. Triton itself refuses them."""
     prompt = {} if name == "text_input" else PROMPT
-    (dim,) = INPUTS[name]["dims"]
+    dims = INPUTS[name]["dims"]
+    shape = [2] * (len(dims) + 1)
+    wanted, got = ("[" + ",".join(map(str, each)) + "]" for each in (dims, shape))
     expected = np_to_triton_dtype(dtype(name))
     return [
         (
-            {**prompt, name: np.zeros(1, dtype=np.float64)},
+            {**prompt, name: np.zeros([1] * len(dims), dtype=np.float64)},
             f"inference input '{name}' data-type is 'FP64', but model 'llm' expects '{expected}'",
         ),
         (
-            {**prompt, name: np.zeros((2, 2), dtype=dtype(name))},
-            f"unexpected shape for input '{name}' for model 'llm'. Expected [{dim}], got [2,2]",
+            {**prompt, name: np.zeros(shape, dtype=dtype(name))},
+            f"unexpected shape for input '{name}' for model 'llm'. Expected {wanted}, got {got}",
         ),
     ]
 

@@ -137,7 +137,7 @@ def test_json_has_rows_as_lists(served: Served) -> None:
     asked["prompt_embeds"] = [[0.0] * WIDTH, [0.0]]
     body["sampling_parameters"] = json.dumps(asked)
     reply = httpx.post(f"http://{served.server.http_url}/v2/models/llm/generate", json=body, timeout=60)
-    assert "prompt_embeds must be a list of lists of numbers, all of the same length" in reply.text
+    assert "prompt_embeds must be one list of rows, which are lists of numbers of the same length" in reply.text
 
 
 def test_an_ensemble_puts_an_encoder_before_the_model(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from array import array
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
@@ -77,6 +78,9 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
     assert PREFILL.is_for(ask(truncate_prompt_tokens=7))
     assert not PREFILL.is_for(ask(truncate_prompt_tokens=-1))
     assert not PREFILL.is_for(ask(images=[b"a file"]))
+    rows = memoryview(array("f", [0.0] * 4)).cast("B").cast("f", [2, 2])
+    assert not PREFILL.is_for(ask(prompt_embeds=rows))
+    assert not PREFILL.is_for(ask(sampling_parameters={"prompt_embeds": [[0.0]]}))
     assert not PREFILL.is_for(ask(sampling_parameters={"kv_transfer_params": OFFER}))
     assert not PREFILL.is_for(make_embedding_request("llm", LONG, "last", True, None, {}))
 
@@ -84,6 +88,7 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
 def test_the_first_call_has_all_that_makes_the_prompt() -> None:
     prompt = ("text_input", "messages", "input_ids", "embedding_request")
     elsewhere = {field.name for field in GROUPS["Prompt"]} - {"image"}  # Prompts with images do not go there.
+    elsewhere -= {"prompt_embeds", "prompt_embedding_table", "prompt_vocab_size"}  # Nor do those with embeddings.
     assert elsewhere - set(prompt) <= _KEPT
 
 

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from inflight import InvalidRequest
 from serving import values
 
-READERS = [values.text, values.integer, values.number, values.truth, values.texts, values.integers]
+READERS = [
+    values.text,
+    values.integer,
+    values.number,
+    values.truth,
+    values.texts,
+    values.integers,
+    values.matrix,
+]
 
 
 @pytest.mark.parametrize(
@@ -117,3 +125,17 @@ def test_whatever_was_sent_it_is_read_or_refused_by_name(reader: Callable[[str, 
         reader("field", sent)
     except InvalidRequest as refusal:
         assert str(refusal).startswith("field")  # noqa: PT017
+
+
+ROWS = np.arange(6, dtype=np.float16).reshape(2, 3)
+
+
+@pytest.mark.parametrize("sent", [ROWS, ROWS[None], ROWS.tolist(), ROWS.astype(np.float32)])
+def test_rows_of_numbers_are_read(sent: Any) -> None:
+    assert values.matrix("field", sent).tolist() == ROWS.tolist()
+
+
+@pytest.mark.parametrize("sent", [5, [1.0], [[1.0], [1.0, 2.0]], [["a"]], {}, "rows", np.zeros(3), np.zeros((2, 2, 3))])
+def test_other_numbers_are_refused(sent: Any) -> None:
+    with pytest.raises(InvalidRequest, match="field must be one list of rows"):
+        values.matrix("field", sent)

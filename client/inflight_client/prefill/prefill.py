@@ -61,7 +61,7 @@ class Prefill:
         not transferred."""
         if request.flags or request.images or request.embeds or request.prompt_field == "embedding_request":
             return False
-        if FIELD in request.parameters or "prompt_logprobs" in request.parameters:
+        if request.parameters.keys() & {FIELD, "prompt_logprobs", "prompt_embeds", "prompt_embedding_table"}:
             return False
         if request.parameters.get("truncate_prompt_tokens") == -1:
             return False  # How much of the prompt is left depends on the call's own `max_tokens`.

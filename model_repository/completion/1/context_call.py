@@ -19,7 +19,7 @@ _KEPT = frozenset(
 )
 _JSON = "sampling_parameters"
 _PROMPTS = frozenset(("text_input", "messages", "input_ids"))
-_NOT_ELSEWHERE = frozenset((KV_TRANSFER, "image"))
+_NOT_ELSEWHERE = frozenset((KV_TRANSFER, "image", "prompt_embeds", "prompt_embedding_table"))
 
 
 def context_inputs(row: Iterable[Any], parameters: Mapping[str, Any], *, batched: bool) -> list[Any] | None:

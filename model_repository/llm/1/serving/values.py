@@ -62,13 +62,18 @@ def number(name: str, value: Any) -> float:
 
 
 def matrix(name: str, value: Any) -> NDArray[Any]:
-    """Read rows of numbers of the same length, given as an array or as lists."""
-    if isinstance(value, np.ndarray):
-        return value
-    try:
-        return np.array(value, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"{name} must be a list of lists of numbers, all of the same length: {error}") from None
+    """Read rows of numbers of the same length, given as an array or as lists. An array may be a batch of one such."""
+    if not isinstance(value, np.ndarray):
+        try:
+            value = np.array(value, dtype=np.float32)
+        except (TypeError, ValueError, OverflowError):
+            value = np.empty(0)  # The error below covers this case too.
+    elif value.ndim == 3 and len(value) == 1:
+        value = value[0]
+    if value.ndim != 2:
+        raise InvalidRequest(f"{name} must be one list of rows, which are lists of numbers of the same length")
+    rows: NDArray[Any] = value
+    return rows
 
 
 def truth(name: str, value: Any) -> bool:
