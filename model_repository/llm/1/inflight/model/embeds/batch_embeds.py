@@ -30,6 +30,8 @@ class BatchEmbeds(NamedTuple):
         cls, scheduled: Sequence[ScheduledRequest], arrays: BatchArrays, device: torch.device
     ) -> "BatchEmbeds | None":
         """Return those of a plan's requests, on a device; None if there are none."""
+        if all(each.request.embeds is None for each in scheduled):
+            return None
         rows, values = [], []
         for row, index in enumerate(arrays.order.tolist()):
             each, embeds = scheduled[index], scheduled[index].request.embeds
