@@ -8,13 +8,17 @@ from typing import NamedTuple
 
 from inflight_client.errors import DeadlineExceeded, TransportError
 
+_LONGEST = 1_000_000
+"""Maximum of each timeout, over 11 days. Waits on locks and gRPC's deadlines overflow with much more, and gRPC keeps
+some of its settings as milliseconds in 32 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Maximum waiting times in seconds.
+    """Maximum waiting times in seconds, each over 0 and at most 1,000,000.
 
     Raises:
-        ValueError: a timeout is not greater than 0.
+        ValueError: a timeout is out of its bounds.
     """
 
     connect: float = 5.0
@@ -34,10 +38,12 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("connect", "first_token", "between_tokens", "total"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be over 0 seconds")
-        if self.unreachable is not None and not self.unreachable > 0:
-            raise ValueError(f"unreachable is {self.unreachable}; it must be over 0 seconds, or None")
+            if not 0 < getattr(self, name) <= _LONGEST:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be over 0 and at most {_LONGEST} seconds")
+        if self.unreachable is not None and not 0 < self.unreachable <= _LONGEST:
+            raise ValueError(
+                f"unreachable is {self.unreachable}; it must be over 0 and at most {_LONGEST} seconds, or None"
+            )
 
 
 class TimeLimits(NamedTuple):
@@ -125,7 +131,9 @@ def connection_options(
 
 def metrics_url_of(address: str) -> str:
     """Triton's default address for metrics."""
-    return f"http://{address.rpartition(':')[0] or address}:8002/metrics"
+    host, _, port = address.rpartition(":")
+    # The last colon of an IPv6 address without a port is inside its brackets.
+    return f"http://{address if not host or port.endswith(']') else host}:8002/metrics"
 
 
 def within(timeouts: Timeouts, total: float | None) -> Timeouts:

@@ -90,7 +90,25 @@ def test_the_server_is_told(client: Client) -> None:
     assert json.loads(request["sampling_parameters"])["deadline_ms"] == 123
 
 
-@pytest.mark.parametrize("name", ["connect", "first_token", "between_tokens", "total"])
-def test_bounds_that_make_no_sense(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        Timeouts(**{name: 0.0})
+@pytest.mark.parametrize("name", ["connect", "first_token", "between_tokens", "total", "unreachable"])
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e10, float("inf"), float("nan")])
+def test_bounds_that_make_no_sense(name: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is {seconds}; it must be over 0 and at most 1000000 seconds"):
+        Timeouts(**{name: seconds})
+
+
+@pytest.mark.parametrize("kind", [Client, Blocking])
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_the_longest_timeouts_do_not_overflow(kind: Any, scheme: str) -> None:
+    longest = 1e6
+    timeouts = Timeouts(
+        connect=longest, first_token=longest, between_tokens=longest, total=longest, unreachable=longest
+    )
+    with kind(f"{scheme}127.0.0.1:1", timeouts=timeouts, retry=ONCE) as client, pytest.raises(TransportError):
+        client.generate("one")
+
+
+@pytest.mark.parametrize("kind", [Client, Blocking])
+def test_a_total_that_makes_no_sense_is_refused_before_the_request_is_sent(kind: Any) -> None:
+    with kind("127.0.0.1:1", retry=ONCE) as client, pytest.raises(ValueError, match=r"^total is inf"):
+        client.generate("one", timeout=float("inf"))
