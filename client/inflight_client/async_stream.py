@@ -40,14 +40,20 @@ class AsyncTextStream:
         while not self._ready:
             reply = await self._next_reply()
             if reply is None:
+                if self._cancelled.is_set() and not self._transcript.finished:
+                    raise RequestCancelled("the request was cancelled")
                 self._transcript.check_finished()
                 raise StopAsyncIteration
             self._ready.extend(self._transcript.add(reply))
             if self._transcript.finished:
-                # Read to the end: otherwise Triton 24.10 may never unload the model.
-                async for _ in self._replies:
-                    pass
+                await self._read_to_the_end()
         return self._ready.popleft()
+
+    async def _read_to_the_end(self) -> None:
+        # Otherwise Triton 24.10 may never unload the model. The answer is complete, so no error takes it away.
+        with contextlib.suppress(InflightError):
+            async for _ in self._replies:
+                pass
 
     async def _next_reply(self) -> Reply | None:
         while True:

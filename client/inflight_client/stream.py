@@ -1,5 +1,6 @@
 """The answer to one request, while the server generates it."""
 
+import contextlib
 import threading
 from collections import deque
 from types import TracebackType
@@ -43,14 +44,20 @@ class TextStream:
         while not self._ready:
             reply = self._next_reply()
             if reply is None:
+                if self._cancelled.is_set() and not self._transcript.finished:
+                    raise RequestCancelled("the request was cancelled")
                 self._transcript.check_finished()
                 raise StopIteration
             self._ready.extend(self._transcript.add(reply))
             if self._transcript.finished:
-                # Read to the end: otherwise Triton 24.10 may never unload the model.
-                for _ in self._replies:
-                    pass
+                self._read_to_the_end()
         return self._ready.popleft()
+
+    def _read_to_the_end(self) -> None:
+        # Otherwise Triton 24.10 may never unload the model. The answer is complete, so no error takes it away.
+        with contextlib.suppress(InflightError):
+            for _ in self._replies:
+                pass
 
     def _next_reply(self) -> Reply | None:
         while True:
@@ -114,3 +121,6 @@ class TextStream:
     ) -> None:
         if not self._transcript.finished:
             self.cancel()
+        # If another thread reads now, Python refuses to close the replies. The cancellation ends them there.
+        with contextlib.suppress(ValueError):
+            self._replies.close()

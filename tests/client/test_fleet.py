@@ -204,6 +204,22 @@ def test_a_name_that_does_not_exist() -> None:
         client.generate("a")
 
 
+@pytest.mark.parametrize("kind", [Client, Blocking])
+def test_a_name_that_cannot_be_looked_up_is_tried_again(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str] = []
+
+    def fail(host: str, *rest: Any, **named: Any) -> Any:
+        looked_up.append(host)
+        raise socket.gaierror("temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with kind("fleet.test:8001", retry=RetryPolicy(attempts=3, initial=0.01, longest=0.01)) as client:
+        stream = client.stream("a")
+        with stream, pytest.raises(TransportError, match=r"fleet\.test"):
+            next(stream)
+    assert looked_up == ["fleet.test"] * 3
+
+
 def test_the_gateway_has_several_servers(servers: list[TritonServer]) -> None:
     first, second = grpc_urls(servers).split(",")
     metrics = [f"--metrics-url={server.metrics_url}" for server in servers]

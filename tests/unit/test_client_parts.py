@@ -1,11 +1,19 @@
 """The client's parts that need no server."""
 
+import asyncio
 import threading
 import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from inflight_client import AsyncTextStream, RetryPolicy, TextStream, Timeouts, TransportError, Usage
 from inflight_client.metrics import parse_metrics
+from inflight_client.options import TimeLimits, metrics_url_of
+from inflight_client.request import Request, make_request
+from inflight_client.response import Reply
 from inflight_client.transport import http_wire
 from inflight_client.watchdog import Watchdog
 
@@ -74,3 +82,73 @@ def test_watchdog_without_work_has_no_thread_and_ends_at_once() -> None:
     watchdog.close()
     assert threading.active_count() == before
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("address", "host"), [("h", "h"), ("h:8001", "h"), ("[::1]", "[::1]"), ("[::1]:8001", "[::1]"), ("h:", "h")]
+)
+def test_the_metrics_are_on_the_same_host(address: str, host: str) -> None:
+    assert metrics_url_of(address) == f"http://{host}:8002/metrics"
+
+
+class Scripted:
+    """A connection and a call, whose replies are those of a generator. Cancelling it does nothing."""
+
+    def __init__(self, replies: Callable[[], Generator[Reply, None, None]]) -> None:
+        self.replies: Any = replies
+
+    def start(self, request: Request, limits: TimeLimits) -> Any:
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+def text(written: str, finish_reason: str = "None") -> Reply:
+    return Reply([written], [finish_reason], [], [], Usage(1, 1))
+
+
+def asked() -> Request:
+    return make_request("llm", "one", None, {}, stream=True)
+
+
+def cut_after_its_end() -> Generator[Reply, None, None]:
+    yield text("a")
+    yield text("b", "stop")
+    raise TransportError("the connection was cut")
+
+
+def test_a_complete_answer_stays_one_though_the_end_of_the_stream_is_cut() -> None:
+    connection: Any = Scripted(cut_after_its_end)
+    with TextStream(connection, asked(), Timeouts(), RetryPolicy()) as stream:
+        assert stream.completion().text == "ab"
+
+
+def test_a_complete_answer_stays_one_for_asyncio_too() -> None:
+    async def replies() -> AsyncGenerator[Reply, None]:
+        for reply in cut_after_its_end():
+            yield reply
+
+    async def scenario() -> str:
+        connection: Any = Scripted(replies)  # type: ignore[arg-type]
+        async with AsyncTextStream(connection, asked(), Timeouts(), RetryPolicy()) as stream:
+            return (await stream.completion()).text
+
+    assert asyncio.run(scenario()) == "ab"
+
+
+def test_a_stream_can_be_left_while_another_thread_reads_it() -> None:
+    reading, left = threading.Event(), threading.Event()
+
+    def replies() -> Generator[Reply, None, None]:
+        reading.set()
+        assert left.wait(10)
+        yield text("a", "stop")
+
+    connection: Any = Scripted(replies)
+    with ThreadPoolExecutor(1) as thread:
+        with TextStream(connection, asked(), Timeouts(), RetryPolicy()) as stream:
+            answer = thread.submit(stream.completion)
+            assert reading.wait(10)
+        left.set()
+        assert answer.result(10).text == "a"

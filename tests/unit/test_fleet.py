@@ -1,19 +1,34 @@
+import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight_client import InvalidRequest, ModelNotReady, ServerOverloaded, TransportError
+from inflight_client import (
+    InvalidRequest,
+    ModelNotReady,
+    RequestCancelled,
+    RetryPolicy,
+    ServerOverloaded,
+    TextStream,
+    Timeouts,
+    TransportError,
+    Usage,
+)
 from inflight_client.fleet.addresses import is_dns_name, split_url
 from inflight_client.fleet.attempts import Attempts
 from inflight_client.fleet.balance import BALANCES, LeastLoaded, PrefixAffinity, RoundRobin
+from inflight_client.fleet.connection import FleetConnection
 from inflight_client.fleet.fleet import Fleet
 from inflight_client.fleet.prefixes import PrefixMemory, prefix_hashes
 from inflight_client.fleet.server import Server
 from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Prompt, Request, make_request
+from inflight_client.response import Reply
 
 LIMITS = TimeLimits(10, 10, 10)
 
@@ -188,7 +203,7 @@ def test_if_all_are_away_they_are_tried_nevertheless() -> None:
     attempts = Attempts(made, of("x"), LIMITS)
     tried = []
     for _ in range(2):
-        server, _ = attempts.next()
+        server, _, _ = attempts.next()
         tried.append(server)
         attempts.end(TransportError(server.address))
         attempts.check(TransportError(server.address), begun=False)
@@ -203,7 +218,7 @@ def test_a_busy_server_is_not_ejected_but_another_one_is_asked() -> None:
     attempts = Attempts(made, of("x"), LIMITS)
     tried = set()
     for _ in range(2):
-        server, _ = attempts.next()
+        server, _, _ = attempts.next()
         tried.add(server)
         attempts.end(error := ServerOverloaded("full"))
         attempts.check(error, begun=False)
@@ -211,6 +226,17 @@ def test_a_busy_server_is_not_ejected_but_another_one_is_asked() -> None:
     assert not made.ejected
     with pytest.raises(ServerOverloaded):
         attempts.next()
+
+
+def test_the_next_server_gets_the_time_that_is_left() -> None:
+    attempts = Attempts(fleet(2), of("x", deadline_ms=3000), LIMITS)
+    _, request, limits = attempts.next()
+    assert (request.parameters["deadline_ms"], limits) == (3000, LIMITS)
+    time.sleep(0.05)
+    attempts.end(ServerOverloaded("full"))
+    _, request, limits = attempts.next()
+    assert request.parameters["deadline_ms"] <= 2950
+    assert limits.total <= 9.95
 
 
 @pytest.mark.parametrize(("error", "begun"), [(InvalidRequest("no"), False), (TransportError("cut"), True)])
@@ -237,3 +263,42 @@ def test_the_memory_is_bounded() -> None:
     for number in range(200):
         affinity.choose(of(f"{number} " * 20_000), servers)
     assert len(affinity._memory._servers) == 32_768
+
+
+# -- Streams that are left -----------------------------------------------------------------------------------
+
+
+class Endless:
+    """A connection to a server whose answers never end."""
+
+    def __init__(self, options: Options) -> None:
+        pass
+
+    def start(self, request: Request, limits: TimeLimits) -> "Endless":
+        return self
+
+    def replies(self) -> Generator[Reply, None, None]:
+        while True:
+            yield Reply(["a"], [], [], [], Usage(1, 1))
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stream_that_was_left_runs_on_no_server_though_it_is_kept() -> None:
+    options = Options("h:1", None, {}, 1.0, math.inf)
+    named = [replace(options, address=f"127.0.0.{number}:1") for number in (1, 2)]
+    connection = FleetConnection(named, Endless, LeastLoaded(), "llm")
+    kept = []
+    for _ in range(3):
+        with TextStream(connection, of("x"), Timeouts(), RetryPolicy()) as stream:
+            assert next(stream).text == "a"
+            assert sum(server.num_running for server in connection.fleet.servers) == 1
+        kept.append(stream)
+        assert [server.num_running for server in connection.fleet.servers] == [0, 0]
+        with pytest.raises(RequestCancelled):
+            next(stream)
+    connection.close()

@@ -180,10 +180,10 @@ class AsyncFleetCall:
         attempts = Attempts(self._connection.fleet, self._request, self._limits)
         ended = False
         while not ended:
-            server, limits = attempts.next()
+            server, request, limits = attempts.next()
             begun, error = False, None
             try:
-                async with contextlib.aclosing(self._begin(server, limits).replies()) as replies:
+                async with contextlib.aclosing(self._begin(server, request, limits).replies()) as replies:
                     async for reply in replies:
                         begun = True
                         yield reply
@@ -196,10 +196,10 @@ class AsyncFleetCall:
             if error is not None:
                 attempts.check(error, begun=begun)
 
-    def _begin(self, server: Server, limits: TimeLimits) -> AsyncCall:
+    def _begin(self, server: Server, request: Request, limits: TimeLimits) -> AsyncCall:
         if self._cancelled:
             raise RequestCancelled("the request was cancelled")
-        self._call = self._connection.connection_of(server).start(self._request, limits)
+        self._call = self._connection.connection_of(server).start(request, limits)
         return self._call
 
     async def cancel(self) -> None:

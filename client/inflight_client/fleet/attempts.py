@@ -18,8 +18,10 @@ class Attempts:
         self._tried: list[Server] = []
         self._error: InflightError | None = None
 
-    def next(self) -> tuple[Server, TimeLimits]:
-        """Begin on another server, and return the time limits that are left. `end` must follow.
+    def next(self) -> tuple[Server, Request, TimeLimits]:
+        """Begin on another server. `end` must follow.
+
+        Return the server, the request with the time that is left of its own limits, and the limits of the attempt.
 
         Raises:
             InflightError: there is no other server; the error is that of the last one.
@@ -27,9 +29,12 @@ class Attempts:
         server = self._fleet.begin(self._request, self._tried)
         if server is None:
             raise self._error or TransportError("there are no servers")
+        # The first server gets all of the time, so that its messages show the caller's own numbers.
+        passed = time.monotonic() - self._started if self._tried else 0.0
         self._tried.append(server)
-        left = max(0.001, self._limits.total - (time.monotonic() - self._started))
-        return server, TimeLimits(min(self._limits.first, left), self._limits.gap, left)
+        left = max(0.001, self._limits.total - passed)
+        limits = TimeLimits(min(self._limits.first, left), self._limits.gap, left)
+        return server, self._request.after(passed), limits
 
     def end(self, error: InflightError | None) -> None:
         """The attempt has ended, perhaps with an error."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from inflight_client import questions
@@ -40,12 +40,13 @@ class FleetConnection:
 
     def start(self, request: Request, limits: TimeLimits) -> "FleetCall":
         """See `Connection`. The request is sent when the caller begins to read `replies`."""
-        self._prepare()
+        if self._closed.is_set():
+            raise client_closed()
         return FleetCall(self, request, limits)
 
     def connections(self) -> list[Connection]:
         """The connections to the servers that are in order; to all, if none is."""
-        self._prepare()
+        self.prepare()
         servers = self.fleet.servers
         able = [server for server in servers if not server.is_ejected]
         return [self.connection_of(server) for server in able or servers]
@@ -97,7 +98,7 @@ class FleetConnection:
                 self._keeper = threading.Thread(target=self._keep, name="inflight-fleet", daemon=True)
                 self._keeper.start()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Look the servers up for the first time. Raises TransportError if that fails."""
         if self._closed.is_set():
             raise client_closed()
@@ -166,15 +167,16 @@ class FleetCall:
         self._cancelled = threading.Event()
         self._call: Call | None = None
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Generator[Reply, None, None]:
         """See `Call`."""
+        self._connection.prepare()
         attempts = Attempts(self._connection.fleet, self._request, self._limits)
         ended = False
         while not ended:
-            server, limits = attempts.next()
+            server, request, limits = attempts.next()
             begun, error = False, None
             try:
-                for reply in self._begin(server, limits).replies():
+                for reply in self._begin(server, request, limits).replies():
                     begun = True
                     yield reply
                 ended = True
@@ -186,8 +188,8 @@ class FleetCall:
             if error is not None:
                 attempts.check(error, begun=begun)
 
-    def _begin(self, server: Server, limits: TimeLimits) -> Call:
-        call = self._call = self._connection.connection_of(server).start(self._request, limits)
+    def _begin(self, server: Server, request: Request, limits: TimeLimits) -> Call:
+        call = self._call = self._connection.connection_of(server).start(request, limits)
         if self._cancelled.is_set():  # `cancel` may have come just before.
             call.cancel()
             raise RequestCancelled("the request was cancelled")

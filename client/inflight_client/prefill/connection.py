@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from inflight_client.errors import InflightError, RequestCancelled
 from inflight_client.options import TimeLimits
@@ -52,7 +52,7 @@ class PrefillCall:
         self._cancelled = threading.Event()
         self._call: Call | None = None
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Generator[Reply, None, None]:
         """See `Call`."""
         begun = time.monotonic()
         offer = None

@@ -1,6 +1,6 @@
 """The interface of the transports. All methods raise an `InflightError` if they fail."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import Protocol
 
 from inflight_client.options import TimeLimits
@@ -12,7 +12,7 @@ from inflight_client.server_info import ModelInfo, ServerInfo
 class Call(Protocol):
     """One running request."""
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Generator[Reply, None, None]:
         """Yield the responses as they arrive. Call it once, and read it to the end or cancel the call."""
 
     def cancel(self) -> None:

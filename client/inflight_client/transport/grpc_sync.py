@@ -1,7 +1,7 @@
 """gRPC for threads: one HTTP/2 channel, and one call on it per request."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import grpc
@@ -130,7 +130,7 @@ class GrpcCall:
         self._watchdog = watchdog
         self._watch = watchdog.watch(limits.first, call.cancel)
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Generator[Reply, None, None]:
         """See `Call`."""
         begun = False
         try:

@@ -6,7 +6,7 @@ No thread can wake another one that waits for an HTTP response, but a task can b
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from inflight_client.errors import client_closed
@@ -100,7 +100,7 @@ class HttpCall:
         self._replies = call.replies()
         self._reading: asyncio.Task[Any] | None = None
 
-    def replies(self) -> Iterator[Reply]:
+    def replies(self) -> Generator[Reply, None, None]:
         """See `Call`."""
         try:
             while (reply := self._connection.run(self._next())) is not None:
