@@ -1,5 +1,6 @@
 """The measurements at one load, taken in several repeats."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -47,15 +48,24 @@ class Repeat:
 
     @property
     def failed(self) -> float:
-        """Fraction of the requests that were refused or ended with an error."""
-        counted = self.counted
-        return 1 - len(counted.done) / len(counted.records) if counted.records else 0.0
+        """Fraction of the requests that were refused or ended with an error. If none was sent in the measured part, for
+        example because all users had failed before, it is that of the whole run."""
+        run = self.counted if self.counted.records else self.run
+        return 1 - len(run.done) / len(run.records) if run.records else 0.0
 
     @property
     def ttft(self) -> Floats:
         """Seconds to the first token of every request. It is infinite for failed requests."""
-        counted = self.counted
-        return np.concatenate([counted.ttft, np.full(len(counted.records) - len(counted.done), np.inf)])
+        return self._with_failed(self.counted.ttft)
+
+    @property
+    def e2e(self) -> Floats:
+        """Seconds to the last token of every request. It is infinite for failed requests."""
+        return self._with_failed(self.counted.e2e)
+
+    def _with_failed(self, seconds: Floats) -> Floats:
+        """The times of the answered requests, and infinity for each of the others."""
+        return np.concatenate([seconds, np.full(len(self.counted.records) - len(seconds), np.inf)])
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that were answered within an objective."""
@@ -80,13 +90,18 @@ class Level:
     repeats: Sequence[Repeat]
 
     def middle(self, measure: Callable[[Repeat], float]) -> float:
-        """The median of the repeats."""
-        return median(map(measure, self.repeats))
+        """The median of the repeats. NaN if the measure is defined in none."""
+        values = self._defined(measure)
+        return median(values) if values else float("nan")
 
     def spread(self, measure: Callable[[Repeat], float]) -> tuple[float, float]:
-        """The lowest and the highest of the repeats."""
-        values = list(map(measure, self.repeats))
+        """The lowest and the highest of the repeats. NaN if the measure is defined in none."""
+        values = self._defined(measure) or [float("nan")]
         return min(values), max(values)
+
+    def _defined(self, measure: Callable[[Repeat], float]) -> list[float]:
+        # A run in which nothing was counted has no percentiles, and NaN has no place in an order.
+        return [value for value in map(measure, self.repeats) if not math.isnan(value)]
 
     @property
     def throughput(self) -> float:
@@ -95,8 +110,9 @@ class Level:
 
     @property
     def latency(self) -> float:
-        """Seconds from the scheduled time to the last token, for the median request."""
-        return self.middle(lambda repeat: percentile(repeat.counted.e2e, 50))
+        """Seconds from the scheduled time to the last token, for the median request. A failed request counts as
+        infinite."""
+        return self.middle(lambda repeat: percentile(repeat.e2e, 50))
 
     def keeps(self, slo: Slo) -> bool:
         """Whether p95 of TTFT and p99 of the gaps are within an objective in every repeat. A failed request counts as

@@ -5,11 +5,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from statistics import median
 
 from tqdm import tqdm
 
 from inflight_client import AsyncClient
-from load_tests.capacity.level import Level, Repeat
+from load_tests.capacity.level import Level, Repeat, percentile
 from load_tests.capacity.result import LoadKind
 from load_tests.capacity.server_metrics import ServerSample, has_engine_metrics, sampled
 from load_tests.endpoints import Endpoint
@@ -77,7 +78,9 @@ class Measuring:
     async def level(self, load: float) -> Level | None:
         """Measure a load in several repeats. Return None if the time left is too short for that.
 
-        Raises NothingMeasured if the time is too short even for the first level.
+        A level at which nothing was answered is one, too: it keeps no objective.
+
+        Raises NothingMeasured if nothing was answered at the first level.
         """
         seconds = self._seconds_for(load)
         if self.elapsed + seconds * (1 + _DRAIN_SHARE) * self.repeats > self.seconds:
@@ -86,16 +89,16 @@ class Measuring:
         for number in range(1, self.repeats + 1):
             self.bar.set_description_str(f"{self.kind.text(load)}, {number}/{self.repeats}")
             repeats.append(await self._repeat(load, seconds))
-        if not all(repeat.counted.done for repeat in repeats):
-            if self._latency_per_load:
-                return None
+        # From answered requests only: the estimate of a run's length must be finite.
+        answered = [percentile(repeat.counted.e2e, 50) for repeat in repeats if repeat.counted.done]
+        if len(answered) < self.repeats and not self._latency_per_load:
             raise NothingMeasured(
                 f"no request sent in the measured part of {seconds:.1f} s at {self.kind.text(load)} was answered "
                 f"(errors: {repeats[-1].run.errors()}); try more --minutes or another --start"
             )
-        level = Level(load, repeats)
-        self._latency_per_load = level.latency / load
-        return level
+        if answered:
+            self._latency_per_load = median(answered) / load
+        return Level(load, repeats)
 
     def _seconds_for(self, load: float) -> float:
         """Length of a run."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from inflight_client.metrics import parse_metrics
+from load_tests.capacity.columns import client_columns
 from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
 from load_tests.capacity.server_metrics import has_engine_metrics, server_use
 from load_tests.records import Run
@@ -31,6 +32,12 @@ def test_a_failure_is_an_endless_wait() -> None:
     assert (good.failed, failing.failed) == (0, pytest.approx(0.1))
     assert ttft_p95(good) == pytest.approx(0.5)
     assert ttft_p95(failing) == float("inf")
+    columns = {column.name: column.value for column in client_columns(Slo(1, 1))}
+    assert (columns["E2E p50"](failing), columns["E2E p99"](failing)) == (columns["E2E p50"](good), float("inf"))
+    none = replace(good, run=Run([replace(r, error="ServerOverloaded") for r in good.run.records], 0.0))
+    assert (Level(1, [none]).latency, none.failed) == (float("inf"), 1)
+    # The users failed before the measured part, and sent nothing in it.
+    assert replace(none, begin=5.0).failed == 1
 
 
 @pytest.mark.parametrize(("slo", "kept"), [(Slo(0.6, 0.2), True), (Slo(0.4, 0.2), False), (Slo(0.6, 0.05), False)])
@@ -49,6 +56,13 @@ def test_middle_and_spread_are_those_of_the_repeats() -> None:
     level = Level(1, [repeat(3.0, ttft=ttft) for ttft in (0.3, 0.1, 0.2)])
     assert level.middle(ttft_p95) == pytest.approx(0.2)
     assert level.spread(ttft_p95) == (pytest.approx(0.1), pytest.approx(0.3))
+
+
+def test_a_run_without_a_measure_has_no_place_in_the_order_of_runs() -> None:
+    level = Level(1, [repeat(), repeat(3.0, ttft=0.3), repeat(), repeat(3.0, ttft=0.1)])
+    assert level.middle(ttft_p95) == pytest.approx(0.2)
+    assert level.spread(ttft_p95) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert np.isnan([Level(1, [repeat()]).middle(ttft_p95), *Level(1, [repeat()]).spread(ttft_p95)]).all()
 
 
 def test_nothing_is_within_no_objective_and_has_no_gaps() -> None:

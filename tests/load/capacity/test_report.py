@@ -219,5 +219,10 @@ def test_levels_without_a_finite_tail_are_drawn_too(tmp_path: Path) -> None:
     overloaded = Level(last.load, [replace(last.repeats[0], run=Run(failed, 0.1))])
     assert np.isinf(overloaded.repeats[0].ttft).all()
     found = replace(shown.found, levels=[*shown.levels[:-1], overloaded])
-    write_report(replace(shown, found=found), tmp_path)
-    assert (tmp_path / "report.html").exists()
+    write_report(replace(shown, found=found), tmp_path / "failed")
+    assert (tmp_path / "failed" / "report.html").exists()
+    nothing = Level(last.load, [replace(last.repeats[0], begin=1e6, end=2e6)])
+    assert not nothing.repeats[0].counted.records
+    found = replace(shown.found, levels=[*shown.levels[:-1], nothing])
+    write_report(replace(shown, found=found), tmp_path / "nothing")
+    assert (tmp_path / "nothing" / "report.html").exists()
