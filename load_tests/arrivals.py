@@ -36,7 +36,13 @@ class Gamma:
     def times(self, count: int, chance: np.random.Generator) -> Floats:
         """Cumulative sums of gaps."""
         shape = self.cv**-2
-        return np.cumsum(chance.gamma(shape, 1 / (self.rate * shape), count))
+        gaps = chance.gamma(shape, 1 / (self.rate * shape), count)
+        if self.cv != 1:
+            # Time 0 lies anywhere in a gap, and more likely in a long one. If a whole gap began there instead, a short
+            # run would have more requests than its rate says (cv > 1), or fewer. A Poisson process does not remember.
+            own = chance.spawn(1)[0]
+            gaps[:1] = own.uniform() * own.gamma(shape + 1, 1 / (self.rate * shape))
+        return np.cumsum(gaps)
 
 
 @dataclass(frozen=True)

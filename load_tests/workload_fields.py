@@ -1,5 +1,6 @@
 """The fields for lengths and arrivals in a workload file."""
 
+import math
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
@@ -101,8 +102,8 @@ class PoissonArrivals(Strict):
 
     process: Literal["poisson"]
 
-    def arrivals(self, rate: float) -> Arrivals:
-        """The process with a mean of `rate` requests per second."""
+    def arrivals(self, rate: float, seconds: float) -> Arrivals:
+        """The process with a mean of `rate` requests per second in the first `seconds`."""
         return Gamma(rate)
 
 
@@ -112,7 +113,7 @@ class GammaArrivals(Strict):
     process: Literal["gamma"]
     cv: PositiveFloat
 
-    def arrivals(self, rate: float) -> Arrivals:
+    def arrivals(self, rate: float, seconds: float) -> Arrivals:
         """As `PoissonArrivals.arrivals`."""
         return Gamma(rate, self.cv)
 
@@ -124,9 +125,12 @@ class OnOffArrivals(Strict):
     on_seconds: PositiveFloat
     off_seconds: PositiveFloat
 
-    def arrivals(self, rate: float) -> Arrivals:
-        """As `PoissonArrivals.arrivals`."""
-        return OnOff(rate * (self.on_seconds + self.off_seconds) / self.on_seconds, self.on_seconds, self.off_seconds)
+    def arrivals(self, rate: float, seconds: float) -> Arrivals:
+        """As `PoissonArrivals.arrivals`. A run that ends during a pause, or before it, has another share of pauses than
+        a long one, so the rate outside them depends on the length of the run."""
+        whole, rest = divmod(seconds, self.on_seconds + self.off_seconds)
+        on = whole * self.on_seconds + min(rest, self.on_seconds)
+        return OnOff(rate * seconds / on, self.on_seconds, self.off_seconds)
 
 
 class StaircaseArrivals(Strict):
@@ -138,9 +142,11 @@ class StaircaseArrivals(Strict):
     seconds: PositiveFloat
     """Length of a step."""
 
-    def arrivals(self, rate: float) -> Arrivals:
-        """See `PoissonArrivals.arrivals`. The mean is over the steps."""
-        mean = sum(self.levels) / len(self.levels)
+    def arrivals(self, rate: float, seconds: float) -> Arrivals:
+        """See `PoissonArrivals.arrivals`. The mean is over the steps that such a run reaches."""
+        ends = [*(number * self.seconds for number in range(1, len(self.levels))), math.inf]
+        lengths = [max(0.0, min(end, seconds) - number * self.seconds) for number, end in enumerate(ends)]
+        mean = sum(level * length for level, length in zip(self.levels, lengths, strict=True)) / seconds
         return Staircase(tuple(rate * level / mean for level in self.levels), self.seconds)
 
 

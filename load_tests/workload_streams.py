@@ -79,10 +79,13 @@ class DrawnStream(StreamField):
         return self
 
     def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate."""
-        turns = 1.0 if self.chats is None else self.chats.turns.lengths(0).mean
+        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate.
+
+        Raises ValueError if no turn of a chat fits into its limit.
+        """
+        turns = 1.0 if self.chats is None else self._mean_turns(self.chats)
         stream = Stream(
-            self.arrivals.arrivals(rate / turns),
+            self.arrivals.arrivals(rate / turns, seconds),
             self.prompts.lengths(0),
             self.outputs.lengths(1),
             tenants=self.tenants,
@@ -94,8 +97,26 @@ class DrawnStream(StreamField):
         first = _covering(lambda count: stream.make(count, seed), rate, seconds)
         return first if self.chats is None else self._turns(self.chats, first, seconds, seed)
 
+    def _mean_turns(self, chats: Chats) -> float:
+        """Mean number of turns that fit into a chat's limit, estimated from a large draw."""
+        chance = np.random.default_rng(0)
+        turns = chats.turns.lengths(0).draw(20_000, chance)
+        count = int(turns.sum())
+        said = np.cumsum(self.prompts.lengths(0).draw(count, chance) + self.outputs.lengths(1).draw(count, chance))
+        said_before = np.concatenate([[0], said])[np.cumsum(turns) - turns]
+        fitting = np.count_nonzero(said - np.repeat(said_before, turns) <= chats.max_tokens)
+        if not fitting:
+            raise ValueError(
+                f"chats.max_tokens is {chats.max_tokens}; prompts and outputs are so long that no turn fits"
+            )
+        return fitting / len(turns)
+
     def _turns(self, chats: Chats, first: Sequence[Arrival], seconds: float, seed: int) -> list[Arrival]:
-        """All turns of the chats that start with these requests, in the order of arrival."""
+        """All turns of the chats that start with these requests, in the order of arrival.
+
+        Turns after the end come as much later than the beginning instead, as turns of a chat that began before it.
+        Otherwise, a short run would hardly have later turns, and fewer requests than its rate says.
+        """
         chance = np.random.default_rng([seed, 1])
         prompts, outputs = self.prompts.lengths(0), self.outputs.lengths(1)
         found = []
@@ -104,8 +125,10 @@ class DrawnStream(StreamField):
             messages, answers = prompts.draw(turns, chance).tolist(), outputs.draw(turns, chance).tolist()
             for message, answer in zip(messages, answers, strict=True):
                 said += message
-                if at >= seconds or said + answer > chats.max_tokens:
+                if said + answer > chats.max_tokens:
                     break
+                if at >= seconds:
+                    chat, at = int(chance.integers(2**62)), at % seconds
                 # The whole prompt is prefix, so that the next turn of this chat starts with it.
                 lengths = {"prompt_tokens": said, "prefix_tokens": said, "output_tokens": answer, "max_tokens": answer}
                 found.append(replace(begin, at=at, prefix=chat, **lengths))

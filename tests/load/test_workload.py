@@ -182,12 +182,53 @@ def test_each_turn_of_a_chat_begins_with_all_that_was_said(tmp_path: Path) -> No
         by_chat[request.prefix].append(request)
     # Each turn has a message of 8 tokens and an answer of 8. A turn that would exceed 60 tokens is left out.
     lengths = [[request.prompt_tokens for request in chat] for chat in by_chat.values()]
-    assert all(chat == [8, 24, 40][: len(chat)] for chat in lengths)
+    # Chats that began before the run lack their first turns.
+    whole = [8, 24, 40]
+    assert all(chat == whole[whole.index(chat[0]) :][: len(chat)] for chat in lengths)
     assert {len(chat) for chat in lengths} == {1, 2, 3}
+    assert 0 < sum(chat[0] > 8 for chat in lengths) < 20
     waits = np.concatenate([gaps(chat) for chat in by_chat.values()])
     assert waits.mean() == pytest.approx(4.0, rel=0.2)
     first, second, *_ = next(chat for chat in by_chat.values() if len(chat) > 1)
     assert second.prompt()[: first.prompt_tokens] == first.prompt()
+
+
+RATES = {
+    "long chats": {
+        "chats": {"turns": {"distribution": "fixed", "tokens": 8}, "think_seconds": 20, "max_tokens": 8192},
+    },
+    "chats of any length, some over their limit": {
+        "chats": {"turns": {"distribution": "exponential", "mean": 4, "max": 20}, "think_seconds": 1, "max_tokens": 60},
+    },
+    "bursts longer than the run": {"arrivals": {"process": "on_off", "on_seconds": 25, "off_seconds": 50}},
+    "bursts that the run cuts": {"arrivals": {"process": "on_off", "on_seconds": 5, "off_seconds": 9}},
+    "steps that the run cuts": {"arrivals": {"process": "staircase", "levels": [1, 9, 4], "seconds": 12}},
+    "steps that end before the run": {"arrivals": {"process": "staircase", "levels": [1, 9], "seconds": 3}},
+    "clusters": {"arrivals": {"process": "gamma", "cv": 4.0}},
+    "even gaps": {"arrivals": {"process": "gamma", "cv": 0.5}},
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_short_runs_have_the_rate_that_is_wanted(tmp_path: Path, name: str) -> None:
+    written = workload(tmp_path, document(**RATES[name]))
+    found = np.array([len(written.arrivals(2.0, 20.0, seed)) / 20 for seed in range(300)])
+    # Four standard errors of the mean, and the error of the mean number of turns.
+    assert found.mean() == pytest.approx(2.0, abs=4 * found.std() / np.sqrt(len(found)) + 0.02)
+
+
+def test_the_first_turns_of_a_short_run_are_of_chats_of_any_age(tmp_path: Path) -> None:
+    chats = {"turns": {"distribution": "fixed", "tokens": 8}, "think_seconds": 20, "max_tokens": 8192}
+    written = workload(tmp_path, document(chats=chats))
+    turns = [request.prompt_tokens // 16 for seed in range(100) for request in written.arrivals(2.0, 20.0, seed)]
+    shares = np.bincount(turns) / len(turns)
+    assert shares == pytest.approx([1 / 8] * 8)
+
+
+def test_chats_of_which_no_turn_fits_are_refused(tmp_path: Path) -> None:
+    chats = {"turns": {"distribution": "fixed", "tokens": 8}, "think_seconds": 20, "max_tokens": 15}
+    with pytest.raises(ValueError, match=r"chats\.max_tokens is 15; .* no turn fits"):
+        workload(tmp_path, document(chats=chats)).arrivals(2.0, 20.0)
 
 
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
