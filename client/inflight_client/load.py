@@ -1,14 +1,15 @@
 """The load of a server, computed from two readings of its metrics."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass, replace
 
-from inflight_client.histogram import buckets, gained, increase, quantile
-from inflight_client.metrics import MetricsSnapshot
+from inflight_client.histogram import gained, quantile, total_gain
+from inflight_client.metrics import MetricsSnapshot, Sample
 
 DEFAULT_MAX_NUM_SEQS = 64
 """The engine's default, used if config.pbtxt does not set max_num_seqs."""
 
+_RUNNING = "inflight:num_requests_running"
 _COMPUTED = "inflight:computed_tokens_total"
 _DRAFTED = "inflight:spec_decode_num_draft_tokens_total"
 _ACCEPTED = "inflight:spec_decode_num_accepted_tokens_total"
@@ -29,7 +30,21 @@ class Reading:
 
     def has(self, name: str) -> bool:
         """Return whether the model has this metric."""
-        return any(self.metrics.select(name, model=self.model))
+        return any(self.series(name))
+
+    @property
+    def servers(self) -> Set[str]:
+        """The servers that were read. A single one has no name."""
+        return {sample.labels.get("server", "") for sample in self.metrics.samples}
+
+    def of(self, servers: Set[str]) -> "Reading":
+        """Return the reading of some of the servers."""
+        kept = tuple(sample for sample in self.metrics.samples if sample.labels.get("server", "") in servers)
+        return replace(self, metrics=MetricsSnapshot(kept))
+
+    def series(self, name: str, **labels: str) -> list[Sample]:
+        """Return the series of one of the model's metrics, such as one for each server."""
+        return list(self.metrics.select(name, model=self.model, **labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ def occupancy(reading: Reading) -> Occupancy:
     """Return the state at one reading. Raises KeyError if a metric is missing."""
     levels = reading.metrics.select("inflight:num_requests_waiting_by_priority", model=reading.model)
     return Occupancy(
-        running=round(reading.value("inflight:num_requests_running")),
+        running=round(reading.value(_RUNNING)),
         waiting=round(reading.value("inflight:num_requests_waiting")),
         waiting_at_level={int(sample.labels["priority"]): round(sample.value) for sample in levels},
         blocks_used=round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")),
@@ -106,16 +121,17 @@ def occupancy(reading: Reading) -> Occupancy:
 def load(before: Reading, after: Reading) -> Load:
     """Compute the load between two readings. Raises KeyError if a metric is missing."""
     seconds = after.seconds - before.seconds
+    comparable = _of_the_same_servers(before, after)
 
     def gain(name: str, **labels: str) -> float:
-        return increase(before.value(name, **labels), after.value(name, **labels))
+        after.value(name, **labels)
+        return _gain(comparable, name, **labels)
 
     def rate_if_any(name: str) -> float | None:
         return gain(name) / seconds if after.has(name) else None
 
     def latency(name: str) -> Latency:
-        old, new = (buckets(reading.metrics, name, model=reading.model) for reading in (before, after))
-        counts = gained(old, new)
+        counts = gained(*(reading.series(f"{name}_bucket") for reading in comparable))
         return Latency(*(quantile(share, counts) for share in (0.5, 0.95, 0.99)))
 
     def share(part: str, whole: str) -> float | None:
@@ -147,8 +163,20 @@ def turnover(before: Reading, after: Reading) -> Turnover:
 
     A request that joined and left between them is in both numbers.
     """
-    counters = ("inflight:request_success_total", "inflight:num_preemptions_total")
-    left = sum(increase(before.value(name), after.value(name)) for name in counters)
-    running = after.value("inflight:num_requests_running")
-    joined = running - before.value("inflight:num_requests_running") + left
-    return Turnover(round(running), max(0, round(joined)), round(left))
+    comparable = _of_the_same_servers(before, after)
+    left = sum(_gain(comparable, name) for name in ("inflight:request_success_total", "inflight:num_preemptions_total"))
+    was, is_now = (sum(sample.value for sample in reading.series(_RUNNING)) for reading in comparable)
+    return Turnover(round(after.value(_RUNNING)), max(0, round(is_now - was + left)), round(left))
+
+
+def _gain(readings: tuple[Reading, Reading], name: str, **labels: str) -> float:
+    """Return what a counter gained between two readings of the same servers."""
+    before, after = readings
+    return total_gain(before.series(name, **labels), after.series(name, **labels))
+
+
+def _of_the_same_servers(before: Reading, after: Reading) -> tuple[Reading, Reading]:
+    """Return the readings without the servers that only one has. Otherwise, all that a server ever did would count as
+    gained when it answers again."""
+    both = before.servers & after.servers
+    return before.of(both), after.of(both)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from inflight_client.load import Reading
-from inflight_client.metrics import parse_metrics
+from inflight_client import TransportError
+from inflight_client.load import Reading, load, turnover
+from inflight_client.metrics import merge_metrics, parse_metrics
 from inflight_gateway.ui.history import HISTORY_SECONDS, History, columns
 
 LABELS = 'model="llm",version="1"'
@@ -93,3 +94,31 @@ def test_a_clock_that_was_set_back_begins_a_new_history() -> None:
     for second in (100, 101, 50, 51):
         history.add(reading(second))
     assert [point.time for point in history.since(0)] == [51]
+
+
+def test_a_server_that_is_missing_from_a_reading_adds_nothing_to_the_rates() -> None:
+    """Otherwise, all that it did since its start would count as done in a moment when it is back."""
+    started = 1_000_000.0
+
+    def read(seconds: float, **up_since: float | None) -> Reading:
+        found = {
+            f"http://{name}:8002/metrics": TransportError("gone") if since is None else reading(seconds - since).metrics
+            for name, since in up_since.items()
+        }
+        return Reading(seconds, merge_metrics(found), "llm")
+
+    both, one = read(started, a=0, b=0), read(started, a=0, b=None)
+    later_both, later_one = read(started + 1, a=0, b=0), read(started + 1, a=0, b=None)
+    restarted = read(started + 1, a=0, b=started)
+    for before, after, servers in (
+        (both, later_both, 2),
+        (both, later_one, 1),
+        (one, later_both, 1),
+        (both, restarted, 2),
+        (one, read(started + 1, a=None, b=0), 0),
+    ):
+        found, turned = load(before, after), turnover(before, after)
+        assert found.finished_per_second == servers
+        assert found.generated_tokens_per_second == servers * STEPS_PER_SECOND * DECODES_PER_STEP
+        assert (turned.left, turned.joined) == (servers, servers)
+    assert load(one, later_both).first_token.p50 == load(both, later_one).first_token.p50
