@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from inflight_client import InvalidRequest, Message, Prompt, Sampling
+from inflight_client.request import make_request
 
 # Without these parameters: a line of the output holds one answer, and only its text.
 _FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters", "images"}
@@ -82,7 +83,12 @@ def parse_request(document: dict[str, Any], defaults: Sampling) -> tuple[Prompt 
         raise InvalidRequest("messages must be a list")
     if unknown := sampling.keys() - _FIELDS:
         raise InvalidRequest(f"no such field: {', '.join(sorted(unknown))}")
-    return prompt, messages, cast(Sampling, {**defaults, **sampling})
+    merged = cast(Sampling, {**defaults, **sampling})
+    try:
+        make_request("", prompt, messages, merged, stream=False)
+    except TypeError as error:  # To a caller in Python, it is a mistake in the program. Here it is one in the line.
+        raise InvalidRequest(str(error)) from None
+    return prompt, messages, merged
 
 
 def _is_token_ids(value: object) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 from inflight_cli.errors import CommandError
 from inflight_cli.options import add_metrics_option, check_one_server
 from inflight_cli.screen import plain, screen
-from inflight_client import Client, TransportError
+from inflight_client import Client, InflightError
 from inflight_client.load import DEFAULT_MAX_NUM_SEQS, Reading, Turnover, load, turnover
 
 HELP = "watch a server"
@@ -32,7 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the load until interrupted. With `--once`, print it once and return 0.
+    """Show the load until interrupted, also while the server is started again. With `--once`, print it once and
+    return 0.
 
     Raises:
         CommandError: the model lacks a metric, or standard output is not a terminal.
@@ -72,11 +73,14 @@ def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> N
             time.sleep(REFRESH_SECONDS)
             try:
                 requests = client.unfinished_requests()
-                readings.append(_read(client, model))
-            except TransportError as error:
-                live.update(Text(f"{error}; trying again", style="red"), refresh=True)
+                reading = _read(client, model)
+                latest = turnover(readings[-1], reading)
+            except (InflightError, KeyError) as error:
+                # The first reading was good, so the server is being started again, or its model is being loaded.
+                live.update(Text(f"{error.args[0]}; trying again", style="red"), refresh=True)
                 continue
-            turnovers.append(turnover(readings[-2], readings[-1]))
+            readings.append(reading)
+            turnovers.append(latest)
             # Keep at least two readings, even if the server did not answer for a long time.
             while len(readings) > 2 and readings[-1].seconds - readings[0].seconds > WINDOW_SECONDS:
                 readings.popleft()

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Required, TypeAlias, TypedDict
@@ -185,7 +186,9 @@ class Request:
     @property
     def seconds(self) -> float:
         """The shortest of the time limits that the caller set; infinity if there is none."""
-        return min((value / _PER_SECOND[name] for name, value in self._limits().items()), default=math.inf)
+        # The server refuses a number that is too large for a float.
+        bounded = {name: min(value, sys.maxsize) for name, value in self._limits().items()}
+        return min((value / _PER_SECOND[name] for name, value in bounded.items()), default=math.inf)
 
     def after(self, seconds: float) -> "Request":
         """Return the request with `seconds` subtracted from the time limits that the caller set.
@@ -213,7 +216,7 @@ class Request:
         outputs |= {"return_usage": True, "return_num_cached_tokens": True, "return_stop_reason": True}
         if "prompt_logprobs" in given:
             outputs |= {"return_prompt_logprobs": True, "return_prompt": True}
-        return json.dumps({**given, **outputs, "return_finish_reason": "last"})
+        return _written({**given, **outputs, "return_finish_reason": "last"})
 
 
 def make_request(
@@ -279,7 +282,7 @@ def make_embedding_request(
 def _written(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
 
 

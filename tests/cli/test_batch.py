@@ -96,6 +96,8 @@ BAD_LINES = {
     '{"prompt": "\\ud800"}': "no text of whole characters",
     '{"messages": "a"}': "messages must be a list",
     '{"prompt": "a", "colour": 1, "n": 2}': "no such field: colour, n",
+    '{"prompt": "a", "schema": 5}': "schema is 5; it must be a JSON schema",
+    '{"prompt": "a", "schema": {}, "structured_outputs": {}}': "either a schema or structured_outputs",
     '{"prompt": "!error INVALID_ARG"}': "failed with INVALID_ARG",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inflight_client import AsyncTextStream, RetryPolicy, TextStream, Timeouts, TransportError, Usage
+from inflight_client import AsyncTextStream, InvalidRequest, RetryPolicy, TextStream, Timeouts, TransportError, Usage
 from inflight_client.metrics import parse_metrics
 from inflight_client.options import TimeLimits, metrics_url_of
 from inflight_client.request import Request, make_request
@@ -89,6 +89,18 @@ def test_watchdog_without_work_has_no_thread_and_ends_at_once() -> None:
 )
 def test_the_metrics_are_on_the_same_host(address: str, host: str) -> None:
     assert metrics_url_of(address) == f"http://{host}:8002/metrics"
+
+
+def test_what_is_nested_too_deeply_for_json_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(InvalidRequest, match="can't be written as JSON"):
+        make_request("llm", None, nested, {}, stream=True)
+
+
+def test_a_limit_that_is_no_float_is_left_to_the_server() -> None:
+    assert make_request("llm", "one", None, {"deadline_ms": 10**400}, stream=True).seconds > 1e15
 
 
 class Scripted:
