@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import httpx
+from httpx_sse._decoders import SSELineDecoder
 
 from load_tests.endpoints import ANSWER_SECONDS
 from load_tests.failures import failing
@@ -30,4 +31,8 @@ class HttpStreamUser(LoadUser):
         with failing(httpx.HTTPError), self.client.stream("POST", path, json=body) as response:
             if response.is_error:
                 raise refusal(response.status_code, response.read().decode(errors="replace"))
-            yield from response.iter_lines()
+            # httpx's `iter_lines` also ends lines at characters such as U+2028, which are part of JSON texts.
+            lines = SSELineDecoder()
+            for text in response.iter_text():
+                yield from lines.decode(text)
+            yield from lines.flush()

@@ -6,6 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,12 +42,12 @@ def metronome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer
         yield server
 
 
-def command(folder: Path, locustfile: str, host: str, *more: str) -> list[str]:
+def command(folder: Path, locustfile: str, host: str, *more: str, workload: str = WORKLOAD) -> list[str]:
     """Four users who continue until they are stopped, and who write their files to a folder."""
-    workload = folder / "workload.yaml"
-    workload.write_text(WORKLOAD)
+    written = folder / "workload.yaml"
+    written.write_text(workload)
     return [
-        *(sys.executable, "-m", "locust", "-f", locustfile, "--host", host, "--workload", str(workload)),
+        *(sys.executable, "-m", "locust", "-f", locustfile, "--host", host, "--workload", str(written)),
         *("--users", "4", "--spawn-rate", "4", "--run-time", f"{SECONDS}s", "--csv", str(folder / "run")),
         *("--gaps", str(folder / "gaps.jsonl"), *more),
     ]
@@ -55,9 +58,17 @@ class Ended(NamedTuple):
     said: str
 
 
-def locust(folder: Path, locustfile: str, host: str, *more: str, kinds: int = 1, min_answers: int = 4) -> Ended:
+def locust(
+    folder: Path,
+    locustfile: str,
+    host: str,
+    *more: str,
+    kinds: int = 1,
+    min_answers: int = 4,
+    workload: str = WORKLOAD,
+) -> Ended:
     """Run Locust without its web page until its report has enough requests of each kind of user."""
-    arguments = [*command(folder, locustfile, host, *more), "--headless", "--only-summary"]
+    arguments = [*command(folder, locustfile, host, *more, workload=workload), "--headless", "--only-summary"]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             while process.poll() is None and not has_reported(folder, kinds, min_answers):
@@ -160,6 +171,48 @@ def test_a_model_that_the_gateway_does_not_have_is_an_error(tmp_path: Path, gate
     assert run.code == 1, run.said
     assert "Status404" in (tmp_path / "run_failures.csv").read_text()
     assert run.said.count("the first Status404: the server answered 404: ") == 1
+
+
+@contextmanager
+def always(event: str) -> Iterator[str]:
+    """The URL of a server that answers each request with an event of the stream, four times, and the end of it."""
+    ending = json.dumps({"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 4}})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            time.sleep(GAP_MS / 1000)  # Thousands of requests would fill the pipe of Locust's log.
+            self.wfile.write((f"data: {event}\n\n" * 4 + f"data: {ending}\n\n").encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer((ADDRESS, 0), Handler) as server, ThreadPoolExecutor(1) as thread:
+        thread.submit(server.serve_forever)
+        try:
+            yield f"http://{ADDRESS}:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_characters_that_end_lines_only_elsewhere_are_parts_of_an_answer(tmp_path: Path) -> None:
+    event = json.dumps({"choices": [{"text": "\x85 \u2028 \u2029", "finish_reason": None}]}, ensure_ascii=False)
+    workload = WORKLOAD.replace("{distribution: uniform, low: 4, high: 8}", "{distribution: fixed, tokens: 4}")
+    with always(event) as url:
+        run = locust(tmp_path, "load_tests/locust/openai_user.py", url, workload=workload)
+    assert run.code == 0, run.said
+    check_rows(tmp_path, STREAMED)
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
+    with always('{"no": "choices"}') as url:
+        run = locust(tmp_path, "load_tests/locust/openai_user.py", url, min_answers=1)
+    assert run.code == 1, run.said
+    assert "KeyError" in (tmp_path / "run_failures.csv").read_text()
+    assert "the first KeyError: 'choices'" in run.said
 
 
 def test_a_workload_that_makes_no_sense_is_refused_before_the_run(tmp_path: Path) -> None:
