@@ -120,9 +120,16 @@ class Result:
 
     @property
     def fairness(self) -> float:
-        """Jain's index over the service of the tenants while requests still arrived. 1 if there is one tenant."""
+        """Jain's index over the service of the tenants while requests still arrived. 1 if there is one tenant.
+
+        A tenant that was never served has a service of 0.
+        """
         until = [sample for sample in self.samples if sample.at <= self.arrival[-1]]
-        return jain(list(until[-1].service.values())) if until else 1.0
+        if not until:
+            return 1.0
+        asked = {arrival.tenant for arrival in self.arrivals if arrival.at <= until[-1].at}
+        service = {**dict.fromkeys(sorted(asked), 0.0), **until[-1].service}
+        return jain(list(service.values()))
 
     @property
     def padding_efficiency(self) -> float:

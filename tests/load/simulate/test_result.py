@@ -1,5 +1,7 @@
 """The measures of a result, on numbers that can be checked on paper."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,11 @@ from load_tests.traffic import Arrival
 def result() -> Result:
     """Two requests that finish and one that is rejected."""
     return Result(
-        arrivals=[Arrival(0.0, 5, 3, 3), Arrival(1.0, 5, 1, 1, target_ttft=2.0), Arrival(2.0, 5, 1, 1)],
+        arrivals=[
+            Arrival(0.0, 5, 3, 3, tenant="a"),
+            Arrival(1.0, 5, 1, 1, tenant="b", target_ttft=2.0),
+            Arrival(2.0, 5, 1, 1, tenant="c"),
+        ],
         arrival=np.array([0.0, 1.0, 2.0]),
         prompt=np.array([5, 5, 5]),
         output=np.array([3, 1, 1]),
@@ -56,6 +62,12 @@ def test_a_request_is_good_if_both_of_its_times_are(result: Result, slo: Slo, go
 
 def test_fairness_is_that_of_the_time_when_requests_came(result: Result) -> None:
     assert result.fairness == jain([3.0, 1.0])
+
+
+def test_a_tenant_that_is_never_served_is_treated_unfairly(result: Result) -> None:
+    starving = [SchedulerSample(1.0, 1, {"a": 3.0}, {"b": 1})]
+    assert replace(result, samples=starving).fairness == 0.5
+    assert replace(result, samples=[SchedulerSample(0.5, 1, {"a": 3.0}, {})]).fairness == 1
 
 
 @pytest.mark.parametrize(
