@@ -112,11 +112,8 @@ def products_of(model: LoadedModel, work: Work) -> Step:
     head = module.get_output_embeddings().group
     calls: list[Step] = []
     for group in packed_linears(model):
-        x = torch.randn(len(work.rows) if group is head else work.num_tokens, 2 * group.packed.shape[1]).bfloat16()
-        if group.scales is None:
-            calls.append(partial(torch.ops.inflight.linear, x, group.packed))
-        else:
-            calls.append(partial(torch.ops.inflight.linear_int8, x, group.packed, group.scales))
+        x = torch.randn(len(work.rows) if group is head else work.num_tokens, group.in_features).bfloat16()
+        calls.append(partial(group.product, x))
 
     def products() -> None:
         for call in calls:

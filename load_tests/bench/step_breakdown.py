@@ -47,7 +47,7 @@ from scripts.launch.errors import LauncherError
 PROFILED = 5
 LINEAR = (
     *("inflight::linear", "inflight::linear_silu_mul", "inflight::linear_int8", "inflight::linear_int8_silu_mul"),
-    *("aten::addmm", "aten::mm"),
+    *("inflight::linear_int4", "inflight::linear_int4_silu_mul", "aten::addmm", "aten::mm"),
 )
 ATTENTION = ("inflight::paged_attention",)
 

@@ -4,16 +4,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from torch.profiler import ProfilerActivity, profile
 
 from inflight import EngineConfig
 from inflight.model.cpu.instruction_sets import INSTRUCTION_SETS, instruction_sets
 from inflight.model.loading.loader import LoadedModel, load_model
 from load_tests.bench.ceilings import Ceilings, ceilings, compiled
-from load_tests.bench.engine_step import SETTINGS, Work
+from load_tests.bench.engine_step import SETTINGS, Step, Work, products_of, step_of
 from load_tests.bench.floor import bytes_of_a_step, floor_milliseconds, operations_of_a_step
+from load_tests.bench.step_breakdown import LINEAR
 from scripts.shapes import config_of, save
 
-HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 128, 2, 2, 1, 512
+# The steps of the benchmark have token ids below 30,100.
+HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 128, 2, 2, 1, 30_208
 WIDTH = HIDDEN // HEADS
 WEIGHTS = LAYERS * (HIDDEN * HIDDEN * 2 + 2 * HIDDEN * KV_HEADS * WIDTH + 3 * HIDDEN * INNER)
 HEAD = HIDDEN * VOCABULARY
@@ -69,6 +72,26 @@ def test_the_longer_of_bytes_and_operations_is_the_floor(folder: Path) -> None:
     slow_memory, slow_products = Ceilings(1e6, 1e12, ""), Ceilings(1e12, 1e6, "")
     assert floor_milliseconds(model, work, slow_memory) == pytest.approx(bytes_of_a_step(model, work) / 1e3)
     assert floor_milliseconds(model, work, slow_products) == pytest.approx(operations_of_a_step(model, work) / 1e3)
+
+
+def products_in(step: Step) -> set[str]:
+    """The operators of matrix products that a step calls."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        step()
+    return {event.key for event in seen.key_averages() if event.key.startswith("inflight::linear")}
+
+
+@needs_avx2
+@pytest.mark.parametrize(("quantization", "kinds"), [(None, {""}), ("int8", {"_int8"}), ("int4", {"_int4", "_int8"})])
+def test_the_products_of_a_step_are_those_of_its_weights(
+    folder: Path, quantization: str | None, kinds: set[str]
+) -> None:
+    """With int4 weights, the head has int8 ones."""
+    model, work = loaded(folder, quantization), Work("", [(100, 1), (50, 1)])
+    alone, in_step = products_in(products_of(model, work)), products_in(step_of(model, model.forward, work))
+    assert alone == {f"inflight::linear{kind}" for kind in kinds}
+    # A step has fused ones, too. Each of them counts as a product.
+    assert alone < in_step <= set(LINEAR)
 
 
 @needs_avx2

@@ -41,6 +41,7 @@ class PackedLinears:
             packed = torch.ops.inflight.pack_weight(weight)
         self.packed = room.copy(packed)
         self.bias = _joint_bias(layers)
+        self.in_features = layers[0].in_features
         self._widths = [_padded_rows(layer.weight) for layer in layers]
         self._counts = [layer.out_features for layer in layers]
         self._input: torch.Tensor | None = None
@@ -49,7 +50,7 @@ class PackedLinears:
     def columns(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """Return the output [..., out_features] of sibling `index` for x [..., in_features]."""
         if not self._outputs or self._input is not x:
-            product = self._product(x)
+            product = self.product(x)
             # A single layer needs no split: in a short step, even a view costs noticeable time.
             self._outputs = torch.split(product, self._widths, dim=-1) if len(self._widths) > 1 else (product,)
             self._input = x
@@ -61,7 +62,8 @@ class PackedLinears:
             self._input, self._outputs = None, ()
         return columns
 
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output [..., rows] of all siblings together, with their padding."""
         y: torch.Tensor
         if self._bits == 4:
             y = torch.ops.inflight.linear_int4(x, self.packed, self.bias)
