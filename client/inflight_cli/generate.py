@@ -57,15 +57,21 @@ def _schema(text: str) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the answer and return 0. Raises what `AsyncClient.stream` raises."""
+    """Print the answer and return 0.
+
+    Raises:
+        CommandError: standard input or the draft is not UTF-8.
+        InflightError: as `AsyncClient.stream`.
+    """
     prompt = _read_prompt() if options.prompt == "-" else options.prompt
+    draft = None if options.draft is None else _decoded(options.draft.read_bytes(), str(options.draft))
     # Not `Client`: Ctrl-C in a thread that waits for gRPC can leave a lock of gRPC held for ever. Here it cancels a
     # task instead.
-    asyncio.run(_generate(options, prompt))
+    asyncio.run(_generate(options, prompt, draft))
     return 0
 
 
-async def _generate(options: argparse.Namespace, prompt: str) -> None:
+async def _generate(options: argparse.Namespace, prompt: str, draft: str | None) -> None:
     sampling = sampling_parameters(options)
     given = {"json": options.schema, "regex": options.regex, "choice": options.choice}
     if form := {name: value for name, value in given.items() if value is not None}:
@@ -73,9 +79,8 @@ async def _generate(options: argparse.Namespace, prompt: str) -> None:
     if options.image:
         sampling["images"] = [file.read_bytes() for file in options.image]
     async with AsyncClient(**options.connection) as client:
-        if options.draft is not None:
-            draft = await client.tokenize(options.draft.read_text(), add_special_tokens=False)
-            sampling["draft_input_ids"] = draft.token_ids
+        if draft is not None:
+            sampling["draft_input_ids"] = (await client.tokenize(draft, add_special_tokens=False)).token_ids
         if options.json:
             print(json.dumps(_as_json(await client.generate(prompt, **sampling))))
         else:
@@ -114,8 +119,12 @@ def _as_json(completion: Completion) -> dict[str, object]:
 
 
 def _read_prompt() -> str:
+    # The newline at the end of the file is not part of the prompt.
+    return _decoded(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
+
+
+def _decoded(read: bytes, source: str) -> str:
     try:
-        # The newline at the end of the file is not part of the prompt.
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
+        return read.decode()
     except UnicodeDecodeError as error:
-        raise CommandError(f"standard input is not UTF-8: {error}") from None
+        raise CommandError(f"{source} is not UTF-8: {error}") from None

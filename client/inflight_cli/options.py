@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from inflight_cli.errors import CommandError
-from inflight_client import TLS, Sampling
-from inflight_client.fleet.addresses import split_url
-from inflight_client.options import parse_url
+from inflight_client import TLS, Sampling, Timeouts, TransportError
+from inflight_client.fleet.addresses import is_dns_name, resolve, split_url
+from inflight_client.options import check_header, connection_options, parse_url
 
 DEFAULT_URL = "127.0.0.1:8001"
 
@@ -87,10 +87,22 @@ def check_one_server(options: argparse.Namespace) -> None:
     """Check that the URL names one server, for commands that ask a server about itself.
 
     Raises:
-        CommandError: it names several.
+        CommandError: it names several, or is a name with several addresses.
     """
     if "," in options.url:
         raise CommandError(f"--url is {options.url}; it must be one server for this command")
+    _, named = connection_options(options.url, options.connection["tls"], None, Timeouts())
+    if not is_dns_name(named):
+        return
+    try:
+        addresses = [found.address for found in resolve(named)]
+    except TransportError:
+        return  # The command says it in its own way when it asks the server.
+    if len(addresses) > 1:
+        raise CommandError(
+            f"--url is {options.url}, which has the addresses {', '.join(addresses)}; it must be one server for this "
+            "command"
+        )
 
 
 def sampling_parameters(options: argparse.Namespace) -> Sampling:
@@ -119,4 +131,8 @@ def _header(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    try:
+        check_header(name, value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return name, value

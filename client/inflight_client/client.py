@@ -95,7 +95,7 @@ class Client(Asking):
             prefill: servers that compute long prompts, which the servers of `url` continue. Default: none.
 
         Raises:
-            ValueError: the URL or `balance` is invalid, or `tls` is given and the URL is not encrypted.
+            ValueError: the URL, a header or `balance` is invalid, or `tls` is given and the URL is not encrypted.
             OSError: a certificate cannot be read.
         """
         self._model = model

@@ -1,6 +1,7 @@
 """Settings of a client: how it connects and how long it waits."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,10 @@ from inflight_client.errors import DeadlineExceeded, TransportError
 _LONGEST = 1_000_000
 """Maximum of each timeout, over 11 days. Waits on locks and gRPC's deadlines overflow with much more, and gRPC keeps
 some of its settings as milliseconds in 32 bits."""
+
+
+_HEADER_NAME = re.compile("[A-Za-z0-9_.-]+")
+_HEADER_VALUE = re.compile("[ -~]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +125,25 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
     return scheme.removesuffix("s"), address.rstrip("/"), (tls or TLS()) if encrypted else None
 
 
+def check_header(name: str, value: str) -> None:
+    """Raise ValueError unless a header can be sent. The message does not show the value, which may be secret."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"the header name {name!r} must consist of letters, digits and the characters _ . -")
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError(f"the value of the header {name!r} must consist of printable ASCII characters")
+
+
 def connection_options(
     url: str, tls: TLS | None, headers: Mapping[str, str] | None, timeouts: Timeouts
 ) -> tuple[str, Options]:
-    """Return the transport and the options that a client's arguments give. Raises what `parse_url` raises."""
+    """Return the transport and the options that a client's arguments give.
+
+    Raises:
+        ValueError: what `parse_url` or `check_header` says.
+    """
     transport, address, tls = parse_url(url, tls)
+    for name, value in (headers or {}).items():
+        check_header(name, value)
     unreachable = math.inf if timeouts.unreachable is None else timeouts.unreachable
     return transport, Options(address, tls, dict(headers or {}), timeouts.connect, unreachable)
 

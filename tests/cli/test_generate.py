@@ -108,6 +108,14 @@ def test_model_of_another_name(program: Program) -> None:
     assert "nothing" in done.stderr
 
 
+def test_a_draft_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "draft.txt"
+    path.write_bytes(b"\xff")
+    done = Program("127.0.0.1:1").run("generate", "one", "--draft", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: {path} is not UTF-8")
+
+
 def test_standard_input_that_is_no_text(program: Program) -> None:
     process = program.start("generate", errors="surrogateescape")
     output, errors = process.communicate("\udcff", timeout=SECONDS)

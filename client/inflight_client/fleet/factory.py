@@ -36,7 +36,7 @@ def servers_of(
     """Read the arguments of a client.
 
     Raises:
-        ValueError: the URL or `balance` is invalid, or `tls` is given and the URL is not encrypted.
+        ValueError: the URL, a header or `balance` is invalid, or `tls` is given and the URL is not encrypted.
     """
     if balance not in BALANCES:
         raise ValueError(f"balance is {balance!r}; it must be one of {', '.join(BALANCES)}")
