@@ -282,8 +282,10 @@ def make_embedding_request(
 def _written(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the request can't be written as JSON: its lists and objects are too deep") from None
 
 
 def _check_text(prompt: Prompt) -> None:
