@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from inflight import EngineConfig, RequestOptions
-from inflight.kv_cache.block_events import BlockEvents
+from inflight.kv_cache.block_events import BlockEvents, BlocksStored
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_events.publisher import KVEventPublisher
 from inflight.kv_events.wire import wire_hash
+from inflight.prompt_images import PromptImages
 from serving.settings import read_settings
 from tests.unit.builders import admit, make_request, make_tables
 from tests.unit.kv_follower import Follower
@@ -270,3 +272,24 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, f"inflight.kv_events.{name}")
     with pytest.raises(ValueError, match=f"needs the packages pyzmq and msgspec: .*{package}"):
         make_publisher(EngineConfig(model="m", kv_events_config=ON), BlockEvents())
+
+
+def test_the_blocks_before_an_image_are_announced() -> None:
+    """Requests without the image share them, and their own blocks name them as parents."""
+    events = BlockEvents()
+    tables = make_tables(32, 4, events=events)
+    beginning = list(range(10, 18))
+
+    def stored(name: str, prompt_ids: list[int], images: PromptImages | None = None) -> list[BlocksStored]:
+        request = make_request(name, prompt_ids)
+        request.images = images
+        assert admit(tables, request)
+        tables.commit(request, request.num_uncomputed)
+        tables.release(request)
+        return [event for event in events.take() if isinstance(event, BlocksStored)]
+
+    image = PromptImages(((8, 12, b"an image"),), np.arange(8, 12), None)
+    (before,) = stored("image", [*beginning, *[99] * 4, 1, 2, 3], image)
+    assert before.token_ids == beginning
+    (after,) = stored("text", [*beginning, 30, 31, 32, 33, 34])
+    assert after.parent == before.hashes[-1]

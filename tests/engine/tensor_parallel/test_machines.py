@@ -18,7 +18,7 @@ import pytest
 from inflight import Engine, EngineConfig, EngineDead
 from inflight.model.parallel import divided_model
 from inflight.model.parallel.divided_model import DividedModel
-from inflight.model.parallel.machines import join
+from inflight.model.parallel.machines import join, sockets
 from inflight.model.parallel.machines.join import Machines
 from inflight.model.parallel.machines.sockets import cut
 from inflight.model.parallel.rank_process import abandon
@@ -254,3 +254,24 @@ def test_a_machine_with_another_checkpoint_is_refused(
     monkeypatch.setattr(divided_model, "checkpoint_digest", lambda _: "another")
     with pytest.raises(RuntimeError, match=r"rank 1: .* whose files are not those of rank 0"):
         DividedModel(EngineConfig(model=str(tiny.folder), tensor_parallel_size=2, **SETTINGS), one_worker)
+
+
+def test_a_peer_that_sends_a_byte_at_a_time_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_HANDSHAKE_SECONDS", 1)
+    with socket.create_server((LOOPBACK, 0)) as listener, socket.create_connection(listener.getsockname()) as peer:
+        is_over = threading.Event()
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                peer.sendall((100).to_bytes(4, "big"))
+                while not is_over.wait(0.1):
+                    peer.sendall(b"x")
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        try:
+            with pytest.raises((EOFError, OSError)):
+                sockets.accept(listener, KEY.encode(), SECONDS)
+        finally:
+            is_over.set()
+            sender.join()

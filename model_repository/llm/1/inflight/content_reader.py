@@ -45,7 +45,7 @@ class ContentReader:
         if not prompt.images:
             raise InvalidRequest("images is empty; a prompt with images must have at least 1")
         if self._model.images is None:
-            raise InvalidRequest("images are given, but the model does not read images; the log of its start says why")
+            raise InvalidRequest("images are given, but the model does not read images")
         prompt_ids, images = self._model.images.read(self.encode(prompt.prompt), prompt.images)
         self._check_uncut(images)
         return PromptContent(prompt_ids, images)

@@ -21,6 +21,11 @@ class PromptEmbeds:
     digests: tuple[bytes, ...]
     """One for each embedding. Equal digests mean equal values."""
 
+    @property
+    def first_place(self) -> int:
+        """The first place in the prompt that has an embedding; 0 if no place has one."""
+        return int(self.places[0]) if len(self.places) else 0
+
     def between(self, first: int, end: int) -> slice:
         """Return which embeddings go to the places from `first` up to `end`."""
         return slice(bisect_left(self.places, first), bisect_left(self.places, end))

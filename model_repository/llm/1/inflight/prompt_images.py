@@ -40,6 +40,11 @@ class PromptImages:
         runs = np.split(self.rows, borders[(borders > 0) & (borders < len(self.rows))])
         return [(int(run[0]), int(run[-1]) + 1) for run in runs]
 
+    @property
+    def first_place(self) -> int:
+        """The first place in the prompt that has a token of an image."""
+        return self.places[0][0]
+
     def last_end(self, first: int, most: int) -> int:
         """Return the last place up to `most` where a chunk of the prompt that begins at `first` may end.
 

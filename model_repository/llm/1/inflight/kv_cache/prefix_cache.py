@@ -117,9 +117,10 @@ class PrefixCache:
             for index in range(first, request.num_named)
             if self._pool.register(request.blocks[index], request.block_hashes[index])
         ]
-        # Routers compute the names of blocks from tokens alone.
-        if self._events is not None and self._salt(request) == CacheSalt() and request.inserts is None:
-            self._record(self._events, request, new)
+        if self._events is not None and self._salt(request) == CacheSalt():
+            # Routers compute the names of blocks from tokens alone.
+            told = request.num_named if request.inserts is None else request.inserts.first_place // self._block_size
+            self._record(self._events, request, [index for index in new if index < told])
 
     def _record(self, events: BlockEvents, request: Request, indices: Sequence[int]) -> None:
         names, size = request.block_hashes, self._block_size

@@ -49,6 +49,7 @@ class ExportServer:
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._thread = threading.Thread(target=self._run, name="kv-exports", daemon=True)
         self.sent_bytes = 0
+        self._counting = threading.Lock()
 
     def start(self) -> None:
         """Listen. If another process has the port, this one takes it once it is free: while Triton loads a model
@@ -149,7 +150,8 @@ class ExportServer:
         self._transport.send(connection, data, deadline)
         if receive_message(connection, deadline).get("op") == ACK:
             self._store.drop(handle, FETCHED)
-            self.sent_bytes += len(data)
+            with self._counting:
+                self.sent_bytes += len(data)
 
 
 def _first_byte(asked: Mapping[str, Any], num_bytes: int) -> int:

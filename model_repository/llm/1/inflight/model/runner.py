@@ -1,7 +1,9 @@
 """Runs the model over a step plan: swaps blocks, runs the forward pass and samples."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from inflight.config import EngineConfig
 from inflight.errors import OutOfMemory
-from inflight.guided_decoding.token_masks import TokenMasker
+from inflight.guided_decoding.token_masks import TokenMasker, TokenMasks
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.cache import kv_tensors
 from inflight.model.cache.block_bytes import bytes_per_block, read_blocks_into, write_blocks
@@ -84,7 +86,8 @@ class ModelRunner:
         for data, blocks in plan.imported:
             write_blocks(self._caches, blocks, data)
         masks = self.masker.begin(plan.sampling)
-        return within_memory(lambda: compute(self._model, plan, self._caches, self._block_size, masks))
+        with awaited(masks):
+            return within_memory(lambda: compute(self._model, plan, self._caches, self._block_size, masks))
 
     def copy(self, out: Pairs, forked: Pairs, into: Pairs) -> None:
         """Make a plan's block copies. See `HostCache.copy`."""
@@ -97,6 +100,17 @@ class ModelRunner:
             OutOfMemory: the device has too little memory.
         """
         return within_memory(lambda: run_forward(self._model, arrays, self._caches))
+
+
+@contextmanager
+def awaited(masks: "Future[TokenMasks] | None") -> Iterator[None]:
+    """Leave only when the masks of a step are there. If the step fails, the next one may need their grammars at once,
+    and a grammar serves one thread at a time."""
+    try:
+        yield
+    finally:
+        if masks is not None:
+            wait([masks])
 
 
 def within_memory(work: Callable[[], T]) -> T:

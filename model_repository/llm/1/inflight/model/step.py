@@ -85,5 +85,5 @@ def _joined(plan: StepPlan, sampled: Sequence[StepResult], read: Mapping[Request
         result = read.get(each.request, StepResult(()))
         new = next(tokens) if each.samples else None
         if new is not None and not result.is_faulty:
-            result = replace(result, token_ids=new.token_ids, logprobs=new.logprobs, prompt_state=new.prompt_state)
+            result = replace(new, prompt_logprobs=result.prompt_logprobs, states=result.states)
         yield result

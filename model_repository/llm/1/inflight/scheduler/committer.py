@@ -78,7 +78,8 @@ class Committer:
                 self._policy.computed([(outcome.request, 1)] * outcome.num_accepted)
         self._policy.generated((outcome.request, outcome.num_generated) for outcome in committed)
         for each, result in answers:
-            if result.is_tainted and self._running.has(each.request):
+            failed_draft = each.num_draft > 0 and not result.token_ids
+            if (result.is_tainted or failed_draft) and self._running.has(each.request):
                 # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
                 each.request.may_draft = False
                 self._preemptor.preempt(each.request, swap=False)
@@ -117,7 +118,7 @@ class Committer:
     def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
         request = each.request
         if not new and each.num_draft:
-            return Committed(request, (), None)  # The draft may be at fault; the next step does without it.
+            return Committed(request, (), None)  # The draft may be at fault. The request starts anew without one.
         if not new:
             self._remove(request.request_id)
             failed = request.grammar is not None and request.grammar.error is not None

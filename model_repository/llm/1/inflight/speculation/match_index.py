@@ -45,7 +45,7 @@ class MatchIndex:
     def find(self, context: Sequence[int], end: int) -> Match | None:
         """Return the longest match of the tokens of `context` before `end`, of equally long ones the newest.
 
-        Only runs that were indexed and that a token follows are found.
+        Only runs that were indexed and that a token follows are found. Numbers below 0 are no tokens.
         """
         shortest = self._shortest
         if end < shortest:
@@ -55,13 +55,16 @@ class MatchIndex:
         for _ in range(_MAX_CANDIDATES):
             if position < 0:
                 break
-            length = self._common(context, end, position) if position < len(self.tokens) else 0
+            length = self._common(context, end, position) if self._has_token(position) else 0
             if length >= shortest and (best is None or length > best.length):
                 best = Match(position, length)
                 if length == self._longest:
                     break
             position = self._previous[position]
         return best
+
+    def _has_token(self, position: int) -> bool:
+        return position < len(self.tokens) and self.tokens[position] >= 0
 
     def _common(self, context: Sequence[int], end: int, position: int) -> int:
         """How many tokens before `position` are those before `end` of the context."""

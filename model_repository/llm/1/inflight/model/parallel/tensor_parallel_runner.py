@@ -16,7 +16,7 @@ from inflight.model.parallel.divided_model import LOADING_SECONDS, DividedModel
 from inflight.model.parallel.protocol import ALLOCATE, HEAD, RENEW, STEP
 from inflight.model.parallel.step_message import StepMessage
 from inflight.model.row_timing import measure_rows
-from inflight.model.runner import ModelRunner, within_memory
+from inflight.model.runner import ModelRunner, awaited, within_memory
 from inflight.model.sampling.sampling_batch import SamplingBatch
 from inflight.model.step import answers
 from inflight.scheduler.plan import StepPlan
@@ -66,12 +66,13 @@ class TensorParallelRunner:
             EngineDead: a rank has ended or stands still. No further step can be run.
         """
         masks = self.masker.begin(plan.sampling)
-        sampling = SamplingBatch.of(plan.sampling)
-        arrays = BatchArrays.of(plan, self._block_size)
-        outputs = self._together(
-            STEP, StepMessage.of(plan, arrays).encode(), lambda: self._copy_and_compute(plan, arrays)
-        )
-        return within_memory(lambda: answers(plan, arrays, outputs, self._head, sampling, masks))
+        with awaited(masks):
+            sampling = SamplingBatch.of(plan.sampling)
+            arrays = BatchArrays.of(plan, self._block_size)
+            outputs = self._together(
+                STEP, StepMessage.of(plan, arrays).encode(), lambda: self._copy_and_compute(plan, arrays)
+            )
+            return within_memory(lambda: answers(plan, arrays, outputs, self._head, sampling, masks))
 
     def _copy_and_compute(self, plan: StepPlan, arrays: BatchArrays) -> Outputs:
         self._mine.copy(plan.swapped_out, plan.forked, plan.swapped_in)

@@ -44,6 +44,9 @@ class Watch(threading.Thread):
     def _expect(self, most_silent: int, on_death: Callable[[EngineDead], None] | None) -> None:
         with self._lock:
             self._most_silent, self._on_death = most_silent, on_death
+            fault = self.fault
+        if fault is not None and on_death is not None:
+            on_death(EngineDead(fault))  # A rank ended while nobody listened.
 
     def run(self) -> None:
         """Look until `stopping`, or until something is wrong."""

@@ -8,6 +8,7 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -55,7 +56,8 @@ def connect(host: str, port: int, key: bytes, hello: bytes) -> tuple[Connection,
 
 @contextmanager
 def _handshake(peer: socket.socket) -> Iterator[Connection]:
-    """Make a connection of the socket. In this context, each read has a limit of time. It is closed after an error."""
+    """Make a connection of the socket, which is closed after an error. This context has a limit of time, and so
+    has each read in it."""
     peer.setblocking(True)
     options = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -70,11 +72,38 @@ def _handshake(peer: socket.socket) -> Iterator[Connection]:
     connection = Connection(peer.detach())
     try:
         _limit_reads(connection, _HANDSHAKE_SECONDS)
-        yield connection
+        with _ended_after(connection, _HANDSHAKE_SECONDS):
+            yield connection
         _limit_reads(connection, 0)
     except BaseException:
         connection.close()
         raise
+
+
+@contextmanager
+def _ended_after(connection: Connection, seconds: float) -> Iterator[None]:
+    """Shut the connection down if this context takes longer: a peer may send a byte in the time of each read.
+
+    Raises EOFError at the end if that has happened.
+    """
+    with _socket_of(connection.fileno()) as found:
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            with suppress(OSError):  # The peer has left.
+                found.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+        if is_late.is_set():
+            raise EOFError(f"the peer did not prove itself within {seconds:g} s")
 
 
 def _limit_reads(connection: Connection, seconds: int) -> None:
