@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from inflight_gateway.schemas import Count, Generation, text_or_list
+from inflight_gateway.schemas import MAX_PARTS, Count, Generation, text_or_list
 from inflight_gateway.strict import Always, Never, Strict
 
 MAX_MESSAGES = 4096
@@ -40,14 +40,19 @@ class ImagePart(Strict):
 
 
 Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[TextPart], Field(min_length=1), Tag("a list")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[TextPart], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
 
 _MessageContent = Annotated[
     Annotated[str, Tag("a text")]
-    | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(min_length=1), Tag("a list")],
+    | Annotated[
+        list[Annotated[TextPart | ImagePart, Field(discriminator="type")]],
+        Field(min_length=1, max_length=MAX_PARTS, fail_fast=True),
+        Tag("a list"),
+    ],
     Discriminator(text_or_list),
 ]
 
@@ -220,7 +225,7 @@ class ChatEnd(Strict):
 class ChatRequest(Generation, ChatEnd):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
     max_completion_tokens: Count | None = Field(None, description="Another name of max_tokens.")
     logprobs: bool | None = None
@@ -238,7 +243,7 @@ class ChatRequest(Generation, ChatEnd):
         None, description="It makes the answer faster where it is right. Ignored where the server takes no drafts."
     )
     # With these values they ask for what there is.
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     verbosity: Literal["medium"] | None = None
     # vllm-router adds these to each chat.
     no_stop_trim: Never | None = None

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from fastapi import Request
@@ -151,10 +152,17 @@ def _explain(error: dict[str, Any], field: str) -> tuple[str, str]:
             return f"{field} is not supported", "unsupported_field"
         case "model_attributes_type" if not field:
             return "the body must be a JSON object, sent with Content-Type: application/json", "invalid_body"
-    value = ascii(error["input"])
-    if len(value) > _LONGEST_VALUE:
-        value = f"{value[:_LONGEST_VALUE]}..."
-    return f"{field} is {value}: {error['msg'].removeprefix('Value error, ')}", "invalid_value"
+    return f"{field} is {_shortened(error['input'])}: {error['msg'].removeprefix('Value error, ')}", "invalid_value"
+
+
+def _shortened(value: Any) -> str:
+    """Return the beginning of a value as text. Not all of a large one is written for that."""
+    if isinstance(value, str | list):
+        value = value[:_LONGEST_VALUE]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), _LONGEST_VALUE))
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def _field_name(error: Mapping[str, Any], body: Any) -> str:

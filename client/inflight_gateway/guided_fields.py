@@ -25,7 +25,7 @@ JsonObject = Annotated[
 """An object, or text that holds one as JSON."""
 
 _Written = Annotated[str, Field(min_length=1)]
-_Choices = Annotated[list[_Written], Field(min_length=1, max_length=MAX_CHOICES)]
+_Choices = Annotated[list[_Written], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
 
 
 class NamedSchema(Strict):

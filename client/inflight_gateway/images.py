@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from itertools import groupby
 
 from inflight_client import Message
 from inflight_gateway.asked_form import invalid
@@ -35,13 +36,11 @@ def file_in_text(field: str, text: str) -> bytes:
 def content_of(parts: list[str | None], separator: str = "") -> str | list[dict[str, str]]:
     """Return a message's content: texts, and None in the place of each image. Neighbouring texts are joined."""
     content: list[dict[str, str]] = []
-    for part in parts:
-        if part is None:
-            content.append(dict(PLACE))
-        elif content and content[-1]["type"] == "text":
-            content[-1]["text"] += separator + part
+    for is_text, run in groupby(parts, lambda part: part is not None):
+        if is_text:
+            content.append({"type": "text", "text": separator.join(part for part in run if part is not None)})
         else:
-            content.append({"type": "text", "text": part})
+            content += [dict(PLACE) for _ in run]
     return content if PLACE in content else "".join(part["text"] for part in content)
 
 

@@ -6,12 +6,16 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_client import Prompt
 from inflight_gateway.guided_fields import GuidedFields
-from inflight_gateway.strict import Never, Strict
+from inflight_gateway.strict import Never, Strict, at_most
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
 MAX_INPUTS = 2048
 """OpenAI's bound on the inputs of one request for embeddings."""
+MAX_PARTS = 4096
+"""In the content of one message."""
+MAX_BIASES = 1024
+"""The server's bound."""
 MAX_STOPS = 16
 """OpenAI has at most 4."""
 MAX_TEXT_CHARACTERS = 1024
@@ -44,22 +48,26 @@ def text_or_list(value: Any) -> str:
 _Text = Annotated[str, Field(min_length=1)]
 ShortText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
-TokenIds = Annotated[list[_TokenId], Field(min_length=1)]
+TokenIds = Annotated[list[_TokenId], Field(min_length=1, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=_INT32_MAX)]
+Metadata = Annotated[dict[str, str], at_most(1024)]
+"""Ignored. OpenAI takes at most 16 entries."""
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
+_WrittenTokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
 
 _Prompt = Annotated[
     Annotated[_Text, Tag("a text")]
-    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list")]
+    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("a list")]
     | Annotated[TokenIds, Tag("a list of tokens")]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("a list of lists")],
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("a list of lists")],
     Discriminator(_prompt_form),
 ]
 _Input = Annotated[
     Annotated[_Text, Tag("a text")]
-    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("a list")]
+    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list")]
     | Annotated[TokenIds, Tag("a list of tokens")]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS), Tag("a list of lists")],
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list of lists")],
     Discriminator(_prompt_form),
 ]
 _Stop = Annotated[
@@ -114,9 +122,7 @@ class Generation(Authored, GuidedFields):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = (
-        None
-    )
+    logit_bias: Annotated[dict[_WrittenTokenId, _Bias], at_most(MAX_BIASES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -153,7 +159,7 @@ class Generation(Authored, GuidedFields):
 
     # Clients send these fields. With the accepted values they change nothing.
     store: Never | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     service_tier: Literal["auto", "default"] | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None

@@ -24,7 +24,7 @@ class TokenizeText(_Tokenize):
 class TokenizeChat(_Tokenize, ChatEnd):
     """The messages of a chat."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = None
 

@@ -4,11 +4,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag
 
-from inflight_gateway.schemas import text_or_list
+from inflight_gateway.schemas import MAX_PARTS, text_or_list
 from inflight_gateway.strict import Strict
 
 _Text = Annotated[str, Field(min_length=1)]
-_MAX_BLOCKS = 4096
 
 
 class CacheControl(Strict):
@@ -72,7 +71,8 @@ class ToolResultBlock(Strict):
     tool_use_id: _Text
     content: (
         Annotated[
-            Annotated[str, Tag("a text")] | Annotated[list[_ResultBlock], Field(max_length=_MAX_BLOCKS), Tag("a list")],
+            Annotated[str, Tag("a text")]
+            | Annotated[list[_ResultBlock], Field(max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
             Discriminator(text_or_list),
         ]
         | None
@@ -115,7 +115,8 @@ _AssistantBlock = Annotated[
 
 _Block = TypeVar("_Block")
 _Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[_Block], Field(min_length=1, max_length=_MAX_BLOCKS), Tag("a list")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[_Block], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
     Discriminator(text_or_list),
 ]
 

@@ -49,7 +49,8 @@ def images_of(body: Conversation) -> list[bytes]:
 def _images(body: Conversation) -> Iterator[tuple[str, ImageBlock]]:
     """Yield the field of each image, and the image."""
     for number, message in enumerate(body.messages):
-        for index, block in enumerate(message.content):
+        blocks = [] if isinstance(message.content, str) else message.content
+        for index, block in enumerate(blocks):
             field = f"messages[{number}].content[{index}]"
             if isinstance(block, ImageBlock):
                 yield field, block

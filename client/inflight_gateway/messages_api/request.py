@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
 from inflight_gateway.messages_api.content import CacheControl, InputMessage, TextBlock
-from inflight_gateway.schemas import MAX_STOPS, Authored, Count, ShortText, text_or_list
+from inflight_gateway.schemas import MAX_PARTS, MAX_STOPS, Authored, Count, ShortText, text_or_list
 from inflight_gateway.strict import Strict
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -99,10 +99,11 @@ class Conversation(Authored):
     """What the model is shown, and what its answer may be."""
 
     model: _Text
-    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: (
         Annotated[
-            Annotated[str, Tag("a text")] | Annotated[list[TextBlock], Field(max_length=4096), Tag("a list")],
+            Annotated[str, Tag("a text")]
+            | Annotated[list[TextBlock], Field(max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
             Discriminator(text_or_list),
         ]
         | None

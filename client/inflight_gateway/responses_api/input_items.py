@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from inflight_gateway.schemas import text_or_list
+from inflight_gateway.schemas import MAX_PARTS, text_or_list
 from inflight_gateway.strict import Strict
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -37,12 +37,14 @@ class OutputText(Strict):
 
 _Part = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
 _Content = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[_Part], Field(min_length=1, max_length=4096), Tag("a list")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[_Part], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
     Discriminator(text_or_list),
 ]
 _ResultPart = Annotated[InputText | InputImage, Field(discriminator="type")]
 _Result = Annotated[
-    Annotated[str, Tag("a text")] | Annotated[list[_ResultPart], Field(min_length=1, max_length=4096), Tag("a list")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[_ResultPart], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -122,7 +124,7 @@ class ReasoningItem(Strict):
     type: Literal["reasoning"]
     id: str | None = None
     summary: Annotated[list[Any], Field(max_length=0)] | None = None
-    content: Annotated[list[ReasoningText], Field(max_length=4096)] | None = None
+    content: Annotated[list[ReasoningText], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     encrypted_content: None = None
     status: _Status | None = None
 

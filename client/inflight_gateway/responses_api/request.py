@@ -6,14 +6,14 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort
 from inflight_gateway.responses_api.input_items import InputItem
-from inflight_gateway.schemas import Authored, Count, text_or_list
+from inflight_gateway.schemas import Authored, Count, Metadata, text_or_list
 from inflight_gateway.strict import Never, Strict
 
 _Text = Annotated[str, Field(min_length=1)]
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Input = Annotated[
     Annotated[_Text, Tag("a text")]
-    | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES), Tag("a list")],
+    | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), Tag("a list")],
     Discriminator(text_or_list),
 ]
 
@@ -131,7 +131,7 @@ class ResponsesRequest(Authored):
     )
 
     # Clients send these fields. With the accepted values they change nothing.
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     store: Never | None = Field(None, description="Answers are never stored.")
     background: Never | None = None
     truncation: Literal["disabled"] | None = None
