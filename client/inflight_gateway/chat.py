@@ -17,6 +17,7 @@ from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs
 from inflight_gateway.messages import images_of, sent_messages
@@ -29,7 +30,7 @@ from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_use import tool_use
 from inflight_gateway.tracing import note_request
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post(

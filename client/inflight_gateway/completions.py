@@ -16,6 +16,7 @@ from inflight_gateway import sse
 from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, echoed_logprobs, joined_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
@@ -24,7 +25,7 @@ from inflight_gateway.service import Service, TheService, sampling, total, usage
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tracing import note_request
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post(

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from inflight_client import Embedding, Usage
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
 from inflight_gateway.schemas import EmbeddingRequest
 from inflight_gateway.service import TheService, queueing
 from inflight_gateway.tracing import note_answer, note_request
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 _AT_ONCE = 32
 """How many inputs of one request are on the server at once. The others wait here, so that they don't fill its queue."""

@@ -1,11 +1,11 @@
 """The fields that give an answer a form: OpenAI's, vLLM's, its older ones, SGLang's and TGI's."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from inflight_gateway.strict import Never, Strict
+from inflight_gateway.strict_json import read_json
 
 MAX_CHOICES = 4096
 
@@ -14,7 +14,7 @@ def _decoded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except (ValueError, RecursionError):
         raise ValueError("it must be an object, or text that holds one as JSON") from None
 

@@ -1,6 +1,5 @@
 """A chat as the model's template shows it to the model."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -8,6 +7,7 @@ from typing import Any
 
 from inflight_client import Message
 from inflight_gateway.formats import Formats
+from inflight_gateway.strict_json import read_json
 from inflight_gateway.tool_formats import Tool, ToolFormat, WrittenCall
 
 _RESULT = "<tool_response>\n{content}\n</tool_response>"
@@ -78,7 +78,7 @@ def _as_text(message: Message, form: ToolFormat) -> Message:
 def _written_call(call: Mapping[str, Any]) -> WrittenCall:
     arguments = call["function"]["arguments"]
     try:
-        return WrittenCall(call["function"]["name"], json.loads(arguments))
+        return WrittenCall(call["function"]["name"], read_json(arguments))
     except (ValueError, RecursionError):
         return WrittenCall(call["function"]["name"], arguments)
 

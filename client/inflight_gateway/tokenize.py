@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.messages import sent_messages
 from inflight_gateway.responses import Detokenization, Tokenization
 from inflight_gateway.service import TheService
@@ -9,7 +10,7 @@ from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.tokenize_request import DetokenizeRequest, TokenizeRequest, TokenizeText
 from inflight_gateway.tool_use import tools_by_name
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/tokenize")

@@ -60,6 +60,11 @@ CASES: list[tuple[str, str, list[Piece]]] = [
     ),
     ("hermes", '<tool_call>{"name": "n\\u00f6w", "arguments": [1, "]"]}', calls(("nöw", '[1, "]"]'))),
     (
+        "hermes",
+        '<tool_call>{"name": "a\\ud83d", "arguments": "\\ude00\\ud83d\\ude00"}</tool_call>',
+        calls(("a\ufffd", "\ufffd\U0001f600")),
+    ),
+    (
         "smollm2",
         f'<tool_call>[{{"name": "weather", "arguments": {ULM}}}, {{"name": "now", "arguments": {{}}}}]</tool_call>',
         calls(("weather", ULM), ("now", "{}")),
@@ -115,6 +120,11 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         "qwen3-coder",
         "<function=weather><parameter=note>None</parameter><parameter=days>some</parameter></function>",
         calls(("weather", '{"note": null, "days": "some"}')),
+    ),
+    (
+        "qwen3-coder",
+        "<function=weather><parameter=days>NaN</parameter></function>",
+        calls(("weather", '{"days": "NaN"}')),
     ),
 ]
 

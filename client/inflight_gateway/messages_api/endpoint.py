@@ -15,6 +15,7 @@ from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.formats import Formats
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.messages_api.context_window import EXCEEDED, is_too_much, naming_length
 from inflight_gateway.messages_api.conversation import continues, images_of, messages_of
@@ -51,7 +52,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 _FIELDS = {"stop": "stop_sequences", "continue_final_message": "messages"}
 _NOT_ENDED: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
-router = APIRouter(responses=_ERRORS)
+router = APIRouter(responses=_ERRORS, route_class=JsonRoute)
 
 
 @router.post(

@@ -1,11 +1,11 @@
 """Builds the content of an answer, and the events that tell of it as it grows."""
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from inflight_gateway.pieces import Arguments, Call, Piece, Text, Thought
+from inflight_gateway.strict_json import read_json
 
 Event = dict[str, Any]
 
@@ -74,7 +74,7 @@ def _arguments(text: str) -> dict[str, Any]:
     The key is the one that Anthropic recommends for that.
     """
     try:
-        found = json.loads(text or "{}")
+        found = read_json(text or "{}")
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"INVALID_JSON": text}

@@ -1,6 +1,5 @@
 """The bodies of POST /v1/messages and of its counter of tokens."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -9,6 +8,7 @@ from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
 from inflight_gateway.messages_api.content import CacheControl, InputMessage, TextBlock
 from inflight_gateway.schemas import MAX_PARTS, MAX_STOPS, Authored, Count, ShortText, text_or_list
 from inflight_gateway.strict import Strict
+from inflight_gateway.strict_json import read_json
 
 _Text = Annotated[str, Field(min_length=1)]
 _ToolName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,128}$")]
@@ -89,7 +89,7 @@ class Metadata(Strict):
     def tenant(self) -> str | None:
         """The user whom `user_id` means."""
         try:
-            device = json.loads(self.user_id or "")["device_id"]
+            device = read_json(self.user_id or "")["device_id"]
         except (ValueError, RecursionError, TypeError, KeyError):
             return self.user_id
         return device if isinstance(device, str) and device else self.user_id

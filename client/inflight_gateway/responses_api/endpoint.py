@@ -15,6 +15,7 @@ from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import images_of, messages_of
@@ -28,7 +29,7 @@ from inflight_gateway.service import Service, TheService, queueing
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tracing import note_request
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 # Fields of the server, with those that they come from.
 _FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}

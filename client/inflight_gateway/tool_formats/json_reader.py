@@ -7,6 +7,8 @@ from inflight_gateway.source import Reading, Source, Take
 
 _IN_STRING = re.compile(r'[^"\\]+')
 _OUTSIDE_STRING = re.compile(r'[^"{}\[\]]+')
+# Half of an emoji, for example. An answer to a client can't have it.
+_HALF = re.compile("[\ud800-\udfff]")
 _SCALAR = re.compile(r"[^\s,\]}]+")
 
 
@@ -20,7 +22,7 @@ def string(source: Source) -> Reading[str | None]:
         value = json.loads("".join(written))
     except ValueError:
         return None
-    return str(value)
+    return _HALF.sub("\ufffd", str(value))
 
 
 def value(source: Source, take: Take) -> Reading[bool]:

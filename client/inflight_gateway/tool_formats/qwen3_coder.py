@@ -1,6 +1,5 @@
 """Qwen 3 Coder: <tool_call><function=name><parameter=key>value</parameter>...</function></tool_call>."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from inflight_gateway import structural_tags
 from inflight_gateway.pieces import Arguments, Call, Text
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source
+from inflight_gateway.strict_json import read_json
 from inflight_gateway.structural_tags import ANY_TEXT, Tag, either, sequence, tag
 from inflight_gateway.tool_formats import json_text
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
@@ -130,7 +130,7 @@ def _as_json(text: str, types: set[str]) -> str:
     if "string" in types and written != "null":
         return json_text.text_of(text)
     try:
-        json.loads(written)
+        read_json(written)
     except (ValueError, RecursionError):
         return json_text.text_of(text)
     return written
