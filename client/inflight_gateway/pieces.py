@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 
@@ -39,11 +40,10 @@ Piece: TypeAlias = Thought | Text | Call | Arguments
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces with neighbours of one kind joined, and without empty ones."""
     joined: list[Piece] = []
-    for piece in pieces:
-        if isinstance(piece, Call):
-            joined.append(piece)
-        elif joined and type(joined[-1]) is type(piece):
-            joined[-1] = type(piece)(joined[-1].text + piece.text)
-        elif piece.text:
-            joined.append(piece)
+    whole = (piece for piece in pieces if isinstance(piece, Call) or piece.text)
+    for kind, run in groupby(whole, type):
+        if kind is Call:
+            joined += run
+        else:
+            joined.append(kind("".join(piece.text for piece in run if not isinstance(piece, Call))))
     return joined

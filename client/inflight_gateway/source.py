@@ -59,6 +59,12 @@ class Source:
             self.run(_SPACE)
         return (yield from self.peek())
 
+    def space(self) -> Reading[str]:
+        """Read white space and return it. It must not be kept."""
+        self.keep()
+        yield from self.skip_space()
+        return self.kept()
+
     def accept(self, expected: str) -> Reading[bool]:
         """Read a text if it comes next, and return whether it does."""
         while len(self._text) - self._at < len(expected):
@@ -80,7 +86,10 @@ class Source:
 
     def put_back(self, text: str) -> None:
         """Undo the reading of the text that was read last. It must not be kept."""
-        self._text, self._at = text + self._text[self._at :], 0
+        if len(text) <= self._at:
+            self._at -= len(text)
+        else:  # Part of it is no longer there: more text has arrived since.
+            self._text, self._at = text + self._text[self._at :], 0
 
     def rest(self, take: Take) -> Reading[None]:
         """Pass all text on."""
