@@ -36,21 +36,21 @@ class Reader:
 
 def text_until(
     source: Source, markers: Sequence[str], emit: Emit, kind: type[Text | Thought] = Text
-) -> Reading[str | None]:
-    """Emit text up to a marker and return the marker; None at the end. White space next to a marker is left out."""
+) -> Reading[tuple[str, str | None]]:
+    """Emit text up to a marker. Return the white space before the marker, which is not emitted, and the marker.
+
+    At the end of the text the marker is None, and all white space is emitted.
+    """
     space: list[str] = []
-    begun = False
 
     def take(text: str) -> None:
-        nonlocal begun
         solid = text.rstrip()
         if solid:
             emit(kind("".join(space) + solid))
             space.clear()
-            begun = True
         space.append(text[len(solid) :])
 
     marker = yield from source.until(markers, take)
-    if marker is None and begun:
+    if marker is None:
         emit(kind("".join(space)))
-    return marker
+    return "".join(space), marker

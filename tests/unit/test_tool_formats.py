@@ -34,11 +34,27 @@ def read(name: str, parts: Iterable[str], tools: dict[str, Tool] = TOOLS) -> lis
     return merged([*pieces, *reader.end()])
 
 
+# What only looks like a call is text, of which nothing is lost.
+NO_CALLS = [
+    ("hermes", "Write\n\n<tool_call>\n\nbefore a call and </tool_call> after it."),
+    ("hermes", '<tool_call>\n{"name": 5}\n</tool_call>\n'),
+    ("llama3", 'Write this:\n\n```json\n{"name": "my-app", "version": 1}\n```\nDone.'),
+    ("llama3", 'Write this:\n{"name": "a"}\n\n{"name": "b"}\n'),
+    ("llama3", '\n{"answer": 5}'),
+    ("mistral", "Write\n[TOOL_CALLS] \nbefore a call."),
+    ("mistral", "Write\n[TOOL_CALLS] before a call, then its arguments, such as {}."),
+    ("qwen3-coder", "I use `<function=` there.\n\nOk."),
+    ("qwen3-coder", "The syntax is\n\n<function=...\n> or <function=a b>."),
+    ("qwen3-coder", "The tag\n\n<tool_call>\nand its end </tool_call> belong together."),
+]
+
+
 def calls(*pairs: tuple[str, str]) -> list[Piece]:
     return [piece for name, arguments in pairs for piece in (Call(name), Arguments(arguments))]
 
 
 CASES: list[tuple[str, str, list[Piece]]] = [
+    *((name, text, [Text(text)]) for name, text in NO_CALLS),
     ("hermes", f'<tool_call>\n{{"name": "weather", "arguments": {ULM}}}\n</tool_call>', calls(("weather", ULM))),
     (
         "hermes",
@@ -47,9 +63,9 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         [Text("I look."), *calls(("weather", ULM), ("now", "{}")), Text("Done.\n")],
     ),
     ("hermes", ' 1 < 2, <tool_box> and\n{"name": "now"}\n ', [Text(' 1 < 2, <tool_box> and\n{"name": "now"}\n ')]),
-    ("hermes", "<tool_call>\nno</tool_call> yes", [Text("<tool_call>noyes")]),
-    ("hermes", '<tool_call>{"name": 5}</tool_call>', [Text('<tool_call>{"name": 5}')]),
-    ("hermes", '<tool_call>{"city": "Ulm"}</tool_call>', [Text('<tool_call>{"city": "Ulm"}')]),
+    ("hermes", "<tool_call>\nno</tool_call> yes", [Text("<tool_call>\nno</tool_call> yes")]),
+    ("hermes", '<tool_call>{"name": 5}</tool_call>', [Text('<tool_call>{"name": 5}</tool_call>')]),
+    ("hermes", '<tool_call>{"city": "Ulm"}</tool_call>', [Text('<tool_call>{"city": "Ulm"}</tool_call>')]),
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "U', calls(("weather", '{"city": "U'))),
     ("hermes", '<tool_call>{"name": "wea', [Text('<tool_call>{"name": "wea')]),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\\"a\\": 1}"}', calls(("now", '{"a": 1}'))),
@@ -75,7 +91,7 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         '<tool_call>[{"name": "now", "arguments": {}}, {"name": "no',
         [*calls(("now", "{}")), Text('{"name": "no')],
     ),
-    ("smollm2", "<tool_call>[nothing]</tool_call>", [Text("<tool_call>[nothing]")]),
+    ("smollm2", "<tool_call>[nothing]</tool_call>", [Text("<tool_call>[nothing]</tool_call>")]),
     ("llama3", f'{{"name": "weather", "parameters": {ULM}}}', calls(("weather", ULM))),
     (
         "llama3",
@@ -97,7 +113,7 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         f"[TOOL_CALLS]weather[ARGS]{ULM}[TOOL_CALLS]now[CALL_ID]123456789[ARGS]{{}}[TOOL_CALLS]now{{}}",
         calls(("weather", ULM), ("now", "{}"), ("now", "{}")),
     ),
-    ("mistral", "[TOOL_CALLS] nothing", [Text("[TOOL_CALLS]nothing")]),
+    ("mistral", "[TOOL_CALLS] nothing", [Text("[TOOL_CALLS] nothing")]),
     (
         "qwen3-coder",
         'Yes.\n<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n"{\n</parameter>\n<parameter=days>\n3\n</parameter>\n'
@@ -115,12 +131,18 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         ],
     ),
     ("qwen3-coder", "<tool_call>\n<function=weather>\n<parameter=city>\nU", calls(("weather", '{"city": "U'))),
-    ("qwen3-coder", "<tool_call>none</tool_call>", [Text("<tool_call>none")]),
+    ("qwen3-coder", "<tool_call>none</tool_call>", [Text("<tool_call>none</tool_call>")]),
     (
         "qwen3-coder",
         "<function=weather><parameter=note>None</parameter><parameter=days>some</parameter></function>",
         calls(("weather", '{"note": null, "days": "some"}')),
     ),
+    (
+        "qwen3-coder",
+        "Not <function=, but\n<tool_call>\n<function=now>\n<parameter=a>\nb\n</parameter>\n</tool_call>\n Done.",
+        [Text("Not <function=, but"), *calls(("now", '{"a": "b"}')), Text("Done.")],
+    ),
+    ("qwen3-coder", "<tool_call>\n<function=now>\n</tool_call>", calls(("now", "{}"))),
     (
         "qwen3-coder",
         "<function=weather><parameter=days>NaN</parameter></function>",
@@ -135,6 +157,11 @@ def test_an_answer_is_read_alike_however_it_is_cut(name: str, text: str, expecte
     assert read(name, text) == expected  # One character at a time.
     for at in range(1, len(text)):
         assert read(name, [text[:at], text[at:]]) == expected
+
+
+def test_pieces_of_one_kind_are_joined_across_empty_ones() -> None:
+    pieces = [Text("a"), Arguments(""), Text("b"), Call("now"), Call("now"), Arguments("{"), Text(""), Arguments("}")]
+    assert merged(pieces) == [Text("ab"), Call("now"), Call("now"), Arguments("{}")]
 
 
 _PARTS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", '{"name": "now", "arguments": ']

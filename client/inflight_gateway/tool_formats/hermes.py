@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from inflight_gateway.pieces import Text
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source
 from inflight_gateway.structural_tags import Tag, tag
@@ -42,10 +43,18 @@ class Hermes(ToolFormat):
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`. One pair of tags may also hold a list of calls."""
-        while (marker := (yield from text_until(source, (OPEN, CLOSE), emit))) is not None:
+        called = False
+        while True:
+            space, marker = yield from text_until(source, (OPEN, CLOSE), emit)
             if marker == OPEN:
-                yield from read_calls(source, emit, OPEN)
-            yield from source.skip_space()
+                called = yield from read_calls(source, emit, space + OPEN)
+            elif marker == CLOSE and not called:
+                emit(Text(space + CLOSE))
+            elif marker == CLOSE:
+                yield from source.skip_space()
+                called = False
+            else:
+                return
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""

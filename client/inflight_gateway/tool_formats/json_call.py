@@ -73,20 +73,29 @@ def _arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
     return text is not None
 
 
-def read_calls(source: Source, emit: Callable[[Piece], object], opening: str) -> Reading[None]:
-    """Read a call or a list of calls. What is none is text, with `opening` before it where no call has been read."""
-    if (yield from source.skip_space()) != "[":
+def read_calls(source: Source, emit: Callable[[Piece], object], opening: str) -> Reading[bool]:
+    """Read a call or a list of calls, and the white space after it. Return whether it is one.
+
+    What is none is text, with `opening` before it where no call has been read.
+    """
+    unread = opening + (yield from source.space())
+    if (yield from source.peek()) != "[":
         if (text := (yield from read_call(source, emit))) is not None:
-            emit(Text(opening + text))
-        return
-    unread = opening + source.take(1)
+            emit(Text(unread + text))
+            return False
+        yield from source.skip_space()
+        return True
+    unread += source.take(1) + (yield from source.space())
     while (yield from source.skip_space()) == "{":
         if (text := (yield from read_call(source, emit))) is not None:
             emit(Text(unread + text))
-            return
+            return not unread
         unread = ""
         yield from source.skip_space()
         if not (yield from source.accept(",")):
             break
     if not (yield from source.accept("]")):
         emit(Text(unread))
+        return not unread
+    yield from source.skip_space()
+    return True

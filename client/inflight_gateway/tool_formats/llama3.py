@@ -41,18 +41,19 @@ class Llama3(ToolFormat):
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""
-        marker: str | None = _PYTHON
+        space = ""
+        marker: str | None = _PYTHON  # The beginning of the answer is read as what follows this marker.
         while marker is not None:
-            if marker == _PYTHON:  # Or the beginning of the answer.
-                source.keep()
-                is_object = (yield from source.skip_space()) == "{"
-                emit(Text(source.kept()))
-                if is_object:
-                    yield from _read_calls(source, emit, tools)
+            if marker == _PYTHON:
+                space += yield from source.space()
+                if (yield from source.peek()) == "{":
+                    yield from _read_calls(source, emit, tools, space)
+                else:
+                    emit(Text(space))
             else:
                 source.put_back(marker)
-                yield from _read_exact_call(source, emit, tools)
-            marker = yield from text_until(source, (_PYTHON, _BEGINNING), emit)
+                yield from _read_exact_call(source, emit, tools, space)
+            space, marker = yield from text_until(source, (_PYTHON, _BEGINNING), emit)
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""
@@ -63,18 +64,25 @@ class Llama3(ToolFormat):
         return "; ".join(json_text.text_of(call.as_object("parameters")) for call in calls)
 
 
-def _read_calls(source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
-    """Read objects: calls and the separators between them. An object that is no call is text."""
+def _read_calls(source: Source, emit: Emit, tools: Mapping[str, Tool], space: str = "") -> Reading[None]:
+    """Read objects: calls and the separators between them. An object that is no call is text.
+
+    `space`: what stands before the first object, if that is text.
+    """
     is_next = True
     while is_next:
         if (text := (yield from read_call(source, emit, tools))) is not None:
-            emit(Text(text))
+            emit(Text(space + text))
             return
+        space = ""
         is_next = yield from _object_follows(source)
 
 
-def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
-    """Read a call within text, just as a structural tag makes it, and the calls after it. Everything else is text."""
+def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool], space: str) -> Reading[None]:
+    """Read a call within text, just as a structural tag makes it, and the calls after it.
+
+    Everything else is text, also the white space before it.
+    """
     for name in tools:
         if (yield from source.accept(f'{_BEGINNING}{name}", "parameters": ')):
             emit(Call(name))
@@ -83,7 +91,7 @@ def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool]) -> R
             if (yield from _object_follows(source)):
                 yield from _read_calls(source, emit, tools)
             return
-    emit(Text(source.take(1)))
+    emit(Text(space + source.take(1)))
 
 
 def _object_follows(source: Source) -> Reading[bool]:

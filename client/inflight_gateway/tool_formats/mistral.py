@@ -10,7 +10,7 @@ from inflight_gateway.source import Reading, Source, drop
 from inflight_gateway.structural_tags import Tag, tag
 from inflight_gateway.tool_formats import json_reader, json_text
 from inflight_gateway.tool_formats.json_call import read_calls
-from inflight_gateway.tool_formats.tool import Tool, WrittenCall
+from inflight_gateway.tool_formats.tool import NAME, Tool, WrittenCall
 from inflight_gateway.tool_formats.tool_format import ListFormat, ToolFormat
 
 OPEN, ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -44,13 +44,15 @@ class Mistral(ListFormat):
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""
-        while (yield from text_until(source, (OPEN,), emit)) is not None:
-            next_one = yield from source.skip_space()
-            if next_one in ("[", "{"):
-                yield from read_calls(source, emit, OPEN)
+        while True:
+            space, marker = yield from text_until(source, (OPEN,), emit)
+            if marker is None:
+                return
+            opening = space + OPEN + (yield from source.space())
+            if (yield from source.peek()) in ("[", "{"):
+                yield from read_calls(source, emit, opening)
             else:
-                yield from _read_named(source, emit)
-            yield from source.skip_space()
+                yield from _read_named(source, emit, opening)
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""
@@ -87,19 +89,24 @@ class NewerMistral(ToolFormat):
         return "".join(f"{OPEN}{call.name}{ARGUMENTS}{json_text.text_of(call.arguments)}" for call in calls)
 
 
-def _read_named(source: Source, emit: Emit) -> Reading[None]:
-    """Read a name and its arguments, between which an id may stand. If there is no name, all of it is text."""
+def _read_named(source: Source, emit: Emit, opening: str) -> Reading[None]:
+    """Read a name and its arguments, between which an id may stand, and the white space after them.
+
+    If there is no name, `opening` is text, and nothing is read.
+    """
     source.keep()
-    name: list[str] = []
-    marker = yield from source.until((ARGUMENTS, _ID, "{"), name.append)
+    written: list[str] = []
+    marker = yield from source.until((ARGUMENTS, _ID, "{"), written.append)
     if marker == _ID:
         marker = yield from source.until((ARGUMENTS, "{"), drop)
-    if marker is None or not "".join(name).strip():
-        emit(Text(OPEN + source.kept()))
+    read, name = source.kept(), "".join(written).strip()
+    if marker is None or not NAME.fullmatch(name):
+        emit(Text(opening))
+        source.put_back(read)
         return
-    source.kept()
     if marker == "{":
         source.put_back(marker)
-    emit(Call("".join(name).strip()))
+    emit(Call(name))
     yield from source.skip_space()
     yield from json_reader.value(source, lambda text: emit(Arguments(text)))
+    yield from source.skip_space()

@@ -10,7 +10,7 @@ from inflight_gateway.source import Reading, Source
 from inflight_gateway.strict_json import read_json
 from inflight_gateway.structural_tags import ANY_TEXT, Tag, either, sequence, tag
 from inflight_gateway.tool_formats import json_text
-from inflight_gateway.tool_formats.tool import Tool, WrittenCall
+from inflight_gateway.tool_formats.tool import NAME, Tool, WrittenCall
 from inflight_gateway.tool_formats.tool_format import ToolFormat
 from inflight_gateway.tool_formats.unenforceable import Unenforceable
 
@@ -62,13 +62,27 @@ class Qwen3Coder(ToolFormat):
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`. The tag around a function may be missing: models forget it."""
-        while (marker := (yield from text_until(source, (_OPEN, _CLOSE, _FUNCTION), emit))) is not None:
-            yield from source.skip_space()
-            if marker == _FUNCTION or (marker == _OPEN and (yield from source.accept(_FUNCTION))):
-                yield from _read_function(source, emit, tools)
-            elif marker == _OPEN:
-                emit(Text(_OPEN))
-            yield from source.skip_space()
+        called = False
+        while True:
+            space, marker = yield from text_until(source, (_OPEN, _CLOSE, _FUNCTION), emit)
+            if marker is None:
+                return
+            if marker == _CLOSE and called:
+                yield from source.skip_space()
+                called = False
+                continue
+            opening = space + marker
+            if marker == _OPEN:
+                opening += yield from source.space()
+                if (yield from source.accept(_FUNCTION)):
+                    marker = _FUNCTION
+                    opening += _FUNCTION
+            if marker == _FUNCTION and (name := (yield from _read_name(source))) is not None:
+                yield from _read_arguments(source, emit, name, tools)
+                yield from source.skip_space()
+                called = True
+            else:
+                emit(Text(opening))
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""
@@ -88,12 +102,23 @@ def _written(call: WrittenCall) -> str:
     return f"{_OPEN}\n{_FUNCTION}{call.name}>\n{parameters}{_END}\n{_CLOSE}"
 
 
-def _read_function(source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
-    """Read what follows <function= and emit it as a call with JSON for its arguments."""
-    name: list[str] = []
-    yield from source.until((">",), name.append)
-    emit(Call("".join(name).strip()))
-    tool = tools.get("".join(name).strip())
+def _read_name(source: Source) -> Reading[str | None]:
+    """Read the name of a function. If there is none, as in a text about this format, read nothing and return None."""
+    source.keep()
+    written: list[str] = []
+    end = yield from source.until((">", "\n"), written.append)
+    read = source.kept()
+    name = "".join(written).strip()
+    if end == ">" and NAME.fullmatch(name):
+        return name
+    source.put_back(read)
+    return None
+
+
+def _read_arguments(source: Source, emit: Emit, name: str, tools: Mapping[str, Tool]) -> Reading[None]:
+    """Read what follows the name of a function. Emit a call with JSON for its arguments."""
+    emit(Call(name))
+    tool = tools.get(name)
     parameters = {} if tool is None else tool.parameters
     separator = "{"
     while True:
@@ -106,7 +131,8 @@ def _read_function(source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Rea
         separator = ", "
         schema = _object(parameters.get("properties")).get("".join(key))
         yield from _read_value(source, emit, _types(schema, parameters))
-    if (yield from source.accept(_END)):
+    # Models forget one of the ends.
+    if (yield from source.accept(_END)) or (yield from source.accept(_CLOSE)):
         emit(Arguments("{}" if separator == "{" else "}"))
 
 

@@ -1,5 +1,6 @@
 """A tool of a request, and a call of it in the conversation."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from inflight_gateway import structural_tags
 from inflight_gateway.structural_tags import Tag
 
+NAME = re.compile(r"[\w.-]+", re.ASCII)
+"""What the name of a tool consists of, whichever API it comes from."""
 _ANY_OBJECT = {"type": "object"}
 
 
