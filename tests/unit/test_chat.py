@@ -161,7 +161,8 @@ def test_tools_reach_the_template_without_nulls() -> None:
         ([{"type": "web_search"}], r"tools\[0\].type is 'web_search'; it must be 'function'"),
         ([{"type": "function"}], r"tools\[0\].function is None; it must be an object"),
         ([{**TOOL, "custom": 1}], r"tools\[0\] has the key 'custom'; it must have only type, function"),
-        ([{"type": "function", "function": {"name": "a b"}}], r"name is 'a b'; it must be 1 to 64 letters"),
+        ([{"type": "function", "function": {"name": "a b"}}], r"name is 'a b'; it must be 1 to 129 letters"),
+        ([{"type": "function", "function": {"name": "a" * 130}}], r"name is 'a+'; it must be 1 to 129 letters"),
         ([{"type": "function", "function": {"name": "a", "parameters": []}}], r"parameters is \[\]; it must be an obj"),
         ([{"type": "function", "function": {"name": "a", "strict": 1}}], "strict is 1; it must be true or false"),
         ([{"type": "function", "function": {"name": "a", "description": "\ud800"}}], "tools is not valid Unicode"),
@@ -178,6 +179,11 @@ def nested(levels: int) -> dict[str, object]:
     for _ in range(levels - 1):
         value = {"a": value}
     return value
+
+
+def test_the_name_of_a_tool_has_up_to_129_characters() -> None:
+    tool = {"type": "function", "function": {"name": f"{'n' * 64}.{'f' * 64}"}}
+    assert got(MESSAGES, [tool])["tools"] == [tool]
 
 
 def test_values_are_nested_at_most_64_deep() -> None:

@@ -7,7 +7,9 @@ from inflight.errors import InvalidRequest
 from inflight.text.json_tree import check_keys, check_tree
 
 MAX_TOOLS = 128
-_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_MAX_NAME = 129
+"""Anthropic's API has names of up to 128 characters, and OpenAI's has two of up to 64, which a dot joins."""
+_NAME = re.compile(rf"[\w.-]{{1,{_MAX_NAME}}}", re.ASCII)
 _KEYS = ("type", "function")
 _KINDS = {
     "description": (str, "a text"),
@@ -48,7 +50,8 @@ def _checked(name: str, tool: object) -> dict[str, Any]:
     check_keys(f"{name}.function", function, ("name", *_KINDS))
     if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
         raise InvalidRequest(
-            f"{name}.function.name is {function.get('name')!r}; it must be 1 to 64 letters, digits, '_', '-' and '.'"
+            f"{name}.function.name is {function.get('name')!r}; "
+            f"it must be 1 to {_MAX_NAME} letters, digits, '_', '-' and '.'"
         )
     for key, (kind, what) in _KINDS.items():
         if not isinstance(function.get(key), kind | None):
