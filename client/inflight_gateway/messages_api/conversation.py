@@ -110,7 +110,7 @@ def _assistant(message: AssistantMessage) -> Message:
     blocks = message.content
     sent: Message = {
         "role": "assistant",
-        "content": "".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        "content": joined([block for block in blocks if isinstance(block, TextBlock)]),
     }
     if thoughts := "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)):
         sent["reasoning_content"] = thoughts

@@ -48,6 +48,8 @@ def _images(items: Sequence[InputItem]) -> Iterator[tuple[str, InputImage]]:
 def _messages(items: Sequence[InputItem]) -> list[Message]:
     """What an assistant thinks, says and calls are items of their own; together they are one message.
 
+    What it thinks and says after a call belongs to the message, too: the results of its calls follow the message.
+
     The images in outputs of tools follow these in a message of the user: chat templates take no others.
     """
     messages: list[Message] = []
@@ -60,13 +62,13 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
             messages.append({"role": "user", "content": content_of([None] * shown)})
             shown = 0
         if isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
-            if turn is None or turn.get("tool_calls") or turn["content"]:
+            if turn is None or (turn["content"] and not turn.get("tool_calls")):
                 turn = {"role": "assistant", "content": ""}
                 messages.append(turn)
             if isinstance(item, MessageItem):
-                turn["content"] = item.text
+                turn["content"] = _continued(turn["content"], item.text)
             else:
-                turn["reasoning_content"] = item.text
+                turn["reasoning_content"] = _continued(turn.get("reasoning_content"), item.text)
         elif isinstance(item, CallItem):
             if turn is None:
                 turn = {"role": "assistant", "content": ""}
@@ -82,6 +84,11 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
     if shown:
         messages.append({"role": "user", "content": content_of([None] * shown)})
     return messages
+
+
+def _continued(earlier: object, text: str) -> str:
+    """Return a text of the assistant with what it added to it."""
+    return f"{earlier}\n{text}" if earlier and text else str(earlier or text)
 
 
 def _message(item: MessageItem | ResultItem) -> Message:
