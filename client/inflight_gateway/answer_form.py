@@ -12,7 +12,7 @@ OPTIONS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_p
 
 def server_names(asked_by: str) -> dict[str, str]:
     """Return the names that the server's errors have for a form, with the field of the request that asks for it."""
-    # Of what the server's parameters hold, only forms and tools can be too large.
+    # The server's parameters can be too large, and a form is most likely what makes them so.
     return dict.fromkeys(("structured_outputs", "sampling_parameters", *KINDS, *OPTIONS), asked_by)
 
 

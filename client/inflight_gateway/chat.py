@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
-from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
@@ -31,6 +30,9 @@ from inflight_gateway.tool_use import tool_use
 from inflight_gateway.tracing import note_request
 
 router = APIRouter(route_class=JsonRoute)
+
+# A field of the server, with the one that it comes from.
+_FIELDS = {"prompt": "messages"}
 
 
 @router.post(
@@ -52,14 +54,15 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     variables = (body.chat_template_kwargs or {}) | effort_variables(body.reasoning_effort, "reasoning_effort", formats)
     messages, images = sent_messages(body.messages), images_of(body.messages)
     ask = ChatAsk(messages, asked_form(body), tool_use(body), variables, body.chat_end, images)
-    plan = await plan_chat(service.client, formats, ask)
+    with naming_fields(_FIELDS):
+        plan = await plan_chat(service.client, formats, ask)
     head: dict[str, Any] = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
         "model": body.model,
     }
-    with naming_fields(server_names(plan.form_field)):
+    with naming_fields({**_FIELDS, **plan.names}):
         if body.stream:
             return await begin(_events(body, service, plan, asked, head), service.metrics)
         answer = await service.client.generate(**plan.arguments(asked))

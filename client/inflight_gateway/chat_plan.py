@@ -6,7 +6,7 @@ from typing import Any
 
 from inflight_client import AsyncClient, Message, Sampling
 from inflight_gateway import structural_tags
-from inflight_gateway.answer_form import AnswerForm
+from inflight_gateway.answer_form import AnswerForm, server_names
 from inflight_gateway.asked_form import invalid
 from inflight_gateway.formats import Formats
 from inflight_gateway.images import text_of
@@ -33,6 +33,10 @@ class ChatAsk:
     """How the prompt ends; see `ChatEnd`."""
     images: Sequence[bytes] = ()
     """Files, one for each place of an image in the messages."""
+    continued_by: str = "continue_final_message"
+    """The field of the client with which the answer continues the last message."""
+    thoughts_as: str = "reasoning_content"
+    """Where the client's API has the thoughts of earlier messages."""
 
     @property
     def continues(self) -> bool:
@@ -58,8 +62,8 @@ class ChatPlan:
     """None: the answers have no thoughts."""
     opened: bool
     """Whether the prompt has begun a thought."""
-    form_field: str
-    """The field of the client that the server's `structured_outputs` comes from."""
+    names: Mapping[str, str]
+    """Names that the server's errors have for a form, tools or variables, with the fields that these come from."""
 
     def arguments(self, sampling: Sampling) -> dict[str, Any]:
         """Return the keyword arguments of `AsyncClient.generate` and `stream` with these sampling parameters.
@@ -96,7 +100,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         text = "the gateway does not know how this model writes calls; its option --tool-format can say it"
         raise invalid("tools", f"tools is not supported: {text}")
     if ask.continues:
-        _check_continued(ask.messages[-1], thinking)
+        _check_continued(ask, thinking)
         thinking = None  # The answer has begun.
     chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
     request = {**chat.arguments(), **ask.chat_end}
@@ -123,18 +127,27 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         tool_format=tool_format,
         reasoning_format=thinking,
         opened=opened,
-        form_field=ask.form.asked_by if ask.form is not None else "tools",
+        names=_names(ask),
     )
 
 
-def _check_continued(last: Message, thinking: ReasoningFormat | None) -> None:
+def _names(ask: ChatAsk) -> dict[str, str]:
+    if ask.form is not None:
+        return server_names(ask.form.asked_by)
+    if ask.tools is not None:
+        return server_names("tools")
+    return {"sampling_parameters": "chat_template_kwargs"} if ask.template_kwargs else {}
+
+
+def _check_continued(ask: ChatAsk, thinking: ReasoningFormat | None) -> None:
     """Refuse what the server cannot refuse: here calls may become text, and only the gateway knows of thoughts."""
-    field, content = "continue_final_message", text_of(last)
+    field, last = ask.continued_by, ask.messages[-1]
+    content = text_of(last)
     if last.get("tool_calls"):
-        raise invalid(field, f"{field} is true; the last message must be one of the assistant, without tool_calls")
+        raise invalid(field, f"{field}: the last message must be one of the assistant, without tool_calls")
     if thinking is not None and any(marker in content for marker in thinking.markers):
-        text = f"the last message must have no {thinking.begin} and {thinking.end}; give thoughts as reasoning_content"
-        raise invalid(field, f"{field} is true; {text}")
+        text = f"the last message must have no {thinking.begin} and {thinking.end}; give thoughts as {ask.thoughts_as}"
+        raise invalid(field, f"{field}: {text}")
 
 
 def _structured_outputs(

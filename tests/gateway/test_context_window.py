@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import openai
 import pytest
 from anthropic import Anthropic
+from openai import OpenAI
 from transformers import AutoTokenizer, LlamaConfig
 
 from scripts.launch.default_model import default_model
@@ -87,3 +89,13 @@ def test_max_tokens_that_there_is_room_for(client: Anthropic) -> None:
 def test_what_is_too_long_is_refused_in_words_that_clients_know(client: Anthropic, words: int, says: str) -> None:
     with pytest.raises(anthropic.BadRequestError, match=f"prompt is too long: {says}"):
         client.messages.create(model="llm", max_tokens=9, messages=user(WORD * words))
+
+
+def test_a_chat_that_is_too_long_is_named_by_a_field_that_its_api_has(client: Anthropic) -> None:
+    with OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as other:
+        with pytest.raises(openai.BadRequestError, match="prompt has") as caught:
+            other.chat.completions.create(model="llm", max_tokens=9, messages=user(WORD * CONTEXT))
+        assert caught.value.param == "messages"
+        with pytest.raises(openai.BadRequestError, match="prompt has") as caught:
+            other.responses.create(model="llm", input=WORD * CONTEXT)
+        assert caught.value.param == "input"

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import InvalidRequest, Sampling
 from inflight_gateway import sse
-from inflight_gateway.answer_form import AnswerForm, server_names
+from inflight_gateway.answer_form import AnswerForm
 from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
@@ -68,7 +68,7 @@ async def create_message(body: MessagesRequest, service: TheService, request: Re
     asked = _sampling(body, request, adapter)
     with naming_length(), naming_fields(_FIELDS):
         plan = await plan_chat(service.client, *await _ask(body, service))
-    with naming_length(), naming_fields({**_FIELDS, **server_names(plan.form_field)}):
+    with naming_length(), naming_fields({**_FIELDS, **plan.names}):
         if body.stream:
             return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
         try:
@@ -171,6 +171,8 @@ async def _ask(body: Conversation, service: Service) -> tuple[Formats, ChatAsk]:
         template_kwargs=(body.chat_template_kwargs or {}) | variables,
         chat_end={"continue_final_message": True} if continues(body) else {},
         images=images_of(body),
+        continued_by="messages",
+        thoughts_as="blocks of the type thinking",
     )
 
 

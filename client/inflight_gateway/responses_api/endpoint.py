@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from inflight_client import Sampling
 from inflight_gateway import sse
-from inflight_gateway.answer_form import AnswerForm, server_names
+from inflight_gateway.answer_form import AnswerForm
 from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
@@ -32,7 +32,7 @@ from inflight_gateway.tracing import note_request
 router = APIRouter(route_class=JsonRoute)
 
 # Fields of the server, with those that they come from.
-_FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
+_FIELDS = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
 
 
 @router.post(
@@ -53,7 +53,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     document, names = Document(body), function_names(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
-    with naming_fields({**_FIELDS, **server_names(plan.form_field)}):
+    with naming_fields({**_FIELDS, **plan.names}):
         if body.stream:
             return await begin(_events(service, plan, asked, document, names), service.metrics, _error_event)
         answer = await service.client.generate(**plan.arguments(asked))
