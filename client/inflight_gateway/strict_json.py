@@ -12,7 +12,7 @@ from typing import Any
 MAX_DEPTH = 128
 """How deep lists and objects may be in each other. Whatever walks through them recursively stays far from its limit."""
 
-# The first half of an escaped emoji, for example. Most have their second half.
+# Half of an escaped emoji, for example. As a rule the other half is there, too; only then is it one character.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CONTAINERS = (dict, list)
 
