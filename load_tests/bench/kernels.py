@@ -192,7 +192,7 @@ def _requests(rows: int, vocabulary: int, params: SamplingParams) -> Iterator[Re
     for row in range(rows):
         prompt = [(31 * row + 7 * position) % vocabulary for position in range(CONTEXT)]
         processors = make_processors(
-            params, prompt_ids=prompt, stop_token_ids=frozenset(), bad_words=(), vocab_size=vocabulary
+            params, prompt_ids=prompt, stop_token_ids=frozenset(), bad_words=(), num_logits=vocabulary
         )
         yield Request(str(row), prompt, params, max_tokens=1, seed=row, processors=processors)
 

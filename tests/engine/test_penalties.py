@@ -23,7 +23,7 @@ PROMPT, OUTPUT = [3, 3, 4, 5, 39], [4, 7, 7, 7, 0]
 
 def midway(**params: Any) -> Request:
     """A request that already has some output."""
-    request = make_request("r", PROMPT, max_tokens=99, vocab_size=VOCABULARY, **{**UNCUT, **params})
+    request = make_request("r", PROMPT, max_tokens=99, num_logits=VOCABULARY, **{**UNCUT, **params})
     request.append(OUTPUT)
     return request
 

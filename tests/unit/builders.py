@@ -42,7 +42,7 @@ def make_request(
     target_ttft_ms: int | None = None,
     options: RequestOptions | None = None,
     bad_words: Sequence[Sequence[int]] = (),
-    vocab_size: int = sys.maxsize,
+    num_logits: int = sys.maxsize,
     grammar: Any = None,
     pooling: str | None = None,
     **params: Any,
@@ -64,7 +64,7 @@ def make_request(
         seed=seed,
         stop_token_ids=ends,
         processors=make_processors(
-            sampling, prompt_ids=prompt_ids, stop_token_ids=ends, bad_words=bad_words, vocab_size=vocab_size
+            sampling, prompt_ids=prompt_ids, stop_token_ids=ends, bad_words=bad_words, num_logits=num_logits
         ),
         grammar=grammar,
         pooling=PoolingParams(pooling=pooling) if pooling else None,

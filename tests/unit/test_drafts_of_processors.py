@@ -68,7 +68,7 @@ def test_a_row_after_a_draft_is_edited_as_after_these_tokens(
             prompt_ids=prompt,
             stop_token_ids=frozenset({3}),
             bad_words=bad_words,
-            vocab_size=VOCABULARY,
+            num_logits=VOCABULARY,
         )
         for token in tokens:
             for processor in processors:
@@ -78,3 +78,15 @@ def test_a_row_after_a_draft_is_edited_as_after_these_tokens(
     drafted = after(output)
     for count in range(len(ahead) + 1):
         assert edited(drafted, ahead[:count]).tolist() == edited(after([*output, *ahead[:count]]), []).tolist()
+
+
+def test_a_repetition_penalty_skips_tokens_of_the_prompt_for_which_the_model_has_no_logit() -> None:
+    params = SamplingParams(repetition_penalty=1.3)
+
+    def after(prompt: list[int]) -> Any:
+        processors = make_processors(
+            params, prompt_ids=prompt, stop_token_ids=frozenset(), bad_words=(), num_logits=VOCABULARY
+        )
+        return edited(processors, []).tolist()
+
+    assert after([1, VOCABULARY, 3, VOCABULARY + 7]) == after([1, 3])

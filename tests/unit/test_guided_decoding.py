@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llguidance import LLParserLimits
+from tokenizers import AddedToken
 
 from inflight import InvalidRequest, QueueFull, StructuredOutputs
 from inflight.guided_decoding import grammar as grammar_module
@@ -312,6 +313,15 @@ def test_tenants_take_turns_to_have_their_constraints_compiled(busy_grammars: tu
     free.set()
     grammars.compile(StructuredOutputs(regex="last"), "a").result()
     assert "".join(order) == "abcaca"
+
+
+def test_a_tokenizer_may_have_added_tokens_for_which_the_model_has_no_logit() -> None:
+    larger = byte_level()
+    larger.add_special_tokens([AddedToken("<image>", special=True)])
+    wanted = {"regex": "<image>|[a-c]"}
+    state, expected = (state_of(Grammars(each, VOCABULARY, [END]), **wanted) for each in (larger, TOKENIZER))
+    assert allowed(state) == allowed(expected) == {*bits("abc"), *bits("<")}
+    assert outcome(state, "<image><end>") == outcome(expected, "<image><end>")
 
 
 def test_a_model_without_a_tokenizer_that_llguidance_knows_refuses_constraints() -> None:

@@ -87,10 +87,7 @@ class ContentReader:
 
     def check_token(self, name: str, token: int) -> None:
         """Check that a token of the field `name` is one of the vocabulary."""
-        if not 0 <= token < self._model.vocab_size:
-            raise InvalidRequest(
-                f"{name} holds token {token}; it must be at least 0 and below {self._model.vocab_size}"
-            )
+        check_below(self._model.vocab_size, name, token)
 
     def _check_uncut(self, images: PromptImages) -> None:
         most = self._config.max_num_batched_tokens
@@ -101,3 +98,9 @@ class ContentReader:
                     f"images[{number}] takes {end - begin} tokens, which one step must compute; it must take at most "
                     f"{most}, which is max_num_batched_tokens"
                 )
+
+
+def check_below(end: int, name: str, token: int) -> None:
+    """Check that a token of the field `name` is below `end`."""
+    if not 0 <= token < end:
+        raise InvalidRequest(f"{name} holds token {token}; it must be at least 0 and below {end}")

@@ -64,7 +64,7 @@ class Engine:
         self._publisher = None if recorded is None else make_publisher(config, recorded)
         loaded = model or load(config)
         self.model = loaded.mine if isinstance(loaded, DividedModel) else loaded
-        self.grammars = Grammars(self.model.backend_tokenizer, self.model.vocab_size, self.model.eos_token_ids)
+        self.grammars = Grammars(self.model.backend_tokenizer, self.model.num_logits, self.model.eos_token_ids)
         draft_model = load_draft_model(config, self.model)
         self._runner = make_runner(loaded, config, beside=draft_model)
         self.max_model_len = self.model.max_model_len
@@ -124,6 +124,7 @@ class Engine:
             swap_seconds_per_block=runner.swap_seconds_per_block,
             row_times=times,
             drafter=drafter,
+            num_logits=self.model.num_logits,
         )
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.beam_search.search import BeamSearch
 from inflight.config import EngineConfig
-from inflight.content_reader import ContentReader
+from inflight.content_reader import ContentReader, check_below
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.grammar import Grammar
 from inflight.guided_decoding.grammars import Grammars
@@ -67,20 +67,18 @@ class RequestMaker:
         params = self._filled(params)
         if params.stop and self._model.tokenizer is None:
             raise InvalidRequest("stop is given, but the model folder has no tokenizer")
-        for token in params.stop_token_ids:
-            self.prompts.check_token("stop_token_ids", token)
-        for token in params.logit_bias:
-            self.prompts.check_token("logit_bias", token)
         stop_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             stop_token_ids |= self._model.eos_token_ids
-        for name in ("logprob_token_ids", "allowed_token_ids"):
+        for name in ("stop_token_ids", "logit_bias", "logprob_token_ids", "allowed_token_ids"):
             for token in getattr(params, name) or ():
-                self.prompts.check_token(name, token)
+                self._check_logit(name, token)
         if params.prompt_logprobs is not None:
             if prompt.embeds is not None:
                 raise InvalidRequest("prompt_logprobs is given with prompt_embeds, which have no probabilities")
             self._check_hidden_states("prompt_logprobs")
+            # The first token has no log-probability.
+            self._check_logit("a prompt with prompt_logprobs", max(prompt.token_ids[1:], default=0))
         request = Request(
             request_id=request_id,
             prompt_ids=prompt.token_ids,
@@ -93,7 +91,7 @@ class RequestMaker:
                 prompt_ids=prompt.words,
                 stop_token_ids=stop_token_ids,
                 bad_words=self._bad_words(params),
-                vocab_size=self._model.vocab_size,
+                num_logits=self._model.num_logits,
             ),
             grammar=None if grammar is None else grammar.begin(),
             arrival=time.monotonic(),
@@ -147,6 +145,10 @@ class RequestMaker:
             raise InvalidRequest(f"lora_name is {name!r}; it must be one of {', '.join(known)}")
         return known[name]
 
+    def _check_logit(self, name: str, token: int) -> None:
+        """Check that outputs may have a token of the field `name`."""
+        check_below(self._model.num_logits, name, token)
+
     @property
     def takes_drafts(self) -> bool:
         """Whether requests may bring drafts of their outputs."""
@@ -173,10 +175,10 @@ class RequestMaker:
                 f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
             )
         search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
-        if search.num_candidates > self._model.vocab_size:
+        if search.num_candidates > self._model.num_logits:
             raise InvalidRequest(
                 f"beam_width is {width} and {len(request.stop_token_ids)} tokens may end the output: too many for a "
-                f"vocabulary of {self._model.vocab_size}"
+                f"vocabulary of {self._model.num_logits}"
             )
         request.beams = BeamGroup(request, search)
 
@@ -251,4 +253,5 @@ class RequestMaker:
         length = sum(map(len, sequences))
         if length > _MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
-        return sequences
+        # The tokenizer may have tokens for which the model has no logit. The output never has them.
+        return tuple(sequence for sequence in sequences if max(sequence) < self._model.num_logits)

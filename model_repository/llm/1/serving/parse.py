@@ -97,8 +97,8 @@ def read_request(request: Any, max_model_len: int) -> tuple[dict[str, Any], dict
     return {**read_fields(parameters), **read_fields(inline), **read_fields(tensors)}, parameters
 
 
-def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
-    """Read a request to generate, for a model with a vocabulary of `vocab_size` tokens.
+def parse(request: Any, num_logits: int, max_model_len: int) -> ParsedRequest:
+    """Read a request to generate, for a model whose outputs hold tokens below `num_logits`.
 
     Raises:
         InvalidRequest: the message names the field and what it must be.
@@ -116,7 +116,7 @@ def parse(request: Any, vocab_size: int, max_model_len: int) -> ParsedRequest:
     width, count = beam_width(fields), _count(fields)
     if width > 1:
         check_beams(fields, width, outputs)
-    params = _sampling_params(fields, width, outputs, vocab_size)
+    params = _sampling_params(fields, width, outputs, num_logits)
     if params.max_tokens == 0 and count is not None and count > 1:
         raise InvalidRequest(f"n is {count}; it must be 1 where max_tokens is 0")
     return ParsedRequest(
@@ -249,7 +249,7 @@ def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     )
 
 
-def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptions, vocab_size: int) -> SamplingParams:
+def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptions, num_logits: int) -> SamplingParams:
     given = {name: fields[name] for name in _SAMPLING if name in fields} | {"beam_width": width}
     if "end_id" in fields:
         # As in TensorRT-LLM, `end_id` replaces the model's own end tokens. -1, or a token outside the vocabulary, means
@@ -257,7 +257,7 @@ def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptio
         given["ignore_eos"] = True
         if fields["end_id"] < -1:
             raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
-        if 0 <= fields["end_id"] < vocab_size:
+        if 0 <= fields["end_id"] < num_logits:
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
     if width == 1 and (outputs.cumulative_logprob or outputs.log_probs):
         given.setdefault("logprobs", 0)

@@ -163,7 +163,7 @@ class Server:
                 self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
-                parsed = parse(request, self._engine.model.vocab_size, self._engine.max_model_len)
+                parsed = parse(request, self._engine.model.num_logits, self._engine.max_model_len)
                 self._preparation.begin(
                     ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed
                 )

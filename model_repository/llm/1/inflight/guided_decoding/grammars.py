@@ -1,6 +1,7 @@
 """Compiles constraints for a model, and keeps the newest ones."""
 
 import functools
+import json
 import logging
 import threading
 import time
@@ -44,7 +45,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer = functools.cache(lambda: _ll_tokenizer(tokenizer, vocab_size, eos_token_ids))
-        self._special_tokens = {} if tokenizer is None else _special_tokens(tokenizer)
+        self._special_tokens = {} if tokenizer is None else _special_tokens(tokenizer, vocab_size)
 
     def prepare(self) -> None:
         """Begin what only the first constraint has to wait for. It takes half a second."""
@@ -101,13 +102,26 @@ def _ll_tokenizer(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: C
     plain.no_truncation()
     ends = sorted(token for token in eos_token_ids if token < vocab_size)
     try:
-        return LLTokenizer(plain.to_str(), n_vocab=vocab_size, eos_token=ends or None)
+        return LLTokenizer(_written(plain, vocab_size), n_vocab=vocab_size, eos_token=ends or None)
     except ValueError as error:
         logger.warning("guided decoding is off: llguidance does not know this kind of tokenizer: %s", error)
         return f"llguidance does not know the model's kind of tokenizer: {error}"
 
 
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+def _written(tokenizer: Tokenizer, vocab_size: int) -> str:
+    """Return a tokenizer as JSON, without the added tokens for which the model has no logit.
+
+    Outputs never have them, and llguidance refuses a tokenizer that is larger than the vocabulary.
+    """
+    text: str = tokenizer.to_str()
+    if all(token_id < vocab_size for token_id in tokenizer.get_added_tokens_decoder()):
+        return text
+    parts = json.loads(text)
+    parts["added_tokens"] = [token for token in parts["added_tokens"] if token["id"] < vocab_size]
+    return json.dumps(parts)
+
+
+def _special_tokens(tokenizer: Tokenizer, vocab_size: int) -> dict[str, int]:
     """The ids of control tokens by their texts. Other added tokens are text for llguidance."""
     added = tokenizer.get_added_tokens_decoder()
-    return {token.content: token_id for token_id, token in added.items() if token.special}
+    return {token.content: token_id for token_id, token in added.items() if token.special and token_id < vocab_size}

@@ -18,10 +18,13 @@ def make_processors(
     prompt_ids: Sequence[int],
     stop_token_ids: frozenset[int],
     bad_words: Sequence[Sequence[int]],
-    vocab_size: int,
+    num_logits: int,
 ) -> tuple[LogitsProcessor, ...]:
-    """Return new processors for one request. Empty if the request changes no logits."""
-    return tuple(_make(params, prompt_ids, stop_token_ids, bad_words, vocab_size))
+    """Return new processors for one request. Empty if the request changes no logits.
+
+    The tokens of `bad_words`, and those of `params`, must be below `num_logits`. Others need not be.
+    """
+    return tuple(_make(params, prompt_ids, stop_token_ids, bad_words, num_logits))
 
 
 def _make(
@@ -29,18 +32,19 @@ def _make(
     prompt_ids: Sequence[int],
     stop_token_ids: frozenset[int],
     bad_words: Sequence[Sequence[int]],
-    vocab_size: int,
+    num_logits: int,
 ) -> Iterator[LogitsProcessor]:
     if params.repetition_penalty not in (None, 1.0):
-        yield RepetitionPenalty(params.repetition_penalty or 1.0, prompt_ids)
+        seen = [token for token in prompt_ids if token < num_logits]
+        yield RepetitionPenalty(params.repetition_penalty or 1.0, seen)
     if params.presence_penalty or params.frequency_penalty:
         yield OutputPenalties(params.presence_penalty, params.frequency_penalty)
     if params.logit_bias:
         yield LogitBias(params.logit_bias)
     if params.allowed_token_ids is not None:
-        yield AllowedTokens(params.allowed_token_ids, vocab_size)
+        yield AllowedTokens(params.allowed_token_ids, num_logits)
     if bad_words:
         yield BadWords(bad_words)
     if params.min_tokens:
         # A tokenizer may name an end-of-sequence token for which the model has no logit.
-        yield MinTokens(params.min_tokens, (token for token in stop_token_ids if token < vocab_size))
+        yield MinTokens(params.min_tokens, (token for token in stop_token_ids if token < num_logits))

@@ -43,7 +43,7 @@ def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, 
         make_tables(config, runner.num_blocks),
         runner.measure_rows(config.max_num_seqs),
         max_model_len=draft.max_model_len,
-        vocab_size=target.vocab_size,
+        vocab_size=target.num_logits,
     )
 
 

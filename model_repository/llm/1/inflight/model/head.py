@@ -33,7 +33,7 @@ def head(module: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def vocab_size(module: torch.nn.Module) -> int:
-    """The number of tokens that a model has embeddings for."""
+    """The number of tokens that a model has embeddings for. It may have fewer logits, as Mllama has."""
     embeddings: Any = module.get_input_embeddings()  # type: ignore[operator]
     return int(embeddings.num_embeddings)
 

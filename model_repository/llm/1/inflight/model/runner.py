@@ -47,7 +47,7 @@ class ModelRunner:
         """`beside` is a draft model, whose cache is to have as many blocks; they share the memory."""
         self._model = model
         self._block_size = config.block_size
-        self.masker = TokenMasker(model.vocab_size)
+        self.masker = TokenMasker(model.num_logits)
         shapes = [layer.shape for layer in model.layers]
         self.num_blocks = num_blocks(model, config, beside)
         if model.shards is not None:

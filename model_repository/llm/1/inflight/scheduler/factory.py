@@ -167,7 +167,11 @@ def make_tuner(config: SchedulerConfig, times: StepTimeModel) -> AutoTuner | Non
 
 
 def make_speculator(
-    config: SchedulerConfig, tables: BlockTables, row_times: RowTimes | None, drafter: Drafter | None
+    config: SchedulerConfig,
+    tables: BlockTables,
+    row_times: RowTimes | None,
+    drafter: Drafter | None,
+    num_logits: int,
 ) -> NoSpeculation:
     """Create what drafts, with `drafter` in place of the drafter that the config names, if it is given.
 
@@ -177,7 +181,7 @@ def make_speculator(
         return NoSpeculation()
     settings = SpeculativeConfig.of(config.speculative_config)
     times = StepTimeModel() if row_times is None else MeasuredStepTime(row_times)
-    return Speculator(settings, drafter or LookupDrafter(settings), tables, times)
+    return Speculator(settings, drafter or LookupDrafter(settings, num_logits), tables, times)
 
 
 def check_levels(config: SchedulerConfig, levels: int) -> None:

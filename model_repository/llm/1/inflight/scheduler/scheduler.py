@@ -58,6 +58,7 @@ class Scheduler:
         swap_seconds_per_block: float = 0.0,
         row_times: RowTimes | None = None,
         drafter: Drafter | None = None,
+        num_logits: int = sys.maxsize,
         make_queue: Callable[[QueuePolicies, SchedulingPolicy], WaitingQueue] = WaitingQueue,
     ) -> None:
         """
@@ -65,6 +66,7 @@ class Scheduler:
             swap_seconds_per_block: the time to copy a block between the cache and host memory in one direction.
             row_times: measured times of steps, from which the cost of drafted tokens follows.
             drafter: makes the drafts in place of the drafter that `speculative_config` names.
+            num_logits: only tokens below this number are drafted.
 
         Raises:
             ValueError: a setting does not work with the priority levels.
@@ -77,7 +79,7 @@ class Scheduler:
         self.times = StepTimeModel()
         self.lengths = factory.make_lengths(config)
         self.policy = factory.make_policy(config, tables, self.times, self.lengths)
-        self._speculator = factory.make_speculator(config, tables, row_times, drafter)
+        self._speculator = factory.make_speculator(config, tables, row_times, drafter, num_logits)
         self.waiting = make_queue(self.policies, self.policy)
         self.running = RunningSet(
             tables, self.policy, self.limit, self._speculator, has_levels=self.policies.priority_levels > 0

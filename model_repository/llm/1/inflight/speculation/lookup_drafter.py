@@ -1,6 +1,7 @@
 """Drafts that are found in earlier tokens, without a model: the methods `ngram` and `suffix`."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from inflight.request import Request
 from inflight.speculation.acceptance import Acceptance
@@ -12,7 +13,9 @@ from inflight.speculation.speculative_config import SUFFIX, SpeculativeConfig
 class LookupDrafter:
     """Follows each output along earlier tokens, see `Follower`."""
 
-    def __init__(self, config: SpeculativeConfig) -> None:
+    def __init__(self, config: SpeculativeConfig, num_logits: int) -> None:
+        """`num_logits`: outputs hold only tokens below this number. Prompts may hold others."""
+        self._num_logits = num_logits
         self._shortest, self._longest = config.prompt_lookup_min, config.prompt_lookup_max
         self._acceptance = Acceptance()
         self._outputs = OutputsByTenant(self._shortest, self._longest) if config.method == SUFFIX else None
@@ -36,7 +39,8 @@ class LookupDrafter:
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
         """See `Drafter`."""
-        return [request.follower.draft(count) if request.follower else [] for request, count in wanted]
+        drafts = [request.follower.draft(count) if request.follower else [] for request, count in wanted]
+        return [list(takewhile(self._num_logits.__gt__, draft)) for draft in drafts]
 
     def observe(self, request: Request) -> None:
         """See `Drafter`."""

@@ -64,6 +64,9 @@ class LoadedModel:
     defaults: GenerationDefaults
     max_model_len: int
     vocab_size: int
+    """Prompts may hold the tokens below this number."""
+    num_logits: int
+    """Outputs may hold the tokens below this number. For some models, it is less than `vocab_size`."""
     has_head: bool
     """Whether the weights have an output head. If not, the logits are random."""
     hidden_width: int | None
@@ -159,6 +162,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
         vocab_size=vocab_size(module),
+        num_logits=check.num_logits,
         has_head=has_head,
         hidden_width=check.hidden_width(forward, layers, backend),
         device=device,

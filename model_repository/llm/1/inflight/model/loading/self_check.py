@@ -75,6 +75,11 @@ class SelfCheck:
                 "weights whole?"
             )
 
+    @property
+    def num_logits(self) -> int:
+        """The number of logits of a token."""
+        return self._wanted[0].shape[-1]
+
     def right_reading(self, readings: Sequence[Reading]) -> Reading:
         """Return the first reading that gives the right logits at every position. The model then attends by it.
 
