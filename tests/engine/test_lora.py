@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from inflight import Engine, EngineConfig, InvalidRequest, RequestOptions, SamplingParams
+from inflight import Engine, EngineConfig, InvalidRequest, RequestOptions, RequestOutput, SamplingParams
 from inflight.errors import UnsupportedModel
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
@@ -273,6 +273,43 @@ def test_adapters_are_part_of_a_traced_graph(adapted: Engine) -> None:
         kinds = Counter(node.kind() for node in each._graph.nodes())
         assert kinds["inflight::add_lora"] == added * len(adapted.model.layers)
         assert kinds["inflight::add_rms_norm"] == 2 * len(adapted.model.layers)
+
+
+def test_each_request_has_its_own_adapter_in_a_layer_with_an_odd_number_of_inputs(
+    cpu_kernels: None, tmp_path: Path
+) -> None:
+    config = copy.deepcopy(SERVED["llama"].config)
+    config.intermediate_size = 97
+    module = save_model(config, tmp_path)
+    names = ("", "one", "two", "three")
+    modules = {
+        name: RandomAdapter(4, 8, seed, layers=("down_proj",), size=2.0).save(tmp_path / name, module)
+        for seed, name in enumerate(names[1:])
+    }
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16, lora_modules=modules)
+    exact = make_engine(tmp_path, lora_modules=modules)
+    logprobs = []
+    for each in (engine, exact):
+        ids = [
+            each.submit(
+                make_prompt(20), greedy(1, logprob_token_ids=tuple(range(3, 23))), RequestOptions(lora_name=name)
+            )
+            for name in names
+        ]
+        outputs = drain(each)
+        logprobs.append([_named(outputs[name]) for name in ids])
+    rounded, expected = np.array(logprobs)
+    for row, own in enumerate(rounded):
+        distances = np.abs(expected - own).max(axis=1)
+        assert distances.argmin() == row
+        assert distances[row] < 0.1 * np.delete(distances, row).min()
+    assert isinstance(engine.model.forward, LoraForward)
+    assert isinstance(engine.model.forward.adapted, TracedForward)
+
+
+def _named(output: RequestOutput) -> list[float]:
+    assert output.logprobs is not None
+    return [logprob for logprob, _ in output.logprobs[0].others.values()]
 
 
 def test_kernels_give_nearly_the_logits_of_float32(adapted: Engine, texts: Engine) -> None:

@@ -45,7 +45,7 @@ def operands(rows: int, inputs: int, outputs: int) -> tuple[torch.Tensor, torch.
     return x, y
 
 
-SHAPES = [(16, 64, 96), (4, 64, 48), (1, 2, 1), (24, 130, 33), (40, 514, 1000), (64, 576, 1536)]
+SHAPES = [(16, 64, 96), (4, 64, 48), (1, 2, 1), (24, 130, 33), (40, 514, 1000), (64, 576, 1536), (4, 129, 64)]
 
 
 @pytest.mark.parametrize(("rank", "inputs", "outputs"), SHAPES)

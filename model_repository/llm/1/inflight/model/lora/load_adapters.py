@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
 from inflight.model.lora.adapter_weights import read_adapter
-from inflight.model.lora.lora_forward import EagerAdapted, LoraForward, WithFirstAdapter
+from inflight.model.lora.lora_forward import EagerAdapted, LoraForward, WithMixedAdapters
 from inflight.model.lora.lora_layers import add_adapters
 
 logger = logging.getLogger(__name__)
@@ -47,11 +48,12 @@ def load_adapters(
     eager = EagerAdapted(EagerForward(module, backend, [layer.window for layer in layers]))
     adapted: ForwardPass | None = None
     if isinstance(plain, TracedForward):
-        adapted = _traced(module, layers, backend, plain, eager, check)
+        adapted = _traced(module, layers, backend, plain, eager, check, len(weights))
     if adapted is None:
         adapted = eager
         try:
-            works, reason = check.gives_numbers(WithFirstAdapter(eager), layers, backend), "the logits are not numbers"
+            mixed = WithMixedAdapters(eager, len(weights))
+            works, reason = check.gives_numbers(mixed, layers, backend), "the logits are not numbers"
         except RuntimeError as error:
             works, reason = False, str(error)
         if not works:
@@ -68,17 +70,19 @@ def _traced(
     plain: TracedForward,
     eager: ForwardPass,
     check: SelfCheck,
+    num_adapters: int,
 ) -> TracedForward | None:
     """Trace the model with its adapters, and fuse the same operators as in `plain`.
 
     So a request without an adapter gets the same logits to the last bit, whoever is in its batch.
     """
     reason = "the logits differ"
+    mixed = partial(WithMixedAdapters, num_adapters=num_adapters)
     try:
         traced = TracedForward(module, layers, has_adapters=True)
-        if check.same(WithFirstAdapter(traced), WithFirstAdapter(eager), layers, backend):
+        if check.same(mixed(traced), mixed(eager), layers, backend):
             fused = traced.fused(gated=False) if plain.is_fused else traced
-            if check.similar(WithFirstAdapter(fused), WithFirstAdapter(traced), layers, backend):
+            if check.similar(mixed(fused), mixed(traced), layers, backend):
                 return fused
     except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
         reason = f"{type(error).__name__}: {error}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from inflight.model.batch_arrays import NO_ADAPTER
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.forward import ForwardPass, Outputs
 from inflight.model.lora.active_adapters import ActiveAdapters, use_adapters
@@ -59,9 +60,12 @@ class EagerAdapted:
 
 
 @dataclass(frozen=True)
-class WithFirstAdapter(EagerAdapted):
-    """Runs every batch with the first adapter, to check a forward pass at load time."""
+class WithMixedAdapters(EagerAdapted):
+    """Runs every batch with different adapters, and without one, to check a forward pass at load time."""
+
+    num_adapters: int
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
-        first = ActiveAdapters(torch.zeros_like(batch.token_ids))
-        return self.forward(replace(batch, adapters=first), caches, rows)
+        # A token's place in the cache differs from those of all others, and is the same in each forward pass.
+        mixed = ActiveAdapters(batch.slots % (self.num_adapters + 1) + NO_ADAPTER)
+        return self.forward(replace(batch, adapters=mixed), caches, rows)

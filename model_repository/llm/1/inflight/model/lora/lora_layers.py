@@ -27,9 +27,10 @@ def adapt(layer: nn.Module, down: torch.Tensor, up: torch.Tensor, *, has_kernel:
         up: [adapters, rank, outputs].
         has_kernel: use the C++ kernel, which needs bfloat16 on a CPU.
     """
-    if has_kernel and down.shape[2] % 2 == 0:
+    if has_kernel:
         ranks = -down.shape[1] % _LANES
-        down = _packed(nn.functional.pad(down, (0, 0, 0, ranks)))
+        # The kernel multiplies pairs of inputs.
+        down = _packed(nn.functional.pad(down, (0, down.shape[2] % 2, 0, ranks)))
         up = _packed(nn.functional.pad(up, (0, -up.shape[2] % _LANES, 0, ranks)).transpose(1, 2))
         hook = _add_by_kernel
     else:
@@ -44,7 +45,10 @@ def _add_by_kernel(layer: Any, inputs: Sequence[torch.Tensor], y: torch.Tensor) 
     adapters = active_adapters()
     if adapters is None:
         return y
-    added: torch.Tensor = torch.ops.inflight.add_lora(y, inputs[0], adapters.slots, layer.lora_down, layer.lora_up)
+    x = inputs[0]
+    if x.shape[-1] % 2:
+        x = nn.functional.pad(x, (0, 1))
+    added: torch.Tensor = torch.ops.inflight.add_lora(y, x, adapters.slots, layer.lora_down, layer.lora_up)
     return added
 
 
