@@ -61,3 +61,25 @@ def test_a_forked_process_computes_without_helpers() -> None:
     if child == 0:
         os._exit(0 if torch.equal(products(), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+WITHOUT_HELPERS = """
+import signal
+import torch
+from inflight.model.cpu.kernels import load_kernels
+assert load_kernels()
+torch.ops.inflight.set_num_threads(2)
+ones = torch.ones(64, 64).bfloat16()
+try:
+    torch.ops.inflight.linear(ones, torch.ops.inflight.pack_weight(ones))
+except RuntimeError as error:
+    print(error, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_signals_still_reach_a_thread_that_could_not_start_helpers() -> None:
+    no_room_for_stacks = f'ulimit -S -s {1 << 38} && exec "$0" -c "$1"'
+    found = subprocess.run(
+        ["sh", "-c", no_room_for_stacks, sys.executable, WITHOUT_HELPERS], capture_output=True, text=True
+    )
+    assert found.stdout.endswith("set()\n"), found.stderr

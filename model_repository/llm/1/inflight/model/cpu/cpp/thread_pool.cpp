@@ -41,6 +41,21 @@ bool wait_awake(const Done& done) {
   return true;
 }
 
+// Blocks all signals for this thread, and for those that it starts, until it is destroyed.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 // The thread-local variables of this library are one block, which the C library allocates when a thread first uses one of
 // them. It ends the process if there is no memory then, so helpers do it when they start.
 thread_local volatile char first_used;
@@ -80,10 +95,7 @@ void ThreadPool::run(int64_t count, Call call, const void* context) {
 
 void ThreadPool::open(int64_t count, Call call, const void* context) {
   for (; started_ < threads() - 1; ++started_) {
-    // Signals are for the threads of Python.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const BlockedSignals blocked;  // Signals are for the threads of Python.
     std::binary_semaphore is_ready{0};
     std::thread([this, &is_ready, team = team_.load()] {
       first_used = 1;
@@ -91,7 +103,6 @@ void ThreadPool::open(int64_t count, Call call, const void* context) {
       help(team);
     }).detach();
     is_ready.acquire();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   call_ = call;
   context_ = context;
