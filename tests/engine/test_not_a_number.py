@@ -1,14 +1,22 @@
 """NaN in the keys and values of one request never reaches another request."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
-from inflight import Engine, SamplingParams
+from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model.attention.backend import TORCH
+from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.forward import EagerForward, Outputs
+from inflight.model.loading.loader import load_model
+from inflight.model.loading.reading import with_our_attention
+from inflight.model.loading.self_check import LONGEST, SelfCheck
+from inflight.model.ragged_batch import RaggedBatch
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
 
@@ -87,3 +95,22 @@ def nan_logits(engine: Engine) -> Iterator[None]:
     handle = engine.model.module.lm_head.register_forward_hook(put_nan)
     yield
     handle.remove()
+
+
+def test_the_self_check_sees_nan_in_its_second_prompt_alone(tiny: Tiny) -> None:
+    model = load_model(EngineConfig(model=str(tiny.folder), dtype="float32", device="cpu"))
+    readings, _ = with_our_attention(model.module, model.module.config, LONGEST)
+    check = SelfCheck(model.module, readings, model.max_model_len)
+
+    @dataclass(frozen=True)
+    class Poisoned(EagerForward):
+        def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+            outputs = super().__call__(batch, caches, rows)
+            for first, end, length in zip(batch.query_starts, batch.query_starts[1:], batch.context_lens, strict=False):
+                if length < 20:  # The second prompt has 20 tokens, and the first 20 of the other one come in one step.
+                    outputs.logits[first:end] = math.nan
+            return outputs
+
+    windows = [layer.window for layer in model.layers]
+    assert check.passes(EagerForward(model.module, TORCH, windows), model.layers, TORCH)
+    assert not check.passes(Poisoned(model.module, TORCH, windows), model.layers, TORCH)

@@ -5,6 +5,7 @@ that the model computes itself, state between tokens, and masks that it applies 
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -224,9 +225,12 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
     """Relative error of logits [tokens, vocabulary]: of the worst token in float32, of the median in half precision.
 
     In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ.
+    With NaN in the logits, it is infinite.
     """
     errors = (mine - other).norm(dim=-1) / other.norm(dim=-1)
-    return float(errors.max() if mine.dtype == torch.float32 else errors.float().median())
+    error = float(errors.max() if mine.dtype == torch.float32 else errors.float().median())
+    # Comparisons with NaN are false, so `max` would overlook it.
+    return math.inf if math.isnan(error) else error
 
 
 def _requests(prompts: Sequence[list[int]]) -> list[Request]:
