@@ -183,6 +183,33 @@ def test_the_tightest_limits_leave_only_the_likeliest_token(way: ModuleType, lim
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("top_p", [0.99999999, 1 - 1e-12])
+def test_a_top_p_just_under_1_leaves_what_top_k_leaves(way: ModuleType, top_p: float) -> None:
+    for seed in range(60):
+        row = logits_like("flat", 5000, seed).bfloat16()
+        for top_k in (2, 5):
+            uniforms = [0.01, 0.25, 0.5, 0.75, 0.99]
+            with_both = draw_from(way, row, uniforms, top_k=top_k, top_p=top_p)
+            assert with_both == draw_from(way, row, uniforms, top_k=top_k), seed
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_top_k_over_the_vocabulary_is_no_limit(way: ModuleType) -> None:
+    row, uniforms = logits_like("flat", 5000), uniforms_of_seeds(200)
+    expected = draw_from(way, row, uniforms, top_p=0.9)
+    for top_k in (5000, 6000, 10**30):
+        assert draw_from(way, row, uniforms, top_p=0.9, top_k=top_k) == expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rounding_draws_no_token_that_is_next_to_impossible(way: ModuleType) -> None:
+    for seed in range(100):
+        row = 40 * logits_like("flat", 255, seed)
+        (token,) = draw_from(way, row, [1 - 2**-53])
+        assert cut(row)[token] > 1e-18, seed
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_no_token_is_added_once_top_p_is_exactly_reached(way: ModuleType) -> None:
     assert draw_from(way, torch.zeros(2), [0.0, 0.6, 0.99], top_p=0.5) == [0, 0, 0]
 

@@ -50,6 +50,9 @@ def logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int])
 
 def _draw(logits: torch.Tensor, parameters: NDArray[np.float64]) -> torch.Tensor:
     """Draw tokens [D] from logits [D, vocabulary], with the `PARAMETERS` [D, 5] of these rows."""
+    parameters = parameters.copy()
+    top_ks = parameters[:, PARAMETERS.index("top_k")]
+    top_ks[top_ks >= logits.shape[1]] = 0
     columns = torch.from_numpy(parameters).to(logits.device)
     temperatures, _, _, min_ps, uniforms = columns[:, :, None].unbind(1)
     weights = ((logits - logits.amax(dim=-1, keepdim=True)) / temperatures.float()).exp()
@@ -66,7 +69,7 @@ def _limit(logits: torch.Tensor, weights: torch.Tensor, parameters: NDArray[np.f
     """Set the weights [D, vocabulary] of the tokens beyond top_k and top_p to 0. `columns` are the parameters."""
     vocabulary = logits.shape[1]
     top_ks, top_ps = parameters[:, PARAMETERS.index("top_k")], parameters[:, PARAMETERS.index("top_p")]
-    limited = (top_ks > 0) & (top_ks < vocabulary)
+    limited = top_ks > 0
 
     def cut(chosen: NDArray[np.bool_], most: int) -> torch.Tensor:
         rows = torch.from_numpy(np.flatnonzero(chosen)).to(logits.device)
@@ -93,7 +96,7 @@ def _cut(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the weights [R, vocabulary], 0 beyond top_k and top_p, and for each row [R] whether this is right.
 
-    It is wrong if more than `most` tokens are left. No row may have a larger top_k, other than the vocabulary.
+    It is wrong if more than `most` tokens are left. No row may have a larger top_k.
     """
     temperatures, top_ks, top_ps, _, _ = columns[:, :, None].unbind(1)
     vocabulary = logits.shape[1]

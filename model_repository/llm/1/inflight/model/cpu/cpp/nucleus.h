@@ -209,6 +209,8 @@ Cut cut_at_top_p(const LogitsRow<Number>& row, double top_p, double total, doubl
   const double target = std::max(top_p * total, std::numeric_limits<double>::min());
   const Cut cut = cut_at(row, target, total, low, weight, candidates);
   if (cut.above > before.above) return cut;
+  // Because of rounding, all tokens over `low` may weigh less than the target.
+  if (cut.above < before.above) return before;
   return {before.above, std::min(before.ties, cut.ties)};
 }
 

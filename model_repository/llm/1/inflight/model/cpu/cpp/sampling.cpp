@@ -62,18 +62,18 @@ double sum_blocks(const LogitsRow<Number>& row, const Kept& kept, std::vector<Bl
 }
 
 // Returns the first of `count` weights that exceeds `left` together with all weights before it, and lowers `left` by the
-// weights before it. If rounding leaves a rest after all weights, it is the last one that is not 0.
+// weights before it. If rounding leaves a rest after all weights, it is the largest one, as others may be next to
+// impossible.
 template <class WeightOf>
 int64_t find(double& left, int64_t count, const WeightOf& weight_of) {
-  int64_t found = 0;
+  int64_t largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const float weight = weight_of(i);
-    if (weight == 0) continue;
-    found = i;
-    if (left < weight) break;
+    if (left < weight) return i;
     left -= weight;
+    if (weight > weight_of(largest)) largest = i;
   }
-  return found;
+  return largest;
 }
 
 // Draws a token: in the order of their ids, the first whose weight and those before it exceed a share `uniform` of all.
