@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from inflight.errors import InvalidRequest
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.speculation.speculative_config import MAX_DRAFT
+from inflight.text.unicode import check_unicode
 
 MAX_NAME_CHARACTERS = 256
 """Maximum length of a tenant's name, of a cache salt, and of a client's name for its request."""
@@ -103,3 +104,4 @@ def _check_name(name: str, value: object) -> None:
         raise InvalidRequest(f"{name} is {value!r}; it must be a text")
     if len(value) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(f"{name} has {len(value)} characters; it must have at most {MAX_NAME_CHARACTERS}")
+    check_unicode(name, value)
