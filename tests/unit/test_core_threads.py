@@ -198,6 +198,42 @@ def test_an_idle_loop_that_is_aborted_fails_and_refuses_requests(harness: Harnes
         harness.core.submit(make_request("a"))
 
 
+def waits_for_a_batch(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> None:
+    """Start the thread with a request, and return when it waits for others."""
+    waits = threading.Event()
+    wait_for = harness.core._wake.wait_for
+
+    def watched(predicate: Callable[[], object], timeout: float | None = None) -> object:
+        if timeout is not None:
+            waits.set()
+        return wait_for(predicate, timeout)
+
+    monkeypatch.setattr(harness.core._wake, "wait_for", watched)
+    harness.core.submit(make_request("a", arrival=time.monotonic()))
+    harness.thread.start()
+    assert waits.wait(TIMEOUT)
+
+
+def test_a_batch_that_still_fills_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(make_scheduler(batching_strategy="static", batch_wait_ms=3_600_000.0))
+    waits_for_a_batch(monkeypatch, harness)
+    fault = EngineDead("a rank has ended")
+    harness.core.abort(fault)
+    harness.join()
+    assert harness.failure is fault
+    assert harness.ends() == {"a": "error"}
+
+
+def test_a_batch_may_fill_for_longer_than_a_thread_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(make_scheduler(max_num_seqs=2, batching_strategy="static", batch_wait_ms=1e30))
+    waits_for_a_batch(monkeypatch, harness)
+    harness.core.submit(make_request("b", arrival=time.monotonic()))
+    harness.wait_for_ends("a", "b")
+    harness.core.close()
+    harness.join()
+    assert harness.failure is None
+
+
 def test_an_engine_that_dies_in_a_step_runs_no_other(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(plan: StepPlan) -> None:
         raise EngineDead("a rank has ended")

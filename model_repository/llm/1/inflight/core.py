@@ -160,8 +160,9 @@ class EngineCore:
             return
         with self._wake:
             self._wake.wait_for(
-                lambda: self._closed or self._arrivals.requests or self._cancelled,
-                timeout=max(0.0, wakes_at - self._clock()),
+                lambda: self._closed or self._death is not None or self._arrivals.requests or self._cancelled,
+                # If more is left after the longest possible wait, the next plan is empty again.
+                timeout=min(max(0.0, wakes_at - self._clock()), threading.TIMEOUT_MAX),
             )
 
     def close(self) -> None:
