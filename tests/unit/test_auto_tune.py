@@ -206,6 +206,20 @@ def test_cost_waits_for_fuller_batches_within_the_targets() -> None:
     assert all((request.first_token_at or 0.0) - arrival <= TTFT for request, arrival in requests.items())
 
 
+def test_cost_lets_a_patient_request_delay_no_other() -> None:
+    scheduler = tuned("cost")
+    for _ in serve(scheduler, every(0.25, 40, 40, 40)):
+        pass
+    now = 100.0
+    scheduler.add(make_request("patient", arrival=now, target_ttft_ms=3_600_000))
+    assert not scheduler.schedule(now).scheduled
+    assert scheduler.wakes_at is not None
+    assert scheduler.wakes_at > now + 1000
+    scheduler.add(make_request("other", arrival=now))
+    assert not scheduler.schedule(now).scheduled
+    assert scheduler.wakes_at < now + TTFT
+
+
 def test_changes_are_in_the_trace_and_values_in_the_metrics(tmp_path: Path) -> None:
     scheduler = tuned("goodput", 60)
     now = 0.0

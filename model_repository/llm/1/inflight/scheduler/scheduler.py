@@ -240,7 +240,7 @@ class Scheduler:
         )
 
     def _tune(self, tuner: AutoTuner, now: float) -> tuple[Change, ...]:
-        load = Load(self.running, self.waiting.first(), len(self.waiting), self.waiting.num_tokens)
+        load = Load(self.running, self.waiting)
         changes = tuner.tune(now, load, self.preemptor.num_preemptions)
         self.limit.max_tokens, self.limit.max_sequences = tuner.token_budget, tuner.max_num_seqs
         self._budget.target = tuner.step_seconds

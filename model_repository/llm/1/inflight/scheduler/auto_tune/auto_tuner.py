@@ -191,11 +191,12 @@ class AutoTuner:
         """
         if not self._objective.pace or not self._times.known:
             return None
-        present = len(load.running) + load.num_waiting
+        present = len(load.running) + len(load.waiting)
         if not present or present >= self.max_num_seqs:
             return None
         decodes = cached = 0
-        last = latest = math.inf
+        last = math.inf
+        latest = min([self._first_token_by(request) for request in load.waiting], default=math.inf)
         for request in load.running.values():
             if request.last_token_at is None:
                 latest = min(latest, self._first_token_by(request))
@@ -203,8 +204,6 @@ class AutoTuner:
                 decodes += 1
                 cached += request.num_computed
                 last = min(last, request.last_token_at)
-        if load.first is not None:
-            latest = min(latest, self._first_token_by(load.first))
         step = self._times.decode_seconds(decodes, cached)
         prompts = self._times.chunk_seconds(0, load.prompt_tokens)
         next_token = last + self._objective.pace * self._itl - max(step, min(step + prompts, self.step_seconds))

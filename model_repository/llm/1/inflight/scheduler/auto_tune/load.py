@@ -4,19 +4,15 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from inflight.request import Request
+from inflight.scheduler.waiting_queue import WaitingQueue
 
 
 class Load:
     """The running and the waiting requests."""
 
-    def __init__(
-        self, running: Mapping[str, Request], first: Request | None, num_waiting: int, waiting_tokens: int
-    ) -> None:
-        """`first` is the next request in the queue. All waiting requests together have `waiting_tokens` tokens."""
+    def __init__(self, running: Mapping[str, Request], waiting: WaitingQueue) -> None:
         self.running = running
-        self.first = first
-        self.num_waiting = num_waiting
-        self._waiting_tokens = waiting_tokens
+        self.waiting = waiting
 
     @cached_property
     def prompts(self) -> list[int]:
@@ -26,4 +22,4 @@ class Load:
     @property
     def prompt_tokens(self) -> int:
         """Tokens to compute before all present requests decode."""
-        return self._waiting_tokens + sum(self.prompts)
+        return self.waiting.num_tokens + sum(self.prompts)

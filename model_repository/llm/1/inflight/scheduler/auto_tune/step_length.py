@@ -98,7 +98,7 @@ class StepLength:
         is_long = self.seconds > self._steady
         # Whether a limit within the target is too long, only requests can tell that have seen no other.
         gaps = self._latencies.gaps(now, load.running.values(), -math.inf if is_long else self._changed_at)
-        firsts = self._latencies.firsts(now, load.first)
+        firsts = self._latencies.firsts(now, load.waiting.first())
         seen = f"first tokens are at {firsts:.0%} of target_ttft_ms, and mean gaps at {gaps:.0%} of target_itl_ms"
         if is_long:
             if gaps <= _GAPS_ARE_LONG:
