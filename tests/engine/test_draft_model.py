@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from inflight import Engine, RequestOptions, SamplingParams
 from inflight.errors import InvalidRequest, OutOfMemory
@@ -14,8 +15,9 @@ from inflight.scheduler.plan import StepPlan
 from inflight.speculation.model_drafter import ModelDrafter
 from scripts.launch.default_model import default_model
 from scripts.reference.tiny_models import SERVED, save_model
-from tests.engine.models import Tiny, drain, greedy, make_prompt
+from tests.engine.models import Tiny, alone, drain, greedy, make_prompt
 from tests.engine.test_speculation import any_params
+from tests.unit.tiny_tokenizers import byte_level
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +133,40 @@ def test_a_draft_model_that_fails_costs_no_answer(
     assert drafted > 0
     engine.generate([make_prompt(9)], greedy(20))
     assert engine.stats().draft_tokens == drafted
+    assert_nothing_is_left(engine)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tiny, Path]:
+    """A model and a draft model with one tokenizer. The first has tokens that the second lacks, and writes them."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level())
+    target, draft = tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("draft")
+    config = SERVED["llama"].config.to_dict()
+    module = save_model(transformers.LlamaConfig(**config | {"vocab_size": 50 + len(tokenizer)}), target)
+    save_model(transformers.LlamaConfig(**config | {"vocab_size": len(tokenizer)}), draft)
+    for folder in (target, draft):
+        tokenizer.save_pretrained(folder)
+    return Tiny(target, module), draft
+
+
+def test_a_token_that_the_draft_model_lacks_ends_the_drafts_of_its_request_alone(
+    larger: tuple[Tiny, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    target, draft = larger
+    plain = target.engine()
+    engine = drafting(plain, draft)
+    lacking = drafter_of(engine)._draft_vocab_size
+    params = greedy(20, ignore_eos=True)
+    in_prompt = [lacking, *make_prompt(9)]
+    assert alone(engine, in_prompt, params) == alone(plain, in_prompt, params)
+    assert engine.stats().draft_tokens == 0
+    outputs = [(make_prompt(9, seed), alone(plain, make_prompt(9, seed), params)) for seed in range(40)]
+    prompt, expected = next(each for each in outputs if max(each[1][:4]) < lacking <= max(each[1][4:]))
+    for _ in range(2):
+        before = engine.stats().draft_tokens
+        assert alone(engine, prompt, params) == expected
+        assert engine.stats().draft_tokens > before
+    assert "the draft model has failed" not in caplog.text
     assert_nothing_is_left(engine)
 
 

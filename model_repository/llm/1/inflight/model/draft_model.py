@@ -44,6 +44,7 @@ def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, 
         runner.measure_rows(config.max_num_seqs),
         max_model_len=draft.max_model_len,
         vocab_size=target.num_logits,
+        draft_vocab_size=draft.vocab_size,
     )
 
 

@@ -15,7 +15,8 @@ class DraftSequence:
     The draft is drawn with the request's temperature and random numbers. So where the models agree, their tokens do.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, vocab_size: int) -> None:
+        """`vocab_size` is the number of tokens of the draft model."""
         wanted = request.params
         params = SamplingParams(
             temperature=wanted.temperature, top_k=wanted.top_k, top_p=wanted.top_p, min_p=wanted.min_p
@@ -25,6 +26,9 @@ class DraftSequence:
         )
         self.share = new_share()
         """How often its drafts were right."""
+        self._vocab_size = vocab_size
+        self.is_readable = self._can_read(request.prompt_ids)
+        """Whether the draft model has all known tokens. The model that verifies may have more, as for images."""
         self._drafted_at = len(request.prompt_ids)
         self._draft: list[int] = []
         self._num_known = 0
@@ -41,6 +45,7 @@ class DraftSequence:
         while first < min(len(mine), len(token_ids)) and mine[first] == token_ids[first]:
             first += 1
         mine[first:] = token_ids[first:]
+        self.is_readable = self.is_readable and self._can_read(mine[first:])
         computed = min(first, sequence.num_computed)
         if sequence.blocks:
             sequence.num_computed = self._num_known
@@ -77,6 +82,9 @@ class DraftSequence:
     def goes_on(self, count: int) -> bool:
         """Return whether the last step found a token, and a draft of `count` tokens needs more."""
         return 0 < len(self._draft) < count and self._sequence.num_uncomputed > 0
+
+    def _can_read(self, token_ids: Sequence[int]) -> bool:
+        return max(token_ids, default=0) < self._vocab_size
 
     def computed(self, scheduled: ScheduledRequest, new: Sequence[int]) -> None:
         """Note that scheduled tokens were computed, and the drafted tokens `new` after them."""

@@ -35,6 +35,7 @@ class ModelDrafter:
         *,
         max_model_len: int,
         vocab_size: int,
+        draft_vocab_size: int,
     ) -> None:
         """
         Args:
@@ -43,9 +44,11 @@ class ModelDrafter:
             times: measured times of the draft model's steps.
             max_model_len: longest sequence that the draft model computes.
             vocab_size: number of tokens of the model that verifies.
+            draft_vocab_size: number of tokens of the draft model.
         """
         self._run, self._tables, self._times = run, tables, times
-        self._max_model_len, self._vocab_size = max_model_len, vocab_size
+        self._max_model_len = max_model_len
+        self._vocab_size, self._draft_vocab_size = vocab_size, draft_vocab_size
         self._sequences: dict[Request, DraftSequence] = {}
         self._shared = Share(_MEMORY)
         self._failed = False
@@ -58,6 +61,8 @@ class ModelDrafter:
         sequence = self._sequences.get(request)
         if sequence is None:
             return shared
+        if not sequence.is_readable:
+            return 0.0
         own = sequence.share
         return (_WEIGHT_OF_SHARED * shared + own.right) / (_WEIGHT_OF_SHARED + own.tried)
 
@@ -66,11 +71,12 @@ class ModelDrafter:
         return self._times.seconds_of(num_requests) / num_requests
 
     def propose(self, wanted: Sequence[tuple[Request, int]]) -> list[list[int]]:
-        """See `Drafter`. A request has no draft while the draft model reads its prompt, or has no room for it."""
+        """See `Drafter`. A request has no draft while the draft model reads its prompt, or has no room for it, or once
+        it has a token that the draft model lacks."""
         sequences = [self._following(request) for request, _ in wanted]
         counts = [min(count, self._max_model_len - len(request.token_ids) + 1) for request, count in wanted]
         try:
-            self._draft(dict(zip(sequences, counts, strict=True)))
+            self._draft({s: count for s, count in zip(sequences, counts, strict=True) if s.is_readable})
         except Exception:
             # What the draft model lacks must not cost anybody an answer.
             logger.exception("the draft model has failed; there are no more drafts")
@@ -81,7 +87,7 @@ class ModelDrafter:
     def observe(self, request: Request) -> None:
         """See `Drafter`."""
         sequence = self._sequences.get(request)
-        if sequence is None:
+        if sequence is None or not sequence.is_readable:
             return
         outcomes = sequence.outcomes(request.token_ids)
         for right in outcomes:
@@ -104,8 +110,10 @@ class ModelDrafter:
     def _following(self, request: Request) -> DraftSequence:
         sequence = self._sequences.get(request)
         if sequence is None:
-            sequence = self._sequences[request] = DraftSequence(request)
+            sequence = self._sequences[request] = DraftSequence(request, self._draft_vocab_size)
         sequence.follow(request.token_ids, self._tables)
+        if not sequence.is_readable:
+            sequence.release(self._tables)
         return sequence
 
     def _draft(self, counts: dict[DraftSequence, int]) -> None:
