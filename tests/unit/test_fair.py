@@ -16,6 +16,7 @@ from inflight.scheduler.policies import fair
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.policies.policy import Order
 from inflight.scheduler.scheduler import Scheduler
+from inflight.scheduler.scheduler_config import BATCHING_STRATEGIES
 from tests.unit.builders import commit, make_request, make_scheduler, step
 from tests.unit.test_learned_times import observe, real_seconds
 
@@ -283,6 +284,37 @@ def test_endless_long_prompts_of_one_tenant_leave_the_others_most_of_the_time() 
 
     print(time_of_others("fair"), time_of_others("fcfs"))
     assert time_of_others("fair") > 1.5 * time_of_others("fcfs")
+
+
+@pytest.mark.parametrize("strategy", BATCHING_STRATEGIES)
+def test_a_tenant_that_has_had_its_share_joins_no_step_without_tokens(strategy: str) -> None:
+    scheduler = make_scheduler(
+        4000,
+        scheduling_policy="fair",
+        token_budget="adaptive",
+        batching_strategy=strategy,
+        batch_wait_ms=0.0,
+        enable_chunked_prefill=False,
+        max_num_seqs=4,
+        budget=64,
+        prefix_caching=False,
+    )
+    now, was_limited = 0.0, False
+    for number in range(2000):
+        waiting = Counter(request.tenant for request in scheduler.waiting)
+        if waiting["a"] < 3:
+            scheduler.add(make_request(f"a{number}", 20 * (1 + number % 6), max_tokens=2, arrival=now, tenant="a"))
+        if number % 20 == 0 and not waiting["b"]:
+            scheduler.add(make_request(f"b{number}", 4, max_tokens=10, arrival=now, tenant="b"))
+        plan = scheduler.schedule(now)
+        was_limited |= "a" in scheduler.policy.shares(scheduler.running.values())
+        assert plan.scheduled
+        assert all(each.num_tokens for each in plan.scheduled)
+        seconds = 1e-3 + 1e-4 * plan.num_tokens
+        scheduler.observe(plan, seconds)
+        now += seconds
+        commit(scheduler, plan, [7] * len(plan.sampling), now)
+    assert was_limited
 
 
 def decodes(scheduler: Scheduler, steps: int) -> list[int]:

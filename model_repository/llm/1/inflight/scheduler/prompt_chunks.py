@@ -70,11 +70,11 @@ class PromptChunks:
         """
         uncomputed = len(request.token_ids) - known
         fits = self._takes(request, known)
-        if self._holds_others:
+        if not fits or self._holds_others:
             return False
         if not self.limits.mixes:
             return fits == uncomputed or not (self._others or self.scheduled)
-        return fits == uncomputed or (fits > 0 and self._num_partial < self.limits.max_partial)
+        return fits == uncomputed or self._num_partial < self.limits.max_partial
 
     def begin(self, request: Request) -> ScheduledRequest:
         """Schedule and return the first chunk of a request that has just joined."""
