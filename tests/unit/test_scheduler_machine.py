@@ -1,6 +1,6 @@
 """Every scheduler that can be configured, under random requests, priorities, time limits, cancellations, failures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from inflight.scheduler.admission import MaxUtilization
 from inflight.scheduler.output_lengths.tenant_quantiles import TenantQuantiles
 from inflight.scheduler.output_lengths.watched import Watched
+from inflight.scheduler.policies import fair
 from inflight.scheduler.policies.fair import Fair
 from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
@@ -118,6 +119,13 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
         method = "suffix" if sizes["drafts"] == "suffix" else "ngram"
         sizes["speculative_config"] = {"method": method, "prompt_lookup_min": 1, **speculation}
     return sizes | {"num_blocks": -(-sizes.pop("cache_tokens") // sizes["block_size"])}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tenants_are_soon_ahead() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fair, "_WINDOW", 60.0)
+        yield
 
 
 def known_lengths(scheduler: Scheduler) -> list[int]:
