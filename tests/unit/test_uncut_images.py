@@ -11,7 +11,9 @@ from inflight.prompt_images import PromptImages
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import StepPlan
+from inflight.scheduler.policies.classes import Classes
 from inflight.scheduler.queue_policy import QueuePolicies
+from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import BATCHING_STRATEGIES, SCHEDULING_POLICIES, TOKEN_BUDGETS
 from tests.unit.builders import commit, make_request, make_scheduler, shares
 from tests.unit.fake_model import FakeModel, ForcingGrammar, expected_output
@@ -52,8 +54,6 @@ def go_together(sizes: dict[str, Any]) -> dict[str, Any]:
         sizes |= {"request_classes": CLASSES, "batching_strategy": "continuous", "enable_chunked_prefill": True}
     if sizes["auto_tune"]:
         sizes |= {"batching_strategy": "continuous", "enable_chunked_prefill": True, "token_budget": "adaptive"}
-        if sizes["scheduling_policy"] == "classes":
-            sizes["auto_tune"] = ""
     return sizes
 
 
@@ -282,6 +282,42 @@ def test_an_image_among_leftover_work_holds_up_nobody_while_decodes_leave_it_no_
         scheduler.remove(name)
     steps(10)
     assert night.num_computed > LONGEST or night.output_ids
+
+
+def leftover(request: Request, scheduler: Scheduler) -> Request:
+    request.options = RequestOptions(tenant="a")
+    scheduler.policy.classify(request)
+    return request
+
+
+def test_an_image_among_leftover_work_that_cannot_join_takes_nothing_from_others() -> None:
+    scheduler = make_scheduler(
+        num_blocks=200, budget=LONGEST, max_num_seqs=1, scheduling_policy="classes", request_classes=CLASSES
+    )
+    scheduler.add(chat := make_request("chat", 100, max_tokens=1))
+    for _ in range(2):
+        commit(scheduler, scheduler.schedule(0.0), [])
+    scheduler.add(leftover(prompt_with_image("night", 0, LONGEST), scheduler))
+    for _ in range(14):
+        plan = scheduler.schedule(0.0)
+        assert shares(plan) == {"chat": LONGEST}
+        commit(scheduler, plan, [])
+    assert chat.num_uncomputed == 4
+
+
+def test_an_image_among_leftover_work_may_fill_a_step_that_is_tuned() -> None:
+    scheduler = make_scheduler(
+        budget=64,
+        scheduling_policy="classes",
+        request_classes=CLASSES,
+        auto_tune="goodput",
+        target_itl_ms=50.0,
+    )
+    assert isinstance(scheduler.policy, Classes)
+    scheduler.policy.credit["night"] = 10.0
+    scheduler.add(leftover(prompt_with_image("night", 0, 64), scheduler))
+    scheduler.add(make_request("chat", 20))
+    assert shares(scheduler.schedule(0.0)) == {"night": 64}
 
 
 def test_without_memory_for_an_image_its_request_alone_fails() -> None:

@@ -75,9 +75,13 @@ class Admitter:
         self.lacks_room |= self._running.free_slots <= 0 and len(self._waiting) > 0
         self._waiting.release_held()
 
-    def num_known(self, request: Request) -> int:
-        """Return how many tokens of a waiting request would count as computed if it joined."""
-        return self._tables.num_known(request, self._tables.prefixes.lookup(request))
+    def num_known_if_admitted(self, request: Request) -> int | None:
+        """Return how many tokens of a waiting request would count as computed if it joined now; None if it cannot."""
+        hit = self._tables.prefixes.lookup(request)
+        has_slots = self._running.free_slots > 0 and self._has_slots(request)
+        if not has_slots or not self._preemptor.may_take_room(request):
+            return None
+        return self._tables.num_known(request, hit) if self._admission.allows(request, hit, self._running) else None
 
     def _has_slots(self, request: Request) -> bool:
         # The limit may have shrunk below the number of a search's beams since it arrived. Then the search runs alone.

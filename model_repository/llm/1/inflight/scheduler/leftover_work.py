@@ -25,7 +25,11 @@ class LeftoverWork:
         limit: StepLimit,
         admitter: Admitter,
         speculator: NoSpeculation,
+        *,
+        longest: int,
     ) -> None:
+        """`longest` is the maximum number of tokens of one prompt in a step."""
+        self._longest = longest
         self._policy = policy
         self._batching = batching
         self._running = running
@@ -43,8 +47,9 @@ class LeftoverWork:
         }
         request = self._batching.next(now)
         if request is not None and request.is_leftover:
-            known = 0 if request.images is None else self._admitter.num_known(request)
-            images[request] = _next_image(request, known)
+            known = self._admitter.num_known_if_admitted(request)
+            if known is not None:
+                images[request] = _next_image(request, known)
         # While decodes leave no room for an image, its request can use nothing.
         images = {request: count for request, count in images.items() if count <= tokens}
         reserved = min(self._policy.reserved(images), tokens // 2)
@@ -64,7 +69,9 @@ class LeftoverWork:
             if room.take_whole(each.first, each.num_tokens):
                 decodes.append(each)
         unfinished = sorted(self._running.unfinished(leftover=True), key=self._policy.turn)
-        chunks = PromptChunks(room, prompts.limits, unfinished, prompts.scheduled, is_alone=not (others or decodes))
+        # That of the others may follow from what they have of the step, which can be nothing.
+        limits = prompts.limits._replace(longest=self._longest)
+        chunks = PromptChunks(room, limits, unfinished, prompts.scheduled, is_alone=not (others or decodes))
         chunks.add(unfinished)
         self._admitter.admit(chunks, now, leftover=True)
         scheduled = decodes + chunks.scheduled

@@ -108,7 +108,13 @@ class Scheduler:
         self._leftover = None
         if self.policy.leftover is not None:
             self._leftover = LeftoverWork(
-                self.policy.leftover, self._batching, self.running, self.limit, self._admitter, self._speculator
+                self.policy.leftover,
+                self._batching,
+                self.running,
+                self.limit,
+                self._admitter,
+                self._speculator,
+                longest=self._chunk_limits.longest,
             )
         self._committer = Committer(
             tables, self.policy, self.lengths, self._speculator, self.running, self.preemptor, remove=self.remove
