@@ -40,6 +40,7 @@ class Classes(SchedulingPolicy, LeftoverPolicy):
     `target_ttft_ms`. Only `ALONE` tokens a step, if there is nothing else, and `CHUNK` tokens for a class that is
     behind its minimum share may go beyond. Such a class is also the next to be admitted. So as far as its part of the
     tokens is at most `CHUNK` a step and others end their requests, it gets its part of all service, less `2 * CREDIT`.
+    An image that cannot be cut may go beyond too. If it waited until it fits, it might hold up all leftover work.
 
     A leftover request gives its slot and its blocks to a waiting request of another class. The oldest one of a class
     with a minimum share keeps them, so that it gets to its end.
