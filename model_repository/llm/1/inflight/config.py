@@ -134,7 +134,8 @@ class EngineConfig(SchedulerConfig):
     """Accept timeouts from requests. They can shorten the default timeout but not lengthen it."""
 
     timeout_action: str = REJECT
-    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level."""
+    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level; under the
+    scheduling policies `priority` and `classes`, behind all others."""
 
     priority_queue_policy: Mapping[int, QueuePolicy] = field(default_factory=dict)
     """Queue policies of single levels, as JSON. As in Triton, such a policy inherits nothing from the parameters

@@ -29,7 +29,8 @@ class QueuePolicy:
     """Accept a request's own timeout. It can shorten the wait but not lengthen it."""
 
     timeout_action: str = REJECT
-    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level."""
+    """`REJECT` refuses a request that has waited too long. `DELAY` moves it behind the others of its level; under the
+    scheduling policies `priority` and `classes`, behind all others."""
 
     def __post_init__(self) -> None:
         for name in ("max_queue_size", "default_timeout_microseconds"):

@@ -15,7 +15,8 @@ class WaitingQueue:
     """Orders requests by priority level, unless the policy weighs levels itself, and then by the policy.
 
     If the `timeout_action` of a level is DELAY, requests that have waited longer than their timeout come last in the
-    level. Priority is strict, as in Triton: while requests of a higher level wait, those of a lower level wait too.
+    level, or last of all if the policy weighs levels itself. Priority is strict, as in Triton: while requests of a
+    higher level wait, those of a lower level wait too.
     """
 
     def __init__(self, limits: QueuePolicies, policy: SchedulingPolicy | None = None) -> None:
