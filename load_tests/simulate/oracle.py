@@ -56,7 +56,7 @@ class Oracle(AutoTuner):
 
     def _usual_limit(self, load: Load) -> float:
         known = load.prompt_tokens - sum(load.prompts) + sum([len(r.token_ids) for r in load.running.values()])
-        present = load.num_waiting + len(load.running)
+        present = len(load.waiting) + len(load.running)
         if present > self.max_num_seqs:
             known, present = known * self.max_num_seqs // present, self.max_num_seqs
         return _LIMIT * self._times.decode_seconds(present, known)
@@ -86,7 +86,7 @@ class WaitsForArrivals(Oracle):
 
     def waits_until(self, now: float, load: Load) -> float | None:
         """Return the arrival to wait for, if one pays."""
-        present = len(load.running) + load.num_waiting
+        present = len(load.running) + len(load.waiting)
         if not self._times.known or not present or present >= self.max_num_seqs:
             return None
         end = now + self.capped(load, self.next_step(load)[1])
@@ -106,8 +106,9 @@ class KeepsBlocks(Oracle):
     def look_ahead(self, now: float, load: Load) -> None:
         """Set the watermark."""
         self.watermark = MaxUtilization.next_tokens
-        if load.first is not None and load.running:
-            level = load.first.priority
+        first = load.waiting.first()
+        if first is not None and load.running:
+            level = first.priority
             coming = self.coming(now, now + self.horizon)
             kept = sum([arrival.prompt_tokens for arrival in coming if arrival.priority < level])
             self.watermark += math.ceil(kept / len(load.running))
@@ -132,7 +133,7 @@ class YieldsToArrivals(Oracle):
         alone, full = self.next_step(load)
         end = now + self.capped(load, full)
         earliest = now + alone + self._times.chunk_seconds(0, MIN_CHUNK)
-        overhead = (len(load.prompts) + load.num_waiting) * self._times.decode_seconds(0, 0)
+        overhead = (len(load.prompts) + len(load.waiting)) * self._times.decode_seconds(0, 0)
         best = 0.0
         for count, arrival in enumerate(self.coming(now, end), start=1):
             gain = count * (end - max(arrival.at, earliest)) - overhead
