@@ -1,9 +1,12 @@
 """Grammars allow what they must, force what leaves no choice, and refuse what would not be enforced."""
 
+import gc
 import json
 import random
 import threading
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -271,14 +274,43 @@ def test_an_output_that_uses_up_the_shared_lexer_does_not_end_the_others(
     assert modest.error is None
 
 
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('expr ::= "a"', "No 'root' rule found"),
+        ("root ::= x", "Rule 'x' not found"),
+    ],
+)
+def test_ebnf_without_its_rules_is_refused(grammars: Grammars, grammar: str, reason: str) -> None:
+    for wanted in ({"grammar": grammar}, {"structural_tag": {"format": {"type": "grammar", "grammar": grammar}}}):
+        with pytest.raises(InvalidRequest, match=f"grammar is no valid EBNF: {reason}"):
+            state_of(grammars, **wanted)
+
+
+def test_a_structural_tag_is_valid_unicode(grammars: Grammars) -> None:
+    with pytest.raises(InvalidRequest, match="structural_tag: pattern is not valid Unicode"):
+        state_of(grammars, structural_tag={"format": {"type": "regex", "pattern": "\ud800"}})
+
+
 def test_equal_constraints_are_compiled_once_and_the_oldest_is_forgotten() -> None:
     grammars = Grammars(TOKENIZER, VOCABULARY, [END])
-    first = grammars.compile(StructuredOutputs(regex="a"))
-    assert grammars.compile(StructuredOutputs(regex="a")) is first
+    first = grammars.compile(StructuredOutputs(regex="a")).result()
+    assert grammars.compile(StructuredOutputs(regex="a")).result() is first
     for number in range(64):
         grammars.compile(StructuredOutputs(regex=f"a{{{number + 1}}}")).result()
-    assert grammars.compile(StructuredOutputs(regex="a")) is not first
-    assert grammars.num_compiled >= 65
+    assert grammars.compile(StructuredOutputs(regex="a")).result() is not first
+    assert grammars.num_compiled == 66
+
+
+def test_each_reader_of_a_grammar_that_failed_gets_an_exception_of_its_own(grammars: Grammars) -> None:
+    wanted = StructuredOutputs(regex="(unclosed")
+    errors = []
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="unclosed group") as caught:
+            grammars.compile(wanted).result()
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert str(errors[0]) == str(errors[1])
 
 
 @pytest.fixture
@@ -290,6 +322,27 @@ def busy_grammars() -> Iterator[tuple[Grammars, threading.Event]]:
         yield grammars, free
     finally:
         free.set()
+
+
+class Waiting:
+    """Stands for a request."""
+
+
+@pytest.mark.parametrize("pattern", ["(unclosed", "ab"])
+def test_a_kept_grammar_does_not_keep_the_requests_that_waited_for_it(
+    busy_grammars: tuple[Grammars, threading.Event], pattern: str
+) -> None:
+    grammars, free = busy_grammars
+    request, wanted = Waiting(), StructuredOutputs(regex=pattern)
+    grammars.compile(wanted).add_done_callback(partial(lambda request, _: None, request))
+    waits = weakref.ref(request)
+    del request
+    free.set()
+    # Grammars are compiled one after another.
+    grammars.compile(StructuredOutputs(regex="last")).result()
+    gc.collect()
+    assert waits() is None
+    assert grammars.compile(wanted).done()
 
 
 def test_no_more_than_256_of_a_tenant_wait_to_be_compiled(busy_grammars: tuple[Grammars, threading.Event]) -> None:

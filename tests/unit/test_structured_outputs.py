@@ -45,6 +45,11 @@ def test_the_kind_and_its_text(given: dict[str, Any], kind: str, text: str) -> N
         ({"grammar": b"a"}, "grammar is b'a'; it must be a text"),
         ({"structural_tag": ["a"]}, "structural_tag is .* it must be a JSON object"),
         ({"json": {}, "whitespace_pattern": 3}, "whitespace_pattern is 3; it must be a text"),
+        ({"json": {}, "whitespace_pattern": []}, r"whitespace_pattern is \[\]; it must be a text"),
+        ({"json": {}, "whitespace_pattern": {}}, "whitespace_pattern is {}; it must be a text"),
+        ({"json": {}, "whitespace_pattern": "\ud800"}, "whitespace_pattern is not valid Unicode"),
+        ({"regex": "\ud800"}, "regex is not valid Unicode: it holds half of a surrogate pair"),
+        ({"grammar": 'root ::= "\ud800"'}, "grammar is not valid Unicode"),
         ({"json": {}, "disable_any_whitespace": "no"}, "disable_any_whitespace is 'no'; it must be true or false"),
     ],
 )

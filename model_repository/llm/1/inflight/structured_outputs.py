@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.errors import InvalidRequest
+from inflight.text.unicode import check_unicode
 
 MAX_CHARACTERS = 2**16
 """Maximum length of a schema, a pattern or a grammar. Compiling takes up to a third of a second at this length."""
@@ -69,12 +70,9 @@ class StructuredOutputs:
         text = _as_text(kind, values[kind])
         if not isinstance(self.disable_any_whitespace, bool):
             raise InvalidRequest(f"disable_any_whitespace is {self.disable_any_whitespace!r}; it must be true or false")
-        for name, length in (
-            (kind, len(text)),
-            ("whitespace_pattern", len(_text("whitespace_pattern", self.whitespace_pattern or ""))),
-        ):
-            if length > MAX_CHARACTERS:
-                raise InvalidRequest(f"{name} has {length} characters; it must have at most {MAX_CHARACTERS}")
+        _check_text(kind, text)
+        if self.whitespace_pattern is not None:
+            _check_text("whitespace_pattern", _text("whitespace_pattern", self.whitespace_pattern))
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "text", text)
 
@@ -120,6 +118,12 @@ def _choices(value: Any) -> str:
         if not _text(CHOICE, text):
             raise InvalidRequest(f"{CHOICE} holds an empty text; each must have at least 1 character")
     return json.dumps(list(value))
+
+
+def _check_text(name: str, text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidRequest(f"{name} has {len(text)} characters; it must have at most {MAX_CHARACTERS}")
+    check_unicode(name, text)
 
 
 def _text(name: str, value: Any) -> str:

@@ -26,6 +26,25 @@ _MAX_WAITING = 256
 _MAX_WAITING_IN_ALL = 1024
 
 
+class FutureGrammar(Future[Grammar]):
+    """A grammar that many requests may wait for."""
+
+    def result(self, timeout: float | None = None) -> Grammar:
+        """Wait for the grammar.
+
+        Each reader gets an exception of its own. A traceback refers to all that its readers hold, such as prompts, so
+        that an exception which is kept and raised again would keep all of them.
+
+        Raises:
+            InvalidRequest: the constraint cannot be enforced.
+            RuntimeError: it could not be compiled for another reason.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise type(error)(str(error))
+        return super().result()
+
+
 class Grammars:
     """Compiles constraints on a thread of its own. Any thread may use it.
 
@@ -35,11 +54,11 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         """`vocab_size` is the number of logits."""
-        self._kept: OrderedDict[StructuredOutputs, Future[Grammar]] = OrderedDict()
+        self._kept: OrderedDict[StructuredOutputs, FutureGrammar] = OrderedDict()
         self.num_compiled = 0
         self.seconds = 0.0
         """Time spent on compiling."""
-        self._waiting = TenantTurns[tuple[StructuredOutputs, Future[Grammar]]](
+        self._waiting = TenantTurns[tuple[StructuredOutputs, FutureGrammar]](
             "grammars wait to be compiled", most=_MAX_WAITING, most_in_all=_MAX_WAITING_IN_ALL
         )
         self._lock = threading.Lock()
@@ -51,7 +70,7 @@ class Grammars:
         """Begin what only the first constraint has to wait for. It takes half a second."""
         self.compile(StructuredOutputs(json_object=True))
 
-    def compile(self, wanted: StructuredOutputs, tenant: str = "") -> "Future[Grammar]":
+    def compile(self, wanted: StructuredOutputs, tenant: str = "") -> FutureGrammar:
         """Return the future grammar of a constraint. Its exception is InvalidRequest if it cannot be enforced.
 
         Raises:
@@ -62,7 +81,7 @@ class Grammars:
             if future is not None:
                 self._kept.move_to_end(wanted)
                 return future
-            future = Future[Grammar]()
+            future = FutureGrammar()
             self._waiting.add(tenant, (wanted, future))
             self._kept[wanted] = future
             if len(self._kept) > _MAX_KEPT:
@@ -74,12 +93,27 @@ class Grammars:
         with self._lock:
             tenant, *_ = self._waiting.tenants()
             wanted, future = self._waiting.take(tenant)
-        try:
-            grammar = self._compile(wanted)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the grammar gets it
+        done = self._attempt(wanted)
+        with self._lock:
+            if self._kept.get(wanted) is future:
+                # A future keeps its callbacks, and so the requests that waited for it. `done` has none.
+                self._kept[wanted] = done
+        if (error := done.exception()) is not None:
             future.set_exception(error)
         else:
-            future.set_result(grammar)
+            future.set_result(done.result())
+
+    def _attempt(self, wanted: StructuredOutputs) -> FutureGrammar:
+        done = FutureGrammar()
+        try:
+            done.set_result(self._compile(wanted))
+        # Without the tracebacks, which refer to the future and so to all who wait for it.
+        except InvalidRequest as error:
+            done.set_exception(InvalidRequest(str(error)))
+        except Exception as error:
+            logger.exception("a grammar cannot be compiled")
+            done.set_exception(RuntimeError(f"the grammar cannot be compiled: {type(error).__name__}: {error}"))
+        return done
 
     def _compile(self, wanted: StructuredOutputs) -> Grammar:
         tokenizer = self._tokenizer()

@@ -12,6 +12,7 @@ from typing import Any
 from llguidance import regex_to_lark
 
 from inflight.errors import InvalidRequest
+from inflight.text.unicode import check_unicode
 
 _MAX_DEPTH = 32
 _ANY = "/(.|\\n)*/"
@@ -233,7 +234,9 @@ def _field(form: Any, name: str, kind: type[Any], default: Any = None) -> Any:
 
 
 def _text(form: Any, name: str) -> str:
-    return str(_field(form, name, str))
+    text = str(_field(form, name, str))
+    check_unicode(f"structural_tag: {name}", text)
+    return text
 
 
 def _truth(form: Any, name: str) -> bool:
