@@ -19,7 +19,11 @@ class Aborter:
         self._failures = failures
 
     def cancel(self, stream: ResponseStream) -> None:
-        """End a request in the engine. The responder tells the client."""
+        """End a request in the engine. The responder tells the client.
+
+        If the engine does not know the request yet, it ends when it would be submitted.
+        """
+        stream.cancel()
         for request_id in stream.samples:
             self._engine.cancel(request_id)
 

@@ -28,6 +28,7 @@ class ResponseStream:
         self._options, self._arrival = parsed.options, time.monotonic()
         self.cancel_key = parsed.cancel_key
         """The key with which another request can cancel this one."""
+        self._cancelled = False
         self._opening = [str(parsed.prompt)] if parsed.prepend_prompt else []
         self._num_beams, self._beams = parsed.num_beams, list[Sample]()
         # Not Triton's request id: clients choose it, so two requests can have the same one.
@@ -99,9 +100,13 @@ class ResponseStream:
             return False
         return not self._begun or max(len(sample.token_ids) for sample in samples) >= self._interval
 
+    def cancel(self) -> None:
+        """Remember that the request is to end. The engine may not know it yet."""
+        self._cancelled = True
+
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the request or disconnected."""
-        return self.sender.is_cancelled()
+        """Whether the client has cancelled the request or disconnected, or `cancel` was called."""
+        return self._cancelled or self.sender.is_cancelled()
 
 
 def _sample_params(params: SamplingParams, index: int) -> SamplingParams:
