@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
+from serving.guardian import Guardian
 from serving.process import SHARED_MEMORY, Process
 from tests.eventually import eventually
 from tests.processes import children
@@ -136,6 +138,26 @@ def test_a_guardian_that_was_killed_is_replaced(regions: list[Path]) -> None:
         running.model.send(signal.SIGKILL)
         assert running.server.ends_within(SECONDS)
     assert [path.exists() for path in regions] == [False, False, True]
+
+
+def test_a_guardian_that_cannot_be_started_again_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    guardian = Guardian("llm", patience_seconds=1000)
+    first = guardian._process
+    first.kill()
+    first.wait()
+    with monkeypatch.context() as broken:
+        broken.setattr("serving.guardian.interpreter", lambda: "/no/such/python")
+        guardian.beat()
+        # The next file gets the number of the pipe that was closed.
+        with Path("/dev/null").open() as _, TemporaryFile() as foreign:
+            guardian.beat()
+            foreign.seek(0)
+            assert foreign.read() == b""
+    guardian.beat()
+    assert guardian._process is not first
+    assert guardian._process.poll() is None
+    guardian.dismiss()
+    assert guardian._process.returncode == 0
 
 
 def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) -> None:

@@ -46,8 +46,7 @@ class Guardian:
         with self._process.stdout as output:
             if output.read(len(READY)) != READY:
                 raise RuntimeError("the guardian does not start; its error is in the server's log")
-        self._pipe = self._process.stdin.fileno()
-        os.set_blocking(self._pipe, False)
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def beat(self) -> None:
         """Say that this process is alive. If the guardian was killed, start another one."""
@@ -77,10 +76,14 @@ class Guardian:
 
     def _write(self, message: bytes) -> bool:
         """Return whether there is a guardian."""
+        pipe = self._process.stdin
+        # Closed when the guardian has ended. Its number may be that of another file by now.
+        if pipe is None or pipe.closed:
+            return False
         # A guardian that is suspended reads nothing; it may miss some beats.
         with contextlib.suppress(BlockingIOError):
             try:
-                os.write(self._pipe, message)
+                os.write(pipe.fileno(), message)
             except BrokenPipeError:
                 return False
         return True
