@@ -1,5 +1,6 @@
 """`bad_words` forbids exactly the tokens that would complete one of its sequences."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,9 +35,15 @@ def test_a_token_is_forbidden_if_the_output_would_end_with_a_sequence(
             processor.accept(output[count])
 
 
-def test_a_word_is_matched_with_and_without_a_leading_space() -> None:
-    def tokenizer(text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        assert not add_special_tokens
-        return {"input_ids": [ord(character) for character in text]}
+def by_character(text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+    assert not add_special_tokens
+    return {"input_ids": [ord(character) for character in text]}
 
-    assert token_sequences(tokenizer, [" ab"]) == ((97, 98), (32, 97, 98))
+
+def test_a_word_is_matched_with_and_without_a_leading_space() -> None:
+    assert token_sequences(by_character, [" ab"]) == ((97, 98), (32, 97, 98))
+
+
+@pytest.mark.parametrize("word", ["\n", "\n\n", " ", "  ", " \n", "\nUser:", "\tx"])
+def test_white_space_is_matched_as_it_is(word: str) -> None:
+    assert token_sequences(by_character, [word]) == (tuple(map(ord, word)),)
