@@ -92,6 +92,8 @@ def test_there_are_at_most_4096_messages() -> None:
         ({**MESSAGES[0], "tool_calls": [call("{}", id=5)]}, r"tool_calls\[0\].id is 5; it must be a text"),
         ({**MESSAGES[0], "tool_calls": [call(5)]}, r"tool_calls\[0\].function.arguments is 5; it must be an object"),
         ({"role": "assistant", "content": None, "tool_calls": []}, "content is None; it must be a text"),
+        ({"role": "user", "tool_calls": [call("{}")]}, "content is None; it must be a text"),
+        ({"role": "system", "content": None, "tool_calls": [call("{}")]}, "content is None; it must be a text"),
         ({**MESSAGES[0], "audio": 5}, r"has the key 'audio'; it must have only role, content, name"),
         (
             {**MESSAGES[0], 5: 5},

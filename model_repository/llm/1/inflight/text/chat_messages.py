@@ -30,9 +30,9 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     """Return messages in the form in which templates expect them.
 
     A message has the texts `role` and `content`; `name`, `reasoning_content`, `tool_call_id` and `tool_calls` are
-    optional. A content may also be a list of parts: texts, and the places of images. With `tool_calls`, `content` may
-    be null or absent. The arguments of a call may be an object, or text that holds one, as OpenAI has it; templates get
-    the object.
+    optional. A content may also be a list of parts: texts, and the places of images. Where the assistant has
+    `tool_calls`, `content` may be null or absent. The arguments of a call may be an object, or text that holds one, as
+    OpenAI has it; templates get the object.
 
     Raises:
         InvalidRequest: a message is malformed; the error names its place.
@@ -51,7 +51,7 @@ def _checked(name: str, message: object) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if "tool_calls" in message:
         message = {**message, "tool_calls": _checked_calls(f"{name}.tool_calls", calls)}
-    if calls and message.get("content") is None:
+    if calls and message.get("content") is None and message.get("role") == "assistant":
         message.pop("content", None)
     elif "content" not in message:
         raise InvalidRequest(f"{name}.content is None; it must be a text")
