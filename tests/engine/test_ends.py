@@ -112,3 +112,16 @@ def test_a_request_for_one_token_takes_one_step(tiny: Tiny, endless: list[int]) 
     engine = tiny.engine()
     assert alone(engine, PROMPT, greedy(1)) == endless[:1]
     assert engine.stats().steps == 1
+
+
+def test_a_beam_names_the_stop_token_that_ended_it(tiny: Tiny) -> None:
+    engine = tiny.engine()
+    (free,) = engine.generate([PROMPT], SamplingParams(max_tokens=6, beam_width=2))
+    stop = free.beams[0].token_ids[0]
+    params = SamplingParams(max_tokens=6, beam_width=2, stop_token_ids=(stop,))
+    (output,) = engine.generate([PROMPT], params)
+    ended = [beam for beam in output.beams if beam.finish_reason == "stop"]
+    assert ended
+    assert all(beam.stop_reason == beam.token_ids[-1] == stop for beam in ended)
+    assert all(beam.stop_reason is None for beam in output.beams if beam.finish_reason != "stop")
+    assert output.stop_reason == output.beams[0].stop_reason

@@ -1,11 +1,13 @@
 """The configuration variants load. The one for TensorRT-LLM's clients has batch dimensions in inputs and outputs."""
 
 import json
+import queue
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from load_tests.tensors import tensors
@@ -66,6 +68,17 @@ def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
     )
     assert sum(len(np.atleast_1d(event["output_log_probs"])) for event in events) == 6
     assert events[-1]["cum_log_probs"] < 0
+
+
+def test_a_request_has_one_prompt(trtllm: TritonServer) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    prompts = grpcclient.InferInput("input_ids", [2, 3], "INT32")
+    prompts.set_data_from_numpy(np.arange(1, 7, dtype=np.int32).reshape(2, 3))
+    with grpcclient.InferenceServerClient(trtllm.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("llm", [prompts])
+        answer = answers.get(timeout=60)
+    assert "input_ids has the batch size 2; it must be 1, as a request has one prompt" in str(answer)
 
 
 def test_chats_of_nvidias_openai_frontend(trtllm: TritonServer) -> None:

@@ -45,6 +45,8 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of its tokens."""
     finish_reason: str
+    stop_reason: int | None
+    """Which of the request's own stop tokens ended it, if one did."""
 
 
 @dataclass(slots=True)
@@ -154,8 +156,11 @@ class _OpenOutput:
     def _apply_beams(self, event: TokenEvent, delta: Delta) -> None:
         for found in event.beams:
             text = self._text_of(found, event.request)
-            delta.beams.append(Beam(text, found.token_ids, found.logprob, found.finish_reason))
+            stop = found.token_ids[-1] if found.finish_reason == STOP else None
+            stop_reason = stop if stop in event.request.params.stop_token_ids else None
+            delta.beams.append(Beam(text, found.token_ids, found.logprob, found.finish_reason, stop_reason))
         best = delta.beams[0]
+        delta.stop_reason = best.stop_reason
         delta.text, delta.token_ids, delta.num_output = best.text, list(best.token_ids), len(best.token_ids)
         self._finish(delta, best.finish_reason)
 

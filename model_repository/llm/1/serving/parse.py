@@ -174,6 +174,12 @@ def _tensor_value(tensor: Any, most: int) -> Any:
     array = tensor.as_numpy()
     if tensor.name() in EMBEDS:
         return array
+    # Only a model with a batch dimension gets tensors of more than one.
+    if array.ndim > 1 and len(array) != 1:
+        raise InvalidRequest(
+            f"{tensor.name()} has the batch size {len(array)}; it must be 1, as a request has one prompt (the model "
+            "`completion` takes several)"
+        )
     if array.size > most:
         raise InvalidRequest(f"{tensor.name()} has {array.size} elements; it must have at most {most}")
     items = array.reshape(-1).tolist()

@@ -51,7 +51,11 @@ class Preparation:
             self._streams.add(stream)
             self._enter(stream, parsed)
         else:
-            compiled = self._engine.grammars.compile(constraint, parsed.options.tenant)
+            try:
+                compiled = self._engine.grammars.compile(constraint, parsed.options.tenant)
+            except Exception:
+                self._engine.submitter.release(parsed.options)
+                raise
             self._streams.add(stream)
             compiled.add_done_callback(functools.partial(self._enter, stream, parsed))
 
@@ -103,6 +107,7 @@ class Preparation:
             else:
                 submitter.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
         except Exception as error:  # noqa: BLE001 - `refuse` answers it
+            submitter.release(parsed.options)
             self._streams.drop(stream)
             self._failures.refuse(stream.sender, error)
             return not isinstance(error, InvalidRequest)

@@ -48,6 +48,7 @@ class Sample:
             request=request,
             cumulative_logprob=beam.logprob,
             finish_reason=beam.finish_reason,
+            stop_reason=beam.stop_reason,
         )
 
     @property
