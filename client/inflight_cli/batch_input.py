@@ -11,7 +11,7 @@ from inflight_client import InvalidRequest, Message, Prompt, Sampling
 from inflight_client.request import make_request
 
 # Without these parameters: a line of the output holds one answer, and only its text.
-_FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters", "images"}
+_FIELDS = Sampling.__optional_keys__ - {"n", "logprobs", "sampling_parameters", "images", "prompt_embeds"}
 
 
 @dataclass(frozen=True, slots=True)
