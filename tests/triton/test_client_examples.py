@@ -2,6 +2,8 @@
 
 import asyncio
 import doctest
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ import inflight_client.async_client
 import inflight_client.client
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
+from tests.triton.test_contract import Greedy
 
 
 @pytest.mark.parametrize("module", [inflight_client.client, inflight_client.async_client, inflight_client.asking])
@@ -22,3 +25,10 @@ def test_examples(server: TritonServer, module: object) -> None:
             runner.run(test)
     assert runner.tries
     assert runner.failures == 0
+
+
+def test_the_example_for_tritonclient(server: TritonServer, greedy: Greedy, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "requests.md").read_text()
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "tritonclient" in code)
+    exec(compile(example.replace("127.0.0.1:8001", server.grpc_url), "requests.md", "exec"), {})
+    assert capsys.readouterr().out == greedy("The capital of France is", 32)

@@ -15,9 +15,10 @@ LEARNED = (
     Family(
         "inflight:auto_tune_setting",
         GAUGE,
-        "Settings that `auto_tune` adjusts: `max_num_seqs`, `max_num_batched_tokens`, `step_seconds` (how long prompts "
-        "may make a step with decodes) and `watermark_tokens` (for how many tokens of each running request admission "
-        "keeps blocks). Like the next one, it exists only with `auto_tune`.",
+        "Settings that `auto_tune` adjusts: `max_num_seqs`, `max_num_batched_tokens`, `prompts_side_by_side` (1 if "
+        "prompts share steps), `step_seconds` (how long prompts may make a step with decodes) and `watermark_tokens` "
+        "(for how many tokens of each running request admission keeps blocks). Like the next one, it exists only with "
+        "`auto_tune`.",
         label="setting",
         read=lambda s: s.tuned,
     ),
