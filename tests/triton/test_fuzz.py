@@ -34,17 +34,19 @@ elements = {
     np.dtype(np.object_): st.binary(max_size=12) | st.text(max_size=12).map(str.encode),
     np.dtype(np.int32): st.integers(-2, 50_000) | st.integers(-(2**31), 2**31 - 1),
     np.dtype(np.uint64): st.integers(0, 2**64 - 1),
+    np.dtype(np.float16): st.floats(-3, 3, width=16) | st.floats(width=16),
     np.dtype(np.float32): st.floats(-3, 3, width=32) | st.floats(width=32),
     np.dtype(np.bool_): st.booleans(),
 }
 
 
 def tensor(name: str) -> st.SearchStrategy[Any]:
-    """Values of an input: mostly as many as it takes."""
+    """Values of an input: mostly as many as it takes, and one row if it takes several."""
     kind = np.dtype(dtype(name))
+    rows = [1] * (len(INPUTS[name]["dims"]) - 1)
     sizes = st.sampled_from([1, 1, 1, 0, 2, 3])
     return sizes.flatmap(lambda n: st.lists(elements[kind], min_size=n, max_size=n)).map(
-        lambda values: np.array(values, dtype=kind)
+        lambda values: np.array(values, dtype=kind).reshape(*rows, len(values))
     )
 
 
