@@ -102,3 +102,16 @@ def test_blocks_that_begin_later_need_those_before_them() -> None:
     assert admit(tables, second)
     assert planned(tables) == [([0, 1], tuple(second.blocks[1:3]))]
     assert tables.hits == {"device": 4, "host": 0, "remote": 8}
+
+
+def test_an_import_that_is_lost_counts_once_for_all_samples() -> None:
+    tables = make_tables()
+    for lost in (1, 2):
+        imported = ImportedBlocks(12, np.zeros((2, 1), dtype=np.uint8), first_block=1)
+        for sample in "abc":
+            request = make_request(f"{sample}{lost}", list(range(14)))
+            request.imported = imported
+            assert admit(tables, request)
+            assert request.num_computed == 0
+            tables.release(request)
+        assert tables.lost_imports == {"remote": lost}

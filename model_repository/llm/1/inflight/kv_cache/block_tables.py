@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,8 @@ class BlockTables:
         """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
         self.lost_imports: Counter[str] = Counter()
         """Imports that were of no use because the blocks before them had left the cache, by where they came from."""
+        self._lost = WeakSet[ImportedBlocks]()
+        """Those of them that some request still has: the samples of a prompt share one import, which counts once."""
         self._array = BlockTableArray()
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -293,7 +296,9 @@ class BlockTables:
         num_tokens = min(imported.num_tokens, request.max_reused_tokens)
         first, last = request.num_computed // self.block_size, self.blocks_for(num_tokens)
         if first < imported.first_block:
-            self.lost_imports[imported.source] += 1
+            if imported not in self._lost:
+                self._lost.add(imported)
+                self.lost_imports[imported.source] += 1
         elif num_tokens > request.num_computed:
             data = imported.data[first - imported.first_block : last - imported.first_block]
             self.planned.write(data, request.blocks[first:last])
