@@ -270,8 +270,22 @@ def test_a_peer_that_sends_a_byte_at_a_time_holds_up_nobody(monkeypatch: pytest.
         sender = threading.Thread(target=trickle)
         sender.start()
         try:
-            with pytest.raises((EOFError, OSError)):
+            with pytest.raises(EOFError, match="the peer did not prove itself within 1 s"):
                 sockets.accept(listener, KEY.encode(), SECONDS)
         finally:
             is_over.set()
             sender.join()
+
+
+def test_strangers_that_come_all_the_time_do_not_put_off_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "_OPENING_SECONDS", 0.1)
+    monkeypatch.setattr(sockets, "_HANDSHAKE_SECONDS", 1)
+    machines = Machines(LOOPBACK, 0, count=2, ranks_each=1, key=KEY.encode())
+    with socket.create_server((LOOPBACK, 0)) as listener, contextlib.ExitStack() as strangers:
+        for _ in range(3):
+            strangers.enter_context(socket.create_connection(listener.getsockname()))
+        with pytest.raises(TimeoutError, match=r"its next connection did not come within 0\.1 s"):
+            machines._opened(listener, b"token")
+        listener.setblocking(False)
+        for _ in range(2):  # Nobody has looked at them.
+            strangers.enter_context(listener.accept()[0])

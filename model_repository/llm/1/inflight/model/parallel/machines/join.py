@@ -61,7 +61,7 @@ class Machines:
                             f"nnodes is {self._count}, but {missing} machine(s) did not come to "
                             f"{self.host}:{self._port} within {_JOINING_SECONDS:g} s"
                         ) from None
-                    logger.warning("a machine did not join: %s", error or type(error).__name__)
+                    logger.warning("a machine did not join: %s", str(error) or type(error).__name__)
             undo.pop_all()
         return found
 
@@ -91,16 +91,20 @@ class Machines:
         return [RemoteRank(rank, host, opened[2 * i], opened[2 * i + 1]) for i, rank in enumerate(ranks)]
 
     def _opened(self, listener: socket.socket, token: bytes) -> Connection:
-        """The next connection of the machine that has this token. Others that come are closed; they come again."""
+        """The next connection of the machine that has this token. Others that come are closed; they come again.
+
+        Raises TimeoutError if it has not come in time, also if others come all the time.
+        """
         deadline = time.monotonic() + _OPENING_SECONDS
-        while True:
+        while (seconds := deadline - time.monotonic()) > 0:
             try:
-                connection, _, hello = accept(listener, self._key, deadline - time.monotonic())
+                connection, _, hello = accept(listener, self._key, seconds)
             except TimeoutError:
                 raise
             except (OSError, EOFError, AuthenticationError) as error:
-                logger.info("a connection was closed: %s", error or type(error).__name__)
+                logger.info("a connection was closed: %s", str(error) or type(error).__name__)
                 continue
             if secrets.compare_digest(hello, token):
                 return connection
             connection.close()
+        raise TimeoutError(f"its next connection did not come within {_OPENING_SECONDS:g} s")

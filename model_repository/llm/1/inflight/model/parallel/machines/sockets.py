@@ -26,8 +26,7 @@ def accept(listener: socket.socket, key: bytes, seconds: float) -> tuple[Connect
 
     Raises:
         TimeoutError: none has come.
-        BlockingIOError: one has come, but is silent.
-        OSError, EOFError, AuthenticationError: one has come, but left or does not know the key.
+        OSError, EOFError, AuthenticationError: one has come, but left, was too slow or does not know the key.
     """
     listener.settimeout(max(0.01, seconds))
     peer, (host, _) = listener.accept()
@@ -56,8 +55,7 @@ def connect(host: str, port: int, key: bytes, hello: bytes) -> tuple[Connection,
 
 @contextmanager
 def _handshake(peer: socket.socket) -> Iterator[Connection]:
-    """Make a connection of the socket, which is closed after an error. This context has a limit of time, and so
-    has each read in it."""
+    """Make a connection of the socket, which is closed after an error. This context has a limit of time."""
     peer.setblocking(True)
     options = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -71,10 +69,8 @@ def _handshake(peer: socket.socket) -> Iterator[Connection]:
         peer.setsockopt(level, name, value)
     connection = Connection(peer.detach())
     try:
-        _limit_reads(connection, _HANDSHAKE_SECONDS)
         with _ended_after(connection, _HANDSHAKE_SECONDS):
             yield connection
-        _limit_reads(connection, 0)
     except BaseException:
         connection.close()
         raise
@@ -82,9 +78,10 @@ def _handshake(peer: socket.socket) -> Iterator[Connection]:
 
 @contextmanager
 def _ended_after(connection: Connection, seconds: float) -> Iterator[None]:
-    """Shut the connection down if this context takes longer: a peer may send a byte in the time of each read.
+    """Shut the connection down if this context takes longer. A limit for each read would not do, as a peer may send a
+    byte in the time of each.
 
-    Raises EOFError at the end if that has happened.
+    Raises EOFError if that has happened.
     """
     with _socket_of(connection.fileno()) as found:
         is_late = threading.Event()
@@ -99,16 +96,14 @@ def _ended_after(connection: Connection, seconds: float) -> Iterator[None]:
         timer.start()
         try:
             yield
+        except (OSError, EOFError):
+            if not is_late.is_set():
+                raise
         finally:
             timer.cancel()
             timer.join()
         if is_late.is_set():
             raise EOFError(f"the peer did not prove itself within {seconds:g} s")
-
-
-def _limit_reads(connection: Connection, seconds: int) -> None:
-    with _socket_of(connection.fileno()) as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 def _socket_of(descriptor: int) -> socket.socket:
