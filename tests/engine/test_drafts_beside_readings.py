@@ -1,19 +1,26 @@
 """Steps in which the draft of one request is verified, and the prompt of another one is read."""
 
-from inflight import SamplingParams
+from inflight import Engine, SamplingParams
 from inflight.text.bad_words import token_sequences
 from scripts.launch.default_model import default_model
-from tests.engine.models import make_engine
+from tests.engine.models import drain, make_engine
+from tests.engine.test_speculation import Drafter
+
+DRAFTS = {"method": "ngram", "adaptive": False, "num_speculative_tokens": 4}
+PROMPT = "Say it again:"
+
+
+def three_times_one_token(engine: Engine) -> SamplingParams:
+    """Parameters with which an output is the same token three times. After them all tokens are forbidden."""
+    word = " the the the the"
+    same = next(s for s in token_sequences(engine.model.tokenizer, (word,)) if len(set(s)) == 1)
+    return SamplingParams(max_tokens=40, temperature=0, allowed_token_ids=(same[0],), bad_words=(word,))
 
 
 def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding() -> None:
     """All of its tokens become forbidden while it has a draft."""
-    drafts = {"method": "ngram", "adaptive": False, "num_speculative_tokens": 4}
-    engine = make_engine(default_model(), speculative_config=drafts)
-    word = " the the the the"
-    same = next(s for s in token_sequences(engine.model.tokenizer, (word,)) if len(set(s)) == 1)
-    params = SamplingParams(max_tokens=40, temperature=0, allowed_token_ids=(same[0],), bad_words=(word,))
-    engine.submit("Say it again:", params, request_id="bad")
+    engine = make_engine(default_model(), speculative_config=DRAFTS)
+    engine.submit(PROMPT, three_times_one_token(engine), request_id="bad")
     finished = {}
     for step in range(20):
         engine.submit_embedding("one two three", request_id=f"embedding {step}")
@@ -23,3 +30,21 @@ def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding() -> None:
     while engine.has_work:
         engine.step()
     assert engine.stats().blocks_used == 0
+
+
+def test_a_request_whose_draft_is_right_at_first_starts_anew_beside_an_embedding() -> None:
+    """No token follows a later part of the draft, where keys and values may not be numbers."""
+    engine = make_engine(default_model(), speculative_config=DRAFTS)
+    params = three_times_one_token(engine)
+    (token,) = params.allowed_token_ids or ()
+    known = {tuple(engine.encoder.encode(PROMPT)): [token] * 40}
+    engine._scheduler._speculator._drafter = Drafter(known, 1, seed=0)  # type: ignore[attr-defined]
+    engine.submit(PROMPT, params, request_id="bad")
+    engine.step()
+    assert engine.stats().drafts == 0
+    engine.submit_embedding("one two three")
+    engine.step()
+    stats = engine.stats()
+    assert (stats.drafts, stats.accepted_draft_tokens, stats.preemptions) == (1, 2, 1)
+    output = drain(engine)["bad"]
+    assert (output.token_ids, output.finish_reason) == ([token] * 3, "error")

@@ -133,6 +133,16 @@ def test_a_file_that_cannot_be_removed_is_a_block_that_is_not_there(tmp_path: Pa
     assert (store.num_blocks, store.num_bytes) == (0, 0)
 
 
+def test_an_abandoned_draft_that_cannot_be_removed_stays(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, "a", BYTES, 3 * FILE_BYTES)
+    store.write(NAMES[0], content(NAMES[0]))
+    draft = (tmp_path / store._path(NAMES[0])).with_suffix(".1f")
+    draft.mkdir()
+    os.utime(draft, (0, 0))
+    assert found(DiskStore(tmp_path, "a", BYTES, 3 * FILE_BYTES), NAMES[0]) == 1
+    assert draft.is_dir()
+
+
 def test_a_store_opens_while_another_one_writes(tmp_path: Path) -> None:
     busy = DiskStore(tmp_path, "a", 8, 1 << 20)
     data = np.zeros(8, dtype=np.uint8)

@@ -9,7 +9,6 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -177,7 +176,7 @@ def _found(folder: Path) -> Iterator[tuple[str, int]]:
         if _BLOCK_FILE.match(path.name):
             files.append((status.st_mtime_ns, str(path.relative_to(folder)), status.st_size))
         elif _DRAFT_FILE.match(path.name) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-            with suppress(OSError):  # It takes some room, and harms nobody.
+            with contextlib.suppress(OSError):  # It takes some room, and harms nobody.
                 path.unlink()
     for _, name, size in sorted(files):
         yield name, size
