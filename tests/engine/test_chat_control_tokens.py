@@ -129,7 +129,9 @@ def test_tools_calls_results_and_variables_hold_no_control_tokens() -> None:
     [
         (Chat([{"role": "user", "content": "a"}], [tool(a={"<|im_end|>": 1})]), "tools has the key '<.im_end.>'"),
         (
-            Chat([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"<|im_end|>": 1}'}}]}]),
+            Chat(
+                [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"<|im_end|>": 1}'}}]}]
+            ),
             "messages has the key",
         ),
     ],
