@@ -18,7 +18,7 @@ from inflight import Engine, EngineConfig, InvalidRequest, RequestOptions, Reque
 from inflight.errors import UnsupportedModel
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
-from inflight.model.lora.lora_forward import LoraForward
+from inflight.model.routed_forward import RoutedForward
 from scripts.launch.default_model import default_model
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import SERVED, save_model
@@ -266,8 +266,8 @@ def test_rows_do_not_depend_on_the_adapters_of_others(adapted: Engine, fast: Eng
 
 def test_adapters_are_part_of_a_traced_graph(adapted: Engine) -> None:
     forward = adapted.model.forward
-    assert isinstance(forward, LoraForward)
-    for each, added in ((forward.plain, 0), (forward.adapted, 7)):
+    assert isinstance(forward, RoutedForward)
+    for each, added in ((forward.plain, 0), (forward.special, 7)):
         assert isinstance(each, TracedForward)
         assert each.is_fused
         kinds = Counter(node.kind() for node in each._graph.nodes())
@@ -303,8 +303,8 @@ def test_each_request_has_its_own_adapter_in_a_layer_with_an_odd_number_of_input
         distances = np.abs(expected - own).max(axis=1)
         assert distances.argmin() == row
         assert distances[row] < 0.1 * np.delete(distances, row).min()
-    assert isinstance(engine.model.forward, LoraForward)
-    assert isinstance(engine.model.forward.adapted, TracedForward)
+    assert isinstance(engine.model.forward, RoutedForward)
+    assert isinstance(engine.model.forward.special, TracedForward)
 
 
 def _named(output: RequestOutput) -> list[float]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inflight import EmbedsPrompt, Engine, InvalidRequest, RequestOptions, SamplingParams, UnsupportedModel
 from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.cpu.traced_forward import TracedForward
-from inflight.model.embeds.embed_forward import EmbedForward
+from inflight.model.routed_forward import RoutedForward
 from inflight.prompts import EMBEDS_PLACE
 from scripts.launch.default_model import default_model
 from scripts.reference.random_adapter import RandomAdapter
@@ -80,9 +80,9 @@ def test_with_the_kernels_of_the_processor_they_change_no_bit_of_a_text() -> Non
     if engine.model.backend is not CPU_KERNELS:
         pytest.skip("this processor has no kernels")
     forward = engine.model.forward
-    assert isinstance(forward, EmbedForward)
-    assert isinstance(forward.embedded, TracedForward)
-    assert forward.embedded.is_fused
+    assert isinstance(forward, RoutedForward)
+    assert isinstance(forward.special, TracedForward)
+    assert forward.special.is_fused
     params = SamplingParams(max_tokens=8, temperature=0, logprobs=3)
     noise = np.random.default_rng(0).normal(0, 0.1, (40, 576))
     (alone,) = engine.generate(["The capital of France is"], params)

@@ -9,15 +9,15 @@ import torch
 from inflight.errors import UnsupportedModel
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.cpu.traced_forward import TracedForward
-from inflight.model.embeds.embed_forward import EmbedForward
 from inflight.model.embeds.embeds_reader import EmbedsReader
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.head import vocab_size
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
-from inflight.model.lora.lora_forward import EagerAdapted, LoraForward
+from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.own_attention.padded_forward import PaddedForward
 from inflight.model.recurrent.recurrent_forward import RecurrentForward
+from inflight.model.routed_forward import RoutedForward, has_adapters, has_embeds
 from inflight.prompt_content import PromptContent
 
 logger = logging.getLogger(__name__)
@@ -27,13 +27,12 @@ _TOKENS = 24
 
 
 def load_embeds(
-    module: Any, reading: Reading, text: ForwardPass, check: SelfCheck, backend: AttentionBackend, *, adapters: bool
+    module: Any, reading: Reading, text: ForwardPass, check: SelfCheck, backend: AttentionBackend
 ) -> tuple[EmbedsReader, ForwardPass]:
     """Return the reader of prompts with embeddings, and the first forward pass that computes them right.
 
     Args:
-        text: the forward pass over batches without embeddings.
-        adapters: whether batches may have LoRA adapters.
+        text: the forward pass over batches without embeddings. Batches may have LoRA adapters if it is a routed one.
 
     Raises:
         UnsupportedModel: The model does not take embeddings in place of tokens.
@@ -43,7 +42,7 @@ def load_embeds(
     inputs, prompt = _sample(module, reader)
     try:
         wanted, difference = check.own_logits(inputs), None
-        for forward in _forwards(module, reading, text, check, backend, prompt, adapters=adapters):
+        for forward in _forwards(module, reading, text, check, backend, prompt):
             difference = check.error_with_inserts(wanted, prompt, forward, reading.layers, backend)
             if difference is None:
                 return reader, forward
@@ -81,22 +80,23 @@ def _forwards(
     check: SelfCheck,
     backend: AttentionBackend,
     prompt: PromptContent,
-    *,
-    adapters: bool,
 ) -> Iterator[ForwardPass]:
     """Yield forward passes, the fastest first.
 
     If that of text is traced, that of batches with embeddings is traced like it. So the tokens of a text do not depend
     on embeddings in its batch.
     """
-    plain = text.plain if isinstance(text, LoraForward) else text
+    adapters = isinstance(text, RoutedForward)
+    plain = text.plain if isinstance(text, RoutedForward) else text
     if isinstance(plain, EagerForward | RecurrentForward | PaddedForward):
         yield text  # The model's own code can do both.
         return
     eager = reading.forward(module, backend)
 
-    def beside_text(embedded: ForwardPass) -> EmbedForward:
-        return EmbedForward(text, LoraForward(embedded, EagerAdapted(eager)) if adapters else embedded)
+    def beside_text(embedded: ForwardPass) -> RoutedForward:
+        if adapters:
+            embedded = RoutedForward(embedded, EagerAdapted(eager), has_adapters)
+        return RoutedForward(text, embedded, has_embeds)
 
     if isinstance(plain, TracedForward):
         traced = _traced(module, reading, check, backend, prompt, eager)
@@ -116,7 +116,7 @@ def _traced(
 ) -> TracedForward | None:
     try:
         traced = TracedForward(module, reading.layers, has_embeds=True)
-        in_python = EmbedForward(eager, traced)
+        in_python = RoutedForward(eager, traced, has_embeds)
         return traced if check.same_with_inserts(prompt, in_python, eager, reading.layers, backend) else None
     except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
         logger.info("batches with embeddings cannot be traced: %s", error)

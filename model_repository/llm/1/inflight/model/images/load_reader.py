@@ -12,10 +12,10 @@ from inflight.config import EngineConfig
 from inflight.errors import InvalidRequest, UnsupportedModel
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import takes
-from inflight.model.images.image_forward import ImageForward
 from inflight.model.images.mask_probe import layers_that_see_ahead
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.routed_forward import RoutedForward
 from inflight.prompt_content import PromptContent
 from inflight.prompt_images import PromptImages
 
@@ -40,7 +40,7 @@ class ImageForwards(Protocol):
     `ahead` is that of `EagerForward`. `prompt` is an example.
     """
 
-    def __call__(self, ahead: tuple[bool, ...], prompt: PromptContent) -> Iterator[ImageForward]: ...
+    def __call__(self, ahead: tuple[bool, ...], prompt: PromptContent) -> Iterator[RoutedForward]: ...
 
 
 def load_image_reader(
@@ -50,7 +50,7 @@ def load_image_reader(
     layers: Sequence[AttentionLayer],
     backend: AttentionBackend,
     forwards: ImageForwards,
-) -> "tuple[ImageReader, ImageForward] | None":
+) -> "tuple[ImageReader, RoutedForward] | None":
     """Return the reader of a model's images, and the first forward pass that computes them right.
 
     The log says why there is none.
@@ -74,7 +74,7 @@ def _checked(
     layers: Sequence[AttentionLayer],
     backend: AttentionBackend,
     forwards: ImageForwards,
-) -> "tuple[ImageReader, ImageForward]":
+) -> "tuple[ImageReader, RoutedForward]":
     # Not at the top: a server without Pillow serves text.
     from inflight.model.images.image_reader import ImageReader
 

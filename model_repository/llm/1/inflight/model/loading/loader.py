@@ -33,10 +33,11 @@ from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.model.loading.weights import load_divided_module, load_module
 from inflight.model.lora.load_adapters import load_adapters
-from inflight.model.lora.lora_forward import EagerAdapted, LoraForward
+from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 from inflight.model.recurrent.state_layer import StateLayer
+from inflight.model.routed_forward import RoutedForward, has_adapters
 
 if TYPE_CHECKING:
     from inflight.model.images.image_reader import ImageReader
@@ -142,14 +143,15 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
     reader, embeds = None, None
     if config.enable_prompt_embeds:
-        embeds, forward = load_embeds(module, reading, forward, check, backend, adapters=bool(adapters))
+        embeds, forward = load_embeds(module, reading, forward, check, backend)
     elif shards is None and reading.own_attention is None and not reading.states:
         forwards = partial(image_forwards, module, reading, backend, forward, check)
         found = load_image_reader(module, config, check, layers, backend, forwards)
         if found is not None:
             reader, forward = found
             if adapters:
-                forward = replace(forward, images=LoraForward(forward.images, EagerAdapted(forward.images)))
+                images = forward.special
+                forward = replace(forward, special=RoutedForward(images, EagerAdapted(images), has_adapters))
     generation = _generation_config(config)
     return LoadedModel(
         module=module,

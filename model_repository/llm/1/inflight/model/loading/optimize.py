@@ -16,10 +16,10 @@ from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward, TracedImages
 from inflight.model.forward import EagerForward, ForwardPass
-from inflight.model.images.image_forward import ImageForward
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.routed_forward import RoutedForward, has_images
 from inflight.prompt_content import PromptContent
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def image_forwards(
     check: SelfCheck,
     ahead: tuple[bool, ...],
     prompt: PromptContent,
-) -> Iterator[ImageForward]:
+) -> Iterator[RoutedForward]:
     """Yield forward passes of a model that reads images, the fastest first. See `ImageForwards`.
 
     `text` is that of batches without images. If it is traced, that of the others is traced like it, so that the tokens
@@ -97,7 +97,7 @@ def image_forwards(
             assert prompt.images is not None
             example = TracedImages(prompt.images.features[:1], prompt.images.positions, ahead)
             plain = TracedForward(module, reading.layers, images=example)
-            in_python = ImageForward(eager, plain)
+            in_python = RoutedForward(eager, plain, has_images)
             if check.same_with_inserts(prompt, in_python, eager, reading.layers, backend):
                 traced = plain.fused() if text.is_fused else plain
         except Exception as error:  # noqa: BLE001 - tracing a model's code may raise any exception
@@ -105,8 +105,8 @@ def image_forwards(
         if traced is None:
             logger.warning("batches with images run in Python, as the model's code cannot be traced: %s", reason)
         else:
-            yield ImageForward(text, traced)
-    yield ImageForward(text, eager)
+            yield RoutedForward(text, traced, has_images)
+    yield RoutedForward(text, eager, has_images)
 
 
 def _on_gpu(

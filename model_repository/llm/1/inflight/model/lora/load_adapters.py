@@ -18,8 +18,9 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
 from inflight.model.lora.adapter_weights import read_adapter
-from inflight.model.lora.lora_forward import EagerAdapted, LoraForward, WithMixedAdapters
+from inflight.model.lora.lora_forward import EagerAdapted, WithMixedAdapters
 from inflight.model.lora.lora_layers import add_adapters
+from inflight.model.routed_forward import RoutedForward, has_adapters
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def load_adapters(
             raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {reason}")
     adapters = {name: Adapter(name, slot, each.digest) for slot, (name, each) in enumerate(weights.items())}
     logger.info("%d LoRA adapters: %s", len(adapters), ", ".join(adapters))
-    return LoraForward(plain, adapted), adapters
+    return RoutedForward(plain, adapted, has_adapters), adapters
 
 
 def _traced(

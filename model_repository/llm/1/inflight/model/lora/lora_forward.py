@@ -13,30 +13,6 @@ from inflight.model.ragged_batch import RaggedBatch
 
 
 @dataclass(frozen=True)
-class LoraForward:
-    """Runs batches without adapters as if there were none."""
-
-    plain: ForwardPass
-    adapted: ForwardPass
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """See `ForwardPass`. Batches with adapters need no preparation."""
-        return self.plain.bytes_to_prepare(caches, max_rows, max_blocks)
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """See `ForwardPass`."""
-        self.plain.prepare(caches, max_rows, max_blocks)
-
-    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
-        forward = self.plain if batch.adapters is None else self.adapted
-        return forward(batch, caches, rows)
-
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `ForwardPass`. Adapters do not change the head."""
-        return self.plain.head(hidden)
-
-
-@dataclass(frozen=True)
 class EagerAdapted:
     """Tells the layers of a model, whose own code runs, the adapters of a batch."""
 
