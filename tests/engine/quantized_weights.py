@@ -46,7 +46,7 @@ def _codes(weight: torch.Tensor, groups: torch.Tensor, bits: int) -> tuple[torch
     low = torch.stack([part.amin(dim=1).clamp(max=0) for part in parts])
     high = torch.stack([part.amax(dim=1).clamp(min=0) for part in parts])
     scales = ((high - low) / largest).half()
-    zeros = (-low / scales.float()).round().clamp(1, largest).int()
+    zeros = (-low / scales.float()).round().clamp(0, largest).int()
     codes = (weight / scales.float().T[:, groups] + zeros.T[:, groups]).round().clamp(0, largest).int()
     return codes, zeros, scales
 
@@ -62,11 +62,15 @@ def gptq(bits: int, *, version: int = 1, in_order: bool = True) -> Format:
         groups = torch.arange(weight.shape[1]) // GROUP
         if not in_order:
             groups = groups[torch.randperm(len(groups), generator=torch.Generator().manual_seed(0))]
+        # Outputs without a negative weight have zero points of 0.
+        weight = torch.where((torch.arange(len(weight)) % 3 == 1)[:, None], weight.abs(), weight)
         codes, zeros, scales = _codes(weight, groups, bits)
-        stored = zeros - 1 if version == 1 else zeros
+        words = _words(zeros.tolist(), bits)
+        # GPTQModel takes one from all zero points in a word at once.
+        ones = _words([[1] * (32 // bits)], bits)
         tensors = {
             "qweight": _words(codes.tolist(), bits).T.contiguous(),
-            "qzeros": _words(stored.tolist(), bits),
+            "qzeros": words - ones if version == 1 else words,
             "scales": scales,
             "g_idx": groups.int(),
         }
@@ -156,7 +160,8 @@ def nf4(*, nested: bool) -> Format:
 
     def pack(weight: torch.Tensor) -> Packed:
         values = torch.tensor(_NF4)
-        blocks = weight.reshape(-1, 64)
+        count = weight.numel()
+        blocks = torch.nn.functional.pad(weight.flatten(), (0, -count % 64)).view(-1, 64)
         largest = blocks.abs().amax(dim=1)
         state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape)}
         tensors = {"weight.quant_map": values, "weight.absmax": largest}
@@ -171,12 +176,12 @@ def nf4(*, nested: bool) -> Format:
             tensors["weight.absmax"] = codes.to(torch.uint8)
             tensors |= {"weight.nested_absmax": of_blocks, "weight.nested_quant_map": steps}
         codes = (blocks / largest[:, None]).flatten()[:, None].sub(values).abs().argmin(dim=1)
-        pairs = codes.view(-1, 2)
+        pairs = codes[: count + count % 2].view(-1, 2)
         tensors["weight"] = (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8)
         tensors["weight.quant_state.bitsandbytes__nf4"] = torch.tensor(
             list(json.dumps(state).encode()), dtype=torch.uint8
         )
-        return tensors, (values[codes] * largest.repeat_interleave(64)).view(weight.shape)
+        return tensors, (values[codes] * largest.repeat_interleave(64))[:count].view(weight.shape)
 
     config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     return Format({**config, "bnb_4bit_use_double_quant": nested}, pack)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3MoeConfig
 
 from inflight import Engine, UnsupportedModel
+from inflight.model.loading.quantized_checkpoint.formats import from_bitsandbytes
 from scripts.reference.tiny_models import SERVED, save_model
 from scripts.reference.tiny_models import greedy as reference
 from tests.engine import quantized_weights
@@ -17,10 +18,20 @@ from tests.engine.models import greedy, make_engine, make_prompt
 from tests.engine.quantized_weights import Format
 
 
-def of_auto_round(form: Format, packing: str) -> Format:
-    """The same tensors, as AutoRound names their format."""
+def of_auto_round(form: Format, packing: str, **others: int) -> Format:
+    """The same tensors, as AutoRound names their format. `others` is what most layers have, but not these."""
     config = {name: form.config[name] for name in ("bits", "group_size")}
-    return Format({"quant_method": "auto-round", "packing_format": packing, **config}, form.pack)
+    return Format({"quant_method": "auto-round", "packing_format": packing, **config, **others}, form.pack)
+
+
+def in_order(form: Format) -> Format:
+    """The same tensors without the group of each input."""
+
+    def pack(weight: torch.Tensor) -> quantized_weights.Packed:
+        tensors, values = form.pack(weight)
+        return {name: tensor for name, tensor in tensors.items() if name != "g_idx"}, values
+
+    return Format(form.config, pack)
 
 
 FORMATS = {
@@ -33,6 +44,13 @@ FORMATS = {
     "auto-round as gptq": of_auto_round(quantized_weights.gptq(4), "auto_round:auto_gptq"),
     "auto-round as gptq_v2": of_auto_round(quantized_weights.gptq(4, version=2), "auto_round"),
     "auto-round as awq": of_auto_round(quantized_weights.awq(), "auto_round:auto_awq"),
+    "gptq without g_idx": in_order(quantized_weights.gptq(4)),
+    "auto-round as gptq, layers with bits and groups of their own": of_auto_round(
+        in_order(quantized_weights.gptq(2)), "auto_round:auto_gptq", bits=4, group_size=64
+    ),
+    "auto-round as awq, layers with groups of their own": of_auto_round(
+        quantized_weights.awq(), "auto_round:auto_awq", group_size=64
+    ),
     "nf4": quantized_weights.nf4(nested=False),
     "nf4 with double quantization": quantized_weights.nf4(nested=True),
     "bitsandbytes in int8": quantized_weights.bitsandbytes_int8(),
@@ -100,6 +118,12 @@ def test_answers_are_those_of_the_weights_that_the_checkpoint_stands_for(form: F
         torch.testing.assert_close(mine, weight, rtol=1e-6, atol=0)
         assert mine.is_contiguous()
     assert answers(engine) == [reference(module, make_prompt(length), 16) for length in (3, 17, 40)]
+
+
+def test_a_weight_with_an_odd_number_of_elements() -> None:
+    form = quantized_weights.nf4(nested=False)
+    tensors, expected = form.pack(torch.randn(3, 5, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(from_bitsandbytes(tensors, form.config), expected)
 
 
 @pytest.mark.usefixtures("cpu_kernels")

@@ -5,6 +5,7 @@ All functions take the tensors of one linear layer, by the names that they have 
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,21 +33,20 @@ def from_gptq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
     Raises:
         ValueError: The weights have another number of bits than `BITS_OF_GPTQ`.
     """
-    groups = tensors.get("g_idx")
-    bits = int(config["bits"])
-    if groups is not None:
-        # Some layers may have other bits than the config says.
-        bits = _WORD * len(tensors["qweight"]) // len(groups)
+    # Some layers may have other bits than the config says.
+    bits = _WORD * tensors["qzeros"].shape[1] // tensors["qweight"].shape[1]
     if bits not in BITS_OF_GPTQ:
         raise ValueError(f"a layer has weights of {bits} bits; with gptq they must have one of {BITS_OF_GPTQ}")
     weights = unpacked(tensors["qweight"].T, bits)
-    zeros = unpacked(tensors["qzeros"], bits).float()
-    # The first version of the format stores zero points less one.
+    packed = tensors["qzeros"]
     if config.get("checkpoint_format", config.get("format")) != "gptq_v2":
-        zeros += 1
+        # The first version of the format stores zero points less one. One is taken from all in a word at once, so a
+        # zero point of 0 borrows from the next.
+        packed = packed + sum(1 << shift for shift in range(0, _WORD, bits))
+    groups = tensors.get("g_idx")
     if groups is None:
-        groups = _groups(weights.shape[1], config).to(weights.device)
-    return _scaled(weights, zeros, tensors["scales"], groups)
+        groups = _groups(weights, tensors["scales"], config)
+    return _scaled(weights, unpacked(packed, bits).float(), tensors["scales"], groups)
 
 
 def from_awq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
@@ -55,7 +55,7 @@ def from_awq(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
     qweight is [inputs, outputs / 8], qzeros [groups, outputs / 8], scales [groups, outputs].
     """
     weights = unpacked_awq(tensors["qweight"]).T.contiguous()
-    groups = _groups(weights.shape[1], config).to(weights.device)
+    groups = _groups(weights, tensors["scales"], config)
     return _scaled(weights, unpacked_awq(tensors["qzeros"]).float(), tensors["scales"], groups)
 
 
@@ -72,7 +72,8 @@ def from_bitsandbytes(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tens
     packed = tensors["weight"].view(torch.uint8).flatten()
     # The first of two weights is in the high bits.
     codes = torch.stack([packed >> 4, packed & 15], dim=1).flatten()
-    values = tensors["weight.quant_map"].float()[codes.long()]
+    # A weight with an odd number of elements is followed by half a byte of padding.
+    values = tensors["weight.quant_map"].float()[codes.long()][: math.prod(state["shape"])]
     scales = largest.float().repeat_interleave(state["blocksize"])[: len(values)]
     return (values * scales).view(state["shape"])
 
@@ -88,10 +89,26 @@ def from_modelopt(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
     return (groups * (scale * tensors["weight_scale_2"].float())[..., None]).flatten(1)
 
 
-def _groups(inputs: int, config: Mapping[str, Any]) -> torch.Tensor:
-    """The group of each input [inputs]. A size of -1 stands for one group."""
-    size = int(config["group_size"])
-    return torch.arange(inputs) // (inputs if size == -1 else size)
+def _groups(weights: torch.Tensor, scales: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """The group of each input [inputs], for weights [outputs, inputs] and scales [groups, outputs]."""
+    inputs, size = weights.shape[1], int(config["group_size"])
+    # -1 stands for one group.
+    return torch.arange(inputs, device=weights.device) // _sharing(len(scales), inputs, inputs if size == -1 else size)
+
+
+def _sharing(count: int, length: int, usual: int) -> int:
+    """Return how many neighbours along an axis of `length` weights share one of `count` scales.
+
+    `usual` is what the config says. Then the last scale may be for fewer weights. Some layers have another size.
+
+    Raises:
+        ValueError: `count` fits neither.
+    """
+    if -(-length // usual) == count:
+        return usual
+    if length % count:
+        raise ValueError(f"{count} scales fit no {length} weights, of which {usual} share one by the config")
+    return length // count
 
 
 def _scaled(weights: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
