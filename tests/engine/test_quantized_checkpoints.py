@@ -1,6 +1,7 @@
 """Checkpoints with quantized weights serve as the model that their weights stand for."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,16 @@ EXPERTS: dict[str, Any] = {
 }
 
 
-def quantize(config: PreTrainedConfig, form: Format, folder: Path) -> dict[str, torch.Tensor]:
-    """Write a tiny model with quantized weights. Return the weights that they stand for, by name."""
+def quantize(
+    config: PreTrainedConfig, form: Format, folder: Path, layers: tuple[str, ...] = ("_proj.weight",)
+) -> dict[str, torch.Tensor]:
+    """Write a tiny model with quantized weights in the layers whose names end so. Return what all weights are, by
+    name."""
     save_model(config, folder)
     found = load_file(folder / "model.safetensors")
     stored: dict[str, torch.Tensor] = {}
     for name, tensor in found.items():
-        if name.endswith("_proj.weight"):
+        if name.endswith(layers):
             packed, found[name] = form.pack(tensor)
             stored |= {name.removesuffix("weight") + part: value for part, value in packed.items()}
         else:
@@ -118,6 +122,25 @@ def test_answers_are_those_of_the_weights_that_the_checkpoint_stands_for(form: F
         torch.testing.assert_close(mine, weight, rtol=1e-6, atol=0)
         assert mine.is_contiguous()
     assert answers(engine) == [reference(module, make_prompt(length), 16) for length in (3, 17, 40)]
+
+
+def test_layers_of_gpt2_are_stored_as_those_of_others(tmp_path: Path) -> None:
+    config = SERVED["gpt2"].config
+    layers = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    for form in (FORMATS["gptq"], FORMATS["bitsandbytes in int8"]):
+        weights = quantize(config, Format(form.config, transposed(form)), tmp_path / "quantized", layers)
+        engine = make_engine(tmp_path / "quantized")
+        assert answers(engine) == answers(make_engine(plain(config, weights, tmp_path / "plain")))
+
+
+def transposed(form: Format) -> Callable[[torch.Tensor], quantized_weights.Packed]:
+    """Pack weights [inputs, outputs]."""
+
+    def pack(weight: torch.Tensor) -> quantized_weights.Packed:
+        tensors, values = form.pack(weight.T.contiguous())
+        return tensors, values.T.contiguous()
+
+    return pack
 
 
 def test_a_weight_with_an_odd_number_of_elements() -> None:

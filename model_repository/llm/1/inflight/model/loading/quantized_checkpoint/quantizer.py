@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import ConversionOps
+from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -97,20 +98,25 @@ class Dequantize(ConversionOps):
         model: PreTrainedModel = kwargs["model"]
         name: str = kwargs["full_layer_name"]
         dtype = model.get_parameter(name).dtype
+        is_transposed = isinstance(model.get_submodule(name.rpartition(".")[0]), Conv1D)
         layers: dict[str, dict[str, Sequence[torch.Tensor]]] = defaultdict(dict)
         for key, value in input_dict.items():
             path, last = _split(key)
             layers[path][last] = [value] if isinstance(value, torch.Tensor) else value
         return {
-            f"{path}{_WEIGHT}" if path else name: [self._weight(one).to(dtype) for one in _one_by_one(tensors)]
+            f"{path}{_WEIGHT}" if path else name: [
+                self._weight(one, is_transposed=is_transposed).to(dtype) for one in _one_by_one(tensors)
+            ]
             for path, tensors in layers.items()
         }
 
-    def _weight(self, tensors: Tensors) -> torch.Tensor:
+    def _weight(self, tensors: Tensors, *, is_transposed: bool) -> torch.Tensor:
         if tensors.keys() <= {_WEIGHT, "weight_format"}:
             return tensors[_WEIGHT]  # Of a layer that is not quantized.
         original = self.hf_quantizer.quantization_config.original
-        return FORMATS[original["quant_method"]](tensors, original)
+        weight = FORMATS[original["quant_method"]](tensors, original)
+        # GPT-2's layers keep weights as [inputs, outputs], but quantized ones are stored as those of any linear layer.
+        return weight.T.contiguous() if is_transposed else weight
 
 
 def _split(key: str) -> tuple[str, str]:
