@@ -96,17 +96,37 @@ def awq() -> Format:
     return Format({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}, pack)
 
 
-def fp8() -> Format:
-    """Blocks of 32 times 32 weights share a scale, as in DeepSeek's and Qwen's checkpoints (there 128 times 128)."""
+def fp8(block: int = GROUP, *, exponents: bool = False) -> Format:
+    """`block` times `block` weights share a scale, as in DeepSeek's and Qwen's checkpoints (there 128 times 128).
+
+    With `exponents`, scales are powers of two. The file has the exponents, in bytes.
+    """
 
     def pack(weight: torch.Tensor) -> Packed:
-        blocks = weight.unflatten(0, (-1, GROUP)).unflatten(2, (-1, GROUP))
+        rows, columns = weight.shape
+        whole = torch.nn.functional.pad(weight, (0, -columns % block, 0, -rows % block))
+        blocks = whole.unflatten(0, (-1, block)).unflatten(2, (-1, block))
         scales = blocks.abs().amax(dim=(1, 3)) / 448
+        stored = scales
+        if exponents:
+            powers = scales.log2().ceil()
+            scales, stored = powers.exp2(), (powers + 127).to(torch.uint8)
         eighths = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
-        values = (eighths.float() * scales[:, None, :, None]).reshape(weight.shape)
-        return {"weight": eighths.reshape(weight.shape), "weight_scale_inv": scales}, values
+        values = (eighths.float() * scales[:, None, :, None]).reshape(whole.shape)[:rows, :columns].contiguous()
+        codes = eighths.reshape(whole.shape)[:rows, :columns].contiguous()
+        return {"weight": codes, "weight_scale_inv": stored}, values
 
-    return Format({"quant_method": "fp8", "weight_block_size": [GROUP, GROUP], "activation_scheme": "dynamic"}, pack)
+    return Format({"quant_method": "fp8", "weight_block_size": [block, block], "activation_scheme": "dynamic"}, pack)
+
+
+def fp8_with_one_scale() -> Format:
+    def pack(weight: torch.Tensor) -> Packed:
+        scale = weight.abs().amax() / 448
+        eighths = (weight / scale).to(torch.float8_e4m3fn)
+        tensors = {"weight": eighths, "weight_scale_inv": scale, "activation_scale": torch.tensor(0.5)}
+        return tensors, eighths.float() * scale
+
+    return Format({"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "static"}, pack)
 
 
 def compressed_int4() -> Format:

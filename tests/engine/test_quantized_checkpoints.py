@@ -58,6 +58,10 @@ FORMATS = {
     "modelopt in fp8": quantized_weights.modelopt_fp8(),
     "modelopt in nvfp4": quantized_weights.nvfp4(),
     "fp8": quantized_weights.fp8(),
+    "fp8 with smaller blocks at the edges": quantized_weights.fp8(48),
+    "fp8 with layers smaller than a block": quantized_weights.fp8(128),
+    "fp8 with exponents": quantized_weights.fp8(exponents=True),
+    "fp8 with one scale": quantized_weights.fp8_with_one_scale(),
     "compressed-tensors in int4": quantized_weights.compressed_int4(),
     "compressed-tensors in fp8": quantized_weights.compressed_fp8(),
 }
@@ -212,10 +216,11 @@ def test_other_formats_are_refused(quantization: dict[str, Any], message: str, t
         make_engine(tmp_path)
 
 
-def test_a_damaged_layer_is_refused(tmp_path: Path) -> None:
-    quantize(SERVED["llama"].config, FORMATS["gptq"], tmp_path)
+@pytest.mark.parametrize(("form", "scales"), [("gptq", "scales"), ("fp8", "weight_scale_inv")])
+def test_a_damaged_layer_is_refused(form: str, scales: str, tmp_path: Path) -> None:
+    quantize(SERVED["llama"].config, FORMATS[form], tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.scales"]
+    del weights[f"model.layers.1.mlp.up_proj.{scales}"]
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="its weights cannot be loaded"):
         make_engine(tmp_path)

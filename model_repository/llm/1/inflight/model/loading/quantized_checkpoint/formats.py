@@ -19,6 +19,7 @@ BITS_OF_GPTQ = (2, 4, 8)
 """Weights of 3 bits are spread over two words, and nobody seems to publish such models."""
 
 _WORD = 32
+_BLOCK_OF_FP8 = (128, 128)
 _GROUP_OF_NVFP4 = 16
 # The numbers of 4 bits with an exponent of 2 bits: first the positive ones.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -76,6 +77,27 @@ def from_bitsandbytes(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tens
     values = tensors["weight.quant_map"].float()[codes.long()][: math.prod(state["shape"])]
     scales = largest.float().repeat_interleave(state["blocksize"])[: len(values)]
     return (values * scales).view(state["shape"])
+
+
+def from_fp8(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
+    """FP8 with a scale for each block, as DeepSeek and Qwen store it, or with one scale for all.
+
+    weight is [..., outputs, inputs] and weight_scale_inv [..., blocks of outputs, blocks of inputs]. The last block
+    may be smaller than the others. Scales of 8 bits are exponents.
+    """
+    weight = tensors["weight"].float()
+    scales = tensors["weight_scale_inv"] if "weight_scale_inv" in tensors else tensors["qscale_weight"]
+    if scales.dtype == torch.uint8:
+        scales = scales.view(torch.float8_e8m0fnu)
+    scales = scales.float()
+    if scales.numel() == 1:
+        return weight * scales.view(())
+    sizes = config.get("weight_block_size", _BLOCK_OF_FP8) or weight.shape[-2:]
+    for axis, usual in zip((-2, -1), sizes, strict=True):
+        length = weight.shape[axis]
+        size = _sharing(scales.shape[axis], length, usual)
+        scales = scales.repeat_interleave(size, axis).narrow(axis, 0, length)
+    return weight * scales
 
 
 def from_modelopt(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from inflight.model.loading.quantized_checkpoint.quantizer import FORMATS, METHO
 
 logger = logging.getLogger(__name__)
 
-_BY_TRANSFORMERS = ("compressed-tensors", "fp8", "mxfp4")
+_BY_TRANSFORMERS = ("compressed-tensors", "mxfp4")
 """Formats that transformers itself dequantizes if it is told to."""
 
 _AUTO_ROUND = "auto-round"

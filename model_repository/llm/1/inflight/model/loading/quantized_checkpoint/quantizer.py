@@ -16,6 +16,7 @@ from inflight.model.loading.quantized_checkpoint.formats import (
     Tensors,
     from_awq,
     from_bitsandbytes,
+    from_fp8,
     from_gptq,
     from_modelopt,
 )
@@ -27,6 +28,7 @@ FORMATS: dict[str, Callable[[Tensors, Mapping[str, Any]], torch.Tensor]] = {
     "gptq": from_gptq,
     "awq": from_awq,
     "bitsandbytes": from_bitsandbytes,
+    "fp8": from_fp8,
     "modelopt": from_modelopt,
 }
 """By the value of `quant_method` in a model's config."""
@@ -43,8 +45,9 @@ _OF_BITSANDBYTES = (
     "weight.quant_state.bitsandbytes__nf4",
     "weight.quant_state.bitsandbytes__fp4",
 )
+_OF_FP8 = ("weight_scale_inv", "activation_scale", "qscale_weight")
 _OF_MODELOPT = ("weight_scale", "weight_scale_2", "input_scale")
-_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES, *_OF_MODELOPT]}
+_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES, *_OF_FP8, *_OF_MODELOPT]}
 
 
 @register_quantization_config(METHOD)
@@ -112,7 +115,10 @@ class Dequantize(ConversionOps):
 
     def _weight(self, tensors: Tensors, *, is_transposed: bool) -> torch.Tensor:
         if tensors.keys() <= {_WEIGHT, "weight_format"}:
-            return tensors[_WEIGHT]  # Of a layer that is not quantized.
+            weight = tensors[_WEIGHT]
+            if weight.element_size() == 1:
+                raise ValueError(f"a layer has weights in {weight.dtype}, and none of the scales that its format has")
+            return weight  # Of a layer that is not quantized.
         original = self.hf_quantizer.quantization_config.original
         weight = FORMATS[original["quant_method"]](tensors, original)
         # GPT-2's layers keep weights as [inputs, outputs], but quantized ones are stored as those of any linear layer.
