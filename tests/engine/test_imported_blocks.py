@@ -78,11 +78,12 @@ def test_bytes_go_out_and_come_back() -> None:
         write_blocks(target, [1], np.zeros((1, 7), dtype=np.uint8))
 
 
-def test_other_weights_have_another_fingerprint(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", ["model.norm.weight", "model.embed_tokens.weight"])
+def test_other_weights_have_another_fingerprint(changed: str, folder: Path, tmp_path: Path) -> None:
     engine = make_engine(folder, "float32")
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
-    weights["model.norm.weight"] *= 1.5
+    weights[changed].view(-1)[4931 % weights[changed].numel()] *= 1.5
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     other = make_engine(tmp_path, "float32")
     assert fingerprint(other.model, other.config) != fingerprint(engine.model, engine.config)

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-# So many elements of each tensor are read, spread over the whole: reading everything would take a second a gigabyte.
-_SAMPLED = 1024
+# Integers of the same size, by their bytes.
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "attn_implementation", "_attn_implementation")
 
 
 def model_digest(module: Any) -> str:
     """Return the digest of a loaded model of transformers.
 
-    It tells models apart that were trained differently. It need not notice if somebody changed a few weights on
-    purpose.
+    It tells models apart that were trained differently, even if only the embeddings of a few tokens were. It need not
+    notice if somebody changed weights on purpose so that sums stay the same.
     """
     found = blake2b(digest_size=16)
     for part in _identity(module):
@@ -30,6 +30,11 @@ def _identity(module: Any) -> Iterator[bytes]:
     yield json.dumps(config, sort_keys=True, default=str).encode()
     for name, tensor in module.state_dict().items():
         yield f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode()
-        flat = tensor.detach().reshape(-1)
-        sample = flat[:: max(1, len(flat) // _SAMPLED)].contiguous()
-        yield sample.view(torch.uint8).cpu().numpy().tobytes()
+        yield _sums(tensor.detach()).cpu().numpy().tobytes()
+
+
+def _sums(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of each row, of the bits as integers: torch adds them in a twentieth of the time that a hash
+    takes, and in any order they have the same sum."""
+    bits = tensor.view(_INTEGERS[tensor.element_size()])
+    return bits.sum(dim=-1, dtype=bits.dtype) if bits.dim() > 1 else bits
