@@ -1,6 +1,8 @@
 """Prompts with images beside other features of the engine. The parity tests compare their tokens with transformers."""
 
 import io
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,23 @@ def test_an_image_is_bounded_before_it_is_decoded(engine: Engine, monkeypatch: p
     monkeypatch.setattr(image_reader, "MAX_PIXELS", 70 * 50 - 1)
     with pytest.raises(InvalidRequest, match=r"images\[0\] has 3500 pixels; it must have at most 3499"):
         engine.submit(prompt(0), GREEDY)
+
+
+def test_other_settings_of_the_processor_make_blocks_on_disk_useless(folder: Path, tmp_path: Path) -> None:
+    model, disk = Path(shutil.copytree(folder, tmp_path / "model")), str(tmp_path / "disk")
+
+    def cached() -> int | None:
+        engine = make_engine(model, kv_offloading_path=disk)
+        (output,) = engine.generate([prompt(0)], GREEDY)
+        engine.close()
+        return output.num_cached_tokens
+
+    assert cached() == 0
+    assert cached()
+    settings = json.loads((model / "processor_config.json").read_text())
+    settings["image_processor"]["image_mean"] = [0.1, 0.1, 0.1]
+    (model / "processor_config.json").write_text(json.dumps(settings))
+    assert cached() == 0
 
 
 def test_images_do_not_go_with_what_is_elsewhere(folder: Path) -> None:

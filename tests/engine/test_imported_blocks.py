@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def make_engine(folder: Path, dtype: str) -> Engine:
-    return Engine(EngineConfig(model=str(folder), dtype=dtype, kv_cache_tokens=512))
+def make_engine(folder: Path, dtype: str, **settings: Any) -> Engine:
+    return Engine(EngineConfig(model=str(folder), dtype=dtype, kv_cache_tokens=512, **settings))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -87,3 +88,14 @@ def test_other_weights_have_another_fingerprint(changed: str, folder: Path, tmp_
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     other = make_engine(tmp_path, "float32")
     assert fingerprint(other.model, other.config) != fingerprint(engine.model, engine.config)
+
+
+def test_other_code_of_the_model_has_another_fingerprint(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    found = set()
+    for code in ("SLOPE = 1", "SLOPE = 2"):
+        (tmp_path / "modeling.py").write_text(code)
+        for trusted in (False, True):
+            engine = make_engine(tmp_path, "float32", trust_remote_code=trusted)
+            found.add(fingerprint(engine.model, engine.config))
+    assert len(found) == 3

@@ -50,6 +50,8 @@ class ImageReader:
         self._taken: int = module.config.image_token_id
         self._encoder = module.base_model.get_image_features
         self._seams = TextSeams(processor.tokenizer)
+        # Blocks on disk may be older than the processor's settings.
+        self._key = blake2b(processor.to_json_string().encode()).digest()
         self._wanted = inspect.signature(self._encoder).parameters.keys()
         """The outputs of the processor that the encoder takes."""
         self.sees_ahead = False
@@ -105,7 +107,7 @@ class ImageReader:
             )
         ends = np.cumsum([len(each.features.main) for each in seen])
         places = tuple(
-            (int(rows[end - len(each.features.main)]), int(rows[end - 1]) + 1, _digest(image))
+            (int(rows[end - len(each.features.main)]), int(rows[end - 1]) + 1, self._digest(image))
             for end, each, image in zip(ends, seen, images, strict=True)
         )
         return token_ids, PromptImages(places, rows, features, self._positions(token_ids, seen), self.sees_ahead)
@@ -125,6 +127,10 @@ class ImageReader:
         grid = {name: value for name, value in given.items() if name.endswith(_GRID)}
         return _Seen(inputs["input_ids"][0].tolist(), Features.of(output), grid)
 
+    def _digest(self, image: bytes) -> bytes:
+        """Return what names the features of an image."""
+        return blake2b(image, digest_size=_DIGEST_BYTES, key=self._key).digest()
+
     def _positions(self, token_ids: Sequence[int], seen: Sequence[_Seen]) -> Ints | None:
         """Return the positions [dimensions, tokens]; None if the model counts tokens."""
         index = getattr(self._module.base_model, "get_rope_index", None)
@@ -140,10 +146,6 @@ class ImageReader:
         )
         found: Ints = positions[:, 0].cpu().numpy()
         return found
-
-
-def _digest(image: bytes) -> bytes:
-    return blake2b(image, digest_size=_DIGEST_BYTES).digest()
 
 
 def _decoded(index: int, image: bytes) -> Image.Image:

@@ -75,7 +75,7 @@ class LoadedModel:
     device: torch.device
     dtype: torch.dtype
     digest: str
-    """A name of the config and the weights, see `model_digest`."""
+    """A name of the config, the weights and the code, see `model_digest`."""
     shards: Shards | None = None
     """The ranks over which the model is divided; None if this process has all of it."""
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     else:
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
-    digest = model_digest(module)
+    digest = model_digest(module, checkpoint.folder if config.trust_remote_code else None)
     tokenizer = load_tokenizer(config)
     worst = float if shards is None else shards.greatest
     check, reading, max_model_len = _read(

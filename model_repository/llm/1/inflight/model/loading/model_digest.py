@@ -1,8 +1,9 @@
-"""A name of a model's config and weights, by which two engines find out whether they serve the same model."""
+"""A name of a model's config, weights and code, by which two engines find out whether they serve the same model."""
 
 import json
 from collections.abc import Iterator
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,14 +13,17 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "attn_implementation", "_attn_implementation")
 
 
-def model_digest(module: Any) -> str:
+def model_digest(module: Any, code: Path | None = None) -> str:
     """Return the digest of a loaded model of transformers.
+
+    Args:
+        code: the folder of the model, if files in it may have run.
 
     It tells models apart that were trained differently, even if only the embeddings of a few tokens were. It need not
     notice if somebody changed weights on purpose so that sums stay the same.
     """
     found = blake2b(digest_size=16)
-    for part in _identity(module):
+    for part in (*_identity(module), *_files(code)):
         found.update(len(part).to_bytes(8, "little"))
         found.update(part)
     return found.hexdigest()
@@ -31,6 +35,12 @@ def _identity(module: Any) -> Iterator[bytes]:
     for name, tensor in module.state_dict().items():
         yield f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode()
         yield _sums(tensor.detach()).cpu().numpy().tobytes()
+
+
+def _files(code: Path | None) -> Iterator[bytes]:
+    for path in sorted(code.glob("*.py")) if code is not None else ():
+        yield path.name.encode()
+        yield path.read_bytes()
 
 
 def _sums(tensor: torch.Tensor) -> torch.Tensor:
