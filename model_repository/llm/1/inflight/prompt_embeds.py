@@ -15,7 +15,7 @@ class PromptEmbeds:
     """Embeddings that take the place of tokens of a prompt."""
 
     places: Ints
-    """[embeddings], the places in the prompt, ascending."""
+    """[embeddings], the places in the prompt, ascending; at least one."""
     values: Any
     """[embeddings, width], a torch tensor in the host's memory, in the model's type."""
     digests: tuple[bytes, ...]
@@ -23,8 +23,8 @@ class PromptEmbeds:
 
     @property
     def first_place(self) -> int:
-        """The first place in the prompt that has an embedding; 0 if no place has one."""
-        return int(self.places[0]) if len(self.places) else 0
+        """The first place in the prompt that has an embedding."""
+        return int(self.places[0])
 
     def between(self, first: int, end: int) -> slice:
         """Return which embeddings go to the places from `first` up to `end`."""

@@ -26,7 +26,7 @@ class EmbedsReader:
     dtype: torch.dtype
 
     def read(self, prompt_ids: Sequence[int], embeds: NDArray[Any]) -> PromptContent:
-        """Return a prompt with embeddings.
+        """Return a prompt with embeddings. If no id stands for a row, it is an ordinary prompt.
 
         Args:
             prompt_ids: token ids. `vocab_size` and a row's number together stand for that row.
@@ -47,6 +47,8 @@ class EmbedsReader:
                 )
         ids = np.array(prompt_ids, dtype=np.int64)
         places = np.flatnonzero(ids >= self.vocab_size)
+        if not len(places):
+            return PromptContent(ids.tolist())
         values = table[torch.from_numpy(ids[places] - self.vocab_size)]
         raw = values.view(torch.uint8).numpy()
         digests = tuple(blake2b(row, digest_size=_DIGEST_BYTES).digest() for row in raw)
