@@ -19,7 +19,13 @@ _KEPT = frozenset(
 )
 _JSON = "sampling_parameters"
 _PROMPTS = frozenset(("text_input", "messages", "input_ids"))
-_NOT_ELSEWHERE = frozenset((KV_TRANSFER, "image", "prompt_embeds", "prompt_embedding_table"))
+# With these, `llm` cannot use what another model has computed: the prompt is another one there, or `llm` must read it.
+_NOT_ELSEWHERE = frozenset(
+    (
+        *(KV_TRANSFER, "image", "prompt_embeds", "prompt_embedding_table", "truncate_prompt_tokens"),
+        *("prompt_logprobs", "embedding_request"),
+    )
+)
 
 
 def context_inputs(row: Iterable[Any], parameters: Mapping[str, Any], *, batched: bool) -> list[Any] | None:
