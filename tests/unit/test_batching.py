@@ -11,6 +11,7 @@ from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import commit, make_request, make_scheduler, shares, step
+from tests.unit.fake_model import FakeModel
 
 
 def run_to_completion(strategy: str, *, slots: int = 3, **settings: Any) -> Scheduler:
@@ -235,3 +236,17 @@ def test_tenants_that_are_kept_apart_do_not_wait_for_each_other() -> None:
     assert together(*requests, per_tenant=True) == [{"a": 9, "b": 9}]
     requests = [make_request(name, range(9), max_tokens=1, tenant=name) for name in "ab"]
     assert together(*requests) == [{"a": 9}, {"b": 1}]
+
+
+@pytest.mark.parametrize("strategy", ["static", "dynamic", "bucketed"])
+def test_each_beam_of_a_batch_has_a_slot_of_its_own(strategy: str) -> None:
+    scheduler, model = run_to_completion(strategy, slots=4, batch_wait_ms=0.0), FakeModel(4)
+    scheduler.add(make_request("beams", [1, 2, 3, 4], max_tokens=5, beam_width=3))
+    scheduler.add(make_request("other", [1, 2, 3, 5], max_tokens=3))
+    padding = []
+    while scheduler.waiting or scheduler.running:
+        plan = scheduler.schedule(0.0)
+        padding.append(plan.padding)
+        scheduler.commit(plan, model.run(plan), 0.0)
+    # The prompts, two decodes of all, and two of the beams beside the slot of the other.
+    assert padding == [0, 0, 0, 1, 1]

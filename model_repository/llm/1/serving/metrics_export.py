@@ -118,7 +118,7 @@ class MetricsExport:
                 metric.set(0)
             return metric
 
-        self._readings.append(_Reading(read, make))
+        self._readings.append(_Reading(name, kind, read, make))
         self._readings[-1].create(self._engine.stats())
 
     def _family(self, name: str, help: str, kind: str) -> Any:
@@ -169,12 +169,17 @@ class MetricsExport:
 class _Reading:
     """The metrics that show one number of the engine, one metric per label value."""
 
-    def __init__(self, read: Callable[[EngineStats], Mapping[str, float]], make: Callable[[str], Any]) -> None:
+    def __init__(
+        self, name: str, kind: str, read: Callable[[EngineStats], Mapping[str, float]], make: Callable[[str], Any]
+    ) -> None:
         """`make` creates the metric of a label value."""
+        self._name, self._kind = name, kind
         self._read = read
         self._make = make
         self._metrics: dict[str, Any] = {}
         self._shown: dict[str, float] = {}
+        self._fallen: set[str] = set()
+        """Counters that fell, which Triton would not survive. That is a bug, which the log tells once."""
 
     def create(self, stats: EngineStats) -> None:
         """Create the metrics of the label values that are new, such as tenants."""
@@ -185,9 +190,15 @@ class _Reading:
     def update(self, stats: EngineStats) -> None:
         self.create(stats)
         for label, value in self._read(stats).items():
-            if value != self._shown[label]:
-                self._metrics[label].increment(value - self._shown[label])
-                self._shown[label] = value
+            if value == self._shown[label]:
+                continue
+            if self._kind == COUNTER and value < self._shown[label]:
+                if label not in self._fallen:
+                    logger.error("%s fell from %g to %g; it is not shown", self._name, self._shown[label], value)
+                    self._fallen.add(label)
+                continue
+            self._metrics[label].increment(value - self._shown[label])
+            self._shown[label] = value
 
 
 def _cumulative(buckets: Buckets) -> dict[str, float]:

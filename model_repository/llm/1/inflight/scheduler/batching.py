@@ -84,6 +84,8 @@ class RunToCompletion(Batching):
         self._open = False
         self.taken = 0
         """Number of requests in the batch."""
+        self._sequences = 0
+        """Number of rows of these requests in a decode. Each beam has its own."""
         self.tokens = 0
         """Tokens that these requests had when they joined."""
         self._longest = 0
@@ -95,7 +97,7 @@ class RunToCompletion(Batching):
         self.wakes_at = None
         if self._running:
             return
-        self._open, self.taken, self.tokens, self._longest, self._padded = False, 0, 0, 0, 0
+        self._open, self.taken, self._sequences, self.tokens, self._longest, self._padded = False, 0, 0, 0, 0, 0
         first = self.waiting.first()
         if first is None:
             return
@@ -123,6 +125,7 @@ class RunToCompletion(Batching):
     def joined(self, request: Request) -> None:
         """Give the request a slot of the batch."""
         self.taken += 1
+        self._sequences += request.num_sequences
         self.tokens += len(request.token_ids)
         self._longest = max(self._longest, len(request.token_ids))
 
@@ -133,7 +136,7 @@ class RunToCompletion(Batching):
         if not num_decodes:
             return newly
         self._open = False
-        return newly + self.taken - num_decodes
+        return newly + self._sequences - num_decodes
 
 
 class Static(RunToCompletion):
