@@ -146,7 +146,7 @@ def test_unknown_adapters_are_refused(tiny: Tiny, loaded: LoadedModel, modules: 
         engine.submit([5], None, RequestOptions(lora_name="three"))
     assert not engine.has_work
     plain = make_engine(tiny.folder)
-    with pytest.raises(InvalidRequest, match="lora_name is given, but lora_modules is not set"):
+    with pytest.raises(InvalidRequest, match="neither lora_modules nor lora_folder is set"):
         plain.submit([5], None, RequestOptions(lora_name="one"))
 
 

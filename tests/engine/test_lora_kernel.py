@@ -5,7 +5,8 @@ import torch
 
 from inflight.model.batch_arrays import NO_ADAPTER
 from inflight.model.lora.active_adapters import ActiveAdapters, use_adapters
-from inflight.model.lora.lora_layers import adapt
+from inflight.model.lora.adapter_weights import LayerDelta
+from inflight.model.lora.lora_layers import AdaptedLayer
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
@@ -24,7 +25,10 @@ class Adapted:
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, slots: list[int], *, has_kernel: bool = True) -> torch.Tensor:
         layer = _Returning(y)
-        adapt(layer, self.down.to(x.dtype), self.up.to(x.dtype), has_kernel=has_kernel)
+        inputs, outputs, rank = self.down.shape[2], self.up.shape[2], self.down.shape[1]
+        adapted = AdaptedLayer(layer, inputs, outputs, slots=ADAPTERS, rank=rank, like=x, kernel=has_kernel)
+        for slot, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
+            adapted.put(slot, LayerDelta(down.to(x.dtype), up.T.to(x.dtype)))
         with use_adapters(ActiveAdapters(torch.tensor(slots))):
             found: torch.Tensor = layer(x)
         return found

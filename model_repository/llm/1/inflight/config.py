@@ -7,12 +7,13 @@ from typing import Any
 
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_transfer.kv_transfer_config import KVTransferConfig
-from inflight.lora.lora_modules import check_lora_modules
+from inflight.lora.lora_modules import MAX_ADAPTERS, check_lora_modules
 from inflight.scheduler.queue_policy import REJECT, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler_config import SchedulerConfig, require_count, require_number
 from inflight.speculation.speculative_config import SpeculativeConfig
 
 QUANTIZATIONS = ("int8", "int4")
+_MAX_LORA_RANK = 1024
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -86,6 +87,17 @@ class EngineConfig(SchedulerConfig):
     lora_modules: Mapping[str, Any] = field(default_factory=dict)
     """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
     `{"sql": "/adapters/sql"}`. All of them stay in memory. Empty: none."""
+
+    lora_folder: str | None = None
+    """A folder with a LoRA adapter in each subfolder. Requests ask for one by the subfolder's name, and it is read when
+    the first one does. Adapters may be added, replaced and removed while the server runs. Default: none."""
+
+    max_loras: int = 16
+    """How many adapters of `lora_folder` are in memory at a time. The least recently used one makes room for another.
+    A request is refused while others use them all."""
+
+    max_lora_rank: int = 16
+    """Highest rank of an adapter in `lora_folder`."""
 
     enable_prompt_embeds: bool = False
     """Let prompts have embeddings in place of tokens, such as those that an encoder of sounds has computed. Anyone who
@@ -196,8 +208,10 @@ class EngineConfig(SchedulerConfig):
             raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
         role = KVTransferConfig.of(self.kv_transfer_config).kv_role
         check_lora_modules(self.lora_modules)
-        if self.lora_modules and role is not None:
-            raise ValueError("lora_modules is given, and kv_transfer_config has a kv_role; leave one of them out")
+        for name, most in (("max_loras", MAX_ADAPTERS), ("max_lora_rank", _MAX_LORA_RANK)):
+            require_count(name, getattr(self, name), 1, most)
+        if self.lora_setting and role is not None:
+            raise ValueError(f"{self.lora_setting} is given, and kv_transfer_config has a kv_role; leave one out")
         self._check_level_bounds(self.queue_policies)
         if self.master_port > 65535:
             raise ValueError(f"master_port is {self.master_port}; it must be at most 65535")
@@ -214,8 +228,8 @@ class EngineConfig(SchedulerConfig):
         several = f"tensor_parallel_size is {self.tensor_parallel_size}"
         if SpeculativeConfig.of(self.speculative_config).model is not None:
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
-        if self.lora_modules:
-            raise ValueError(f"lora_modules is given, and {several}; it must be 1")
+        if self.lora_setting:
+            raise ValueError(f"{self.lora_setting} is given, and {several}; it must be 1")
         if self.enable_prompt_embeds:
             raise ValueError(f"enable_prompt_embeds is true, and {several}; it must be 1")
         if self.kv_offloading_path is not None:
@@ -224,6 +238,13 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"kv_transfer_config has a kv_role, and {several}; it must be 1")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device is {self.device!r}, and {several}; device must be auto, cpu or cuda")
+
+    @property
+    def lora_setting(self) -> str | None:
+        """The name of a setting that asks for adapters, if one does."""
+        if self.lora_modules:
+            return "lora_modules"
+        return None if self.lora_folder is None else "lora_folder"
 
     @property
     def ranks_per_machine(self) -> int:

@@ -97,7 +97,8 @@ class Engine:
             publish=None if self._publisher is None and self.disk is None else self._step_ended,
             export=None if self._connector is None else self._connector.export,
         )
-        self.core.metrics.lora_requests.update(dict.fromkeys(self.model.adapters, 0))
+        if self.model.adapters is not None:
+            self.core.metrics.lora_requests.update(dict.fromkeys(self.model.adapters.named, 0))
         self._workers = loaded.workers if isinstance(loaded, DividedModel) and model is None else None
         if isinstance(loaded, DividedModel):
             loaded.workers.serve(self.core.abort)
@@ -249,6 +250,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
         stats, lost_imports, images = self.core.stats(), self._scheduler.tables.lost_imports, self.model.images
+        lora = None if self.model.adapters is None else self.model.adapters.cache
         return replace(
             stats,
             accepted_draft_tokens_at=stats.accepted_draft_tokens_at[: self._most_drafted],
@@ -256,6 +258,8 @@ class Engine:
             grammar_compile_seconds=self.grammars.seconds,
             images_read=0 if images is None else images.num_read,
             image_read_seconds=0.0 if images is None else images.seconds,
+            lora_adapters=None if lora is None else len(lora),
+            lora_loads=None if lora is None else lora.num_read,
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
             disk=None if self.disk is None else self.disk.counts(),

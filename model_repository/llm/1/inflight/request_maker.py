@@ -135,15 +135,18 @@ class RequestMaker:
             self._check_class(options.request_class)
 
     def adapter(self, name: str) -> Adapter | None:
-        """Return the adapter with this name; None if the name is empty."""
+        """Return the adapter with this name; None if the name is empty. It may have to be read from files.
+
+        Raises:
+            QueueFull: there is no room for it, as unfinished requests use so many others.
+        """
         if not name:
             return None
-        known = self._model.adapters
-        if not known:
-            raise InvalidRequest("lora_name is given, but lora_modules is not set, so there are no adapters")
-        if name not in known:
-            raise InvalidRequest(f"lora_name is {name!r}; it must be one of {', '.join(known)}")
-        return known[name]
+        if self._model.adapters is None:
+            raise InvalidRequest(
+                "lora_name is given, but neither lora_modules nor lora_folder is set, so there are no adapters"
+            )
+        return self._model.adapters.get(name)
 
     def _check_logit(self, name: str, token: int) -> None:
         """Check that outputs may have a token of the field `name`."""

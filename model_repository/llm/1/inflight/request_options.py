@@ -52,7 +52,7 @@ class RequestOptions:
     """The request shares cached prefixes only with requests of the same salt."""
 
     lora_name: str = ""
-    """The adapter that changes the model for this request, one of `lora_modules`. Default: none."""
+    """The adapter that changes the model for this request, one of `lora_modules` or `lora_folder`. Default: none."""
 
     client_request_id: str = ""
     """The client's own name for the request, shown in the log, the trace and `inflight top`. It need not be unique.

@@ -103,7 +103,11 @@ class EngineStats:
     """What is on disk. None without `kv_offloading_path`."""
 
     lora_requests: Mapping[str, int] = field(default_factory=dict)
-    """Number of ended outputs by LoRA adapter. Empty without `lora_modules`."""
+    """Number of ended outputs by LoRA adapter. Empty without adapters."""
+    lora_adapters: int | None = None
+    """Adapters of `lora_folder` in memory; None without it."""
+    lora_loads: int | None = None
+    """How often one was read; None without `lora_folder`."""
 
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'

@@ -22,8 +22,8 @@ from serving.streams import Streams
 class Preparation:
     """Submits requests to the engine once all is there: their grammars, tokens, and keys and values from elsewhere.
 
-    Grammars are compiled, long prompts tokenized, images and blocks on disk read, and prompts fetched on other threads.
-    Such a thread then goes on with the request. Requests that need none of this are submitted at once.
+    Grammars are compiled, long prompts tokenized, images, adapters and blocks on disk read, and prompts fetched on
+    other threads. Such a thread then goes on with the request. Requests that need none of this are submitted at once.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Preparation:
         long_prompts: LongPrompts,
         images: LongPrompts,
         disk_reads: LongPrompts,
+        adapter_reads: LongPrompts,
     ) -> None:
         self._engine = engine
         self._streams = streams
@@ -43,6 +44,7 @@ class Preparation:
         self._long_prompts = long_prompts
         self._images = images
         self._disk_reads = disk_reads
+        self._adapter_reads = adapter_reads
 
     def begin(self, stream: ResponseStream, parsed: ParsedRequest) -> None:
         """Submit a request, as soon as its grammar is compiled if it is guided, and its prompt's turn has come."""
@@ -62,11 +64,14 @@ class Preparation:
     def _enter(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None) -> None:
         """Submit a request whose grammar is there. Raises nothing."""
         submit = functools.partial(self._submit_now, stream, parsed, compiled)
-        if not parsed.images and not is_long(parsed):
+        adapters, lora_name = self._engine.model.adapters, parsed.options.lora_name
+        must_read = bool(lora_name) and adapters is not None and not adapters.is_in_memory(lora_name)
+        if not must_read and not parsed.images and not is_long(parsed):
             self._enter_short(submit, parsed)
             return
+        door = self._adapter_reads if must_read else self._images if parsed.images else self._long_prompts
         try:
-            (self._images if parsed.images else self._long_prompts).add(parsed.options.tenant, submit)
+            door.add(parsed.options.tenant, submit)
         except QueueFull as error:
             self._engine.submitter.release(parsed.options)
             self._streams.drop(stream)

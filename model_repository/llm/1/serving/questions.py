@@ -46,7 +46,7 @@ class Questions:
             "template_variables": [] if template is None else template_variables(template),
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
             "eos_token_ids": sorted(engine.model.eos_token_ids),
-            "lora_modules": list(engine.model.adapters),
+            "lora_modules": [] if engine.model.adapters is None else engine.model.adapters.names(),
             "image_placeholder": None if engine.model.images is None else engine.model.images.placeholder,
             "max_draft_input_ids": MAX_GIVEN_DRAFT if engine.maker.takes_drafts else 0,
         }

@@ -74,9 +74,9 @@ class Server:
             niceness=_IMAGE_NICENESS,
         )
         self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
-        self._preparation = Preparation(
-            engine, self._streams, self._failures, self._aborter, self._long_prompts, self._images, self._disk_reads
-        )
+        self._adapter_reads = LongPrompts("adapter reads", "requests wait for LoRA adapters to be read")
+        self._doors = (self._long_prompts, self._images, self._disk_reads, self._adapter_reads)
+        self._preparation = Preparation(engine, self._streams, self._failures, self._aborter, *self._doors)
         self._controls = Controls(
             engine.core,
             self._form,
@@ -98,9 +98,7 @@ class Server:
             engine_thread,
             Responder(engine, self._events, self._streams, self._aborter),
             self._maintenance,
-            self._long_prompts,
-            self._images,
-            self._disk_reads,
+            *self._doors,
         ]
         self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
 
@@ -131,7 +129,7 @@ class Server:
         """End the threads. Waits at most 10 seconds for each."""
         self._watchdog.stop()
         engine, responder, maintenance, *doors = self._threads
-        for door in (self._long_prompts, self._images, self._disk_reads):
+        for door in self._doors:
             door.stop()
         for thread in doors:
             thread.join(_JOIN_SECONDS)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+# Its slot is free again once nothing refers to it, see `AdapterCache`.
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Adapter:
     """Small changes of a model's linear layers (LoRA, arXiv 2106.09685), which some requests ask for."""
 

@@ -29,7 +29,7 @@ FAMILIES = (
     *GUIDED_DECODING,
     *IMAGES,
     *SPECULATION,
-    LORA,
+    *LORA,
     *EVENTS,
     *KV_TRANSFER,
     *LEARNED,

@@ -1,11 +1,26 @@
 """Metrics of LoRA adapters."""
 
-from inflight.metric_families.family import COUNTER, Family
+from inflight.metric_families.family import COUNTER, GAUGE, Family
 
-LORA = Family(
-    "inflight:lora_requests_total",
-    COUNTER,
-    "Ended outputs of requests with a LoRA adapter, by the name of the adapter. It exists only with `lora_modules`.",
-    label="lora_name",
-    read=lambda stats: stats.lora_requests,
+LORA = (
+    Family(
+        "inflight:lora_requests_total",
+        COUNTER,
+        "Ended outputs of requests with a LoRA adapter, by the name of the adapter. It exists only with `lora_modules` "
+        "or `lora_folder`.",
+        label="lora_name",
+        read=lambda stats: stats.lora_requests,
+    ),
+    Family(
+        "inflight:lora_adapters",
+        GAUGE,
+        "Adapters of `lora_folder` in memory. It exists only with that, as does the next one.",
+        read=lambda stats: {} if stats.lora_adapters is None else {"": stats.lora_adapters},
+    ),
+    Family(
+        "inflight:lora_loads_total",
+        COUNTER,
+        "How often an adapter was read from `lora_folder`. If it grows with each request, `max_loras` is too low.",
+        read=lambda stats: {} if stats.lora_loads is None else {"": stats.lora_loads},
+    ),
 )

@@ -65,4 +65,5 @@ def _config_of(config: EngineConfig, model: str) -> EngineConfig:
         preemption_mode="recompute",
         speculative_config={},
         lora_modules={},
+        lora_folder=None,
     )

@@ -234,12 +234,14 @@ class SchedulerConfig:
             require_number(f"tenant_weights of {tenant!r}", weight, positive=True)
 
 
-def require_count(name: str, value: object, low: int) -> None:
-    """Raise ValueError unless a setting is a whole number of at least `low`."""
+def require_count(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise ValueError unless a setting is a whole number of at least `low` and at most `high`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}; it must be a whole number")
     if value < low:
         raise ValueError(f"{name} is {value}; it must be at least {low}")
+    if high is not None and value > high:
+        raise ValueError(f"{name} is {value}; it must be at most {high}")
 
 
 def require_number(name: str, value: object, *, positive: bool) -> None:

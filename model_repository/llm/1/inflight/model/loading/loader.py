@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
 from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
-from inflight.lora.adapter import Adapter
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.embeds.embeds_reader import EmbedsReader
 from inflight.model.embeds.load_embeds import load_embeds
@@ -32,6 +31,7 @@ from inflight.model.loading.reading import Reading, with_our_attention, with_own
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.model.loading.weights import load_divided_module, load_module
+from inflight.model.lora.adapters import Adapters
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.parallel.layers import whole
@@ -78,8 +78,8 @@ class LoadedModel:
     """A name of the config, the weights and the code, see `model_digest`."""
     shards: Shards | None = None
     """The ranks over which the model is divided; None if this process has all of it."""
-    adapters: Mapping[str, Adapter] = field(default_factory=dict)
-    """The LoRA adapters by their names."""
+    adapters: Adapters | None = None
+    """Its LoRA adapters; None if the settings name none."""
     images: "ImageReader | None" = None
     """Reads the images of prompts; None if the model takes none."""
     embeds: EmbedsReader | None = None
@@ -138,8 +138,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     )
     layers = reading.layers
     backend, forward = optimize(module, reading, config, check)
-    adapters: Mapping[str, Adapter] = {}
-    if config.lora_modules:
+    adapters = None
+    if config.lora_setting is not None:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check)
     reader, embeds = None, None
     if config.enable_prompt_embeds:
@@ -149,7 +149,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         found = load_image_reader(module, config, check, layers, backend, forwards)
         if found is not None:
             reader, forward = found
-            if adapters:
+            if adapters is not None:
                 images = forward.special
                 forward = replace(forward, special=RoutedForward(images, EagerAdapted(images), has_adapters))
     generation = _generation_config(config)

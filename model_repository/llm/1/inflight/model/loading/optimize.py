@@ -70,7 +70,7 @@ def optimize(
             setattr(parent, name, original)
         return portable
     # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
-    gated = not config.lora_modules
+    gated = config.lora_setting is None
     is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager

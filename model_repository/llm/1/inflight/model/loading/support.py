@@ -72,7 +72,7 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
         return
     used = {
         "speculative_config": bool(settings.speculative_config),
-        "lora_modules": bool(settings.lora_modules),
+        "LoRA adapters": settings.lora_setting is not None,
         "kv_transfer_config": KVTransferConfig.of(settings.kv_transfer_config).kv_role is not None,
         "kv_offloading_path": settings.kv_offloading_path is not None,
         "kv_offloading_size": settings.kv_offloading_size > 0,
@@ -89,7 +89,7 @@ def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineCo
         UnsupportedModel: The message names the setting.
     """
     used = {
-        "lora_modules": bool(settings.lora_modules),
+        "LoRA adapters": settings.lora_setting is not None,
         "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
     _refuse_used(used, f"{config.model_type} attends by its own code, which does not work")

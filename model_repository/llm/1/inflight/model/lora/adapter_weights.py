@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from inflight.errors import UnsupportedModel
+from inflight.lora.lora_folder import CONFIG, WEIGHTS
 from inflight.model.loading.checkpoint import check_readable, hub_folder
 
 logger = logging.getLogger(__name__)
 
-_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
 _UNSUPPORTED = (
     *("use_dora", "lora_bias", "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters"),
@@ -47,26 +47,42 @@ class AdapterWeights:
     layers: Mapping[str, LayerDelta]
     digest: str
     """See `Adapter`."""
+    where: str
+    """What names it, to begin messages with."""
 
 
-def read_adapter(name: str, folder: str) -> AdapterWeights:
+def read_named_adapter(name: str, folder: str) -> AdapterWeights:
     """Read the adapter that `lora_modules` calls `name`, from a local folder or the hub.
+
+    Raises:
+        UnsupportedModel, ValueError: see `read_adapter`.
+    """
+    where = f"lora_modules[{name!r}] is {folder!r}"
+    try:
+        files, commit = _files(folder)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{where}; it cannot be read: {error}") from error
+    if commit is not None:
+        logger.info("adapter %s is at commit %s", name, commit)
+    return read_adapter(files, where)
+
+
+def read_adapter(files: Path, where: str) -> AdapterWeights:
+    """Read the adapter in a local folder. Messages begin with `where`.
 
     Raises:
         UnsupportedModel: it is another kind of adapter, or changes more than linear layers.
         ValueError: its files cannot be read.
     """
-    where = f"lora_modules[{name!r}] is {folder!r}"
     try:
-        files, commit = _files(folder)
-        config = json.loads((files / _CONFIG).read_text())
-        tensors = load_file(files / _WEIGHTS)
+        config = json.loads((files / CONFIG).read_text())
+        tensors = load_file(files / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"{where}; it cannot be read: {error}") from error
+        # Clients may read this, and are not told where the files are.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"{where}; it cannot be read: {reason}") from error
     if not isinstance(config, dict):
-        raise ValueError(f"{where}; its {_CONFIG} is not a JSON object")
-    if commit is not None:
-        logger.info("adapter %s is at commit %s", name, commit)
+        raise ValueError(f"{where}; its {CONFIG} is not a JSON object")
     _check_config(where, config)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
@@ -77,7 +93,7 @@ def read_adapter(name: str, folder: str) -> AdapterWeights:
     if not parts:
         raise ValueError(f"{where}; it has no weights")
     layers = {layer: _delta(where, layer, pair, _scale(config, layer, pair)) for layer, pair in sorted(parts.items())}
-    return AdapterWeights(layers, _digest(layers))
+    return AdapterWeights(layers, _digest(layers), where)
 
 
 def _files(folder: str) -> tuple[Path, str | None]:
@@ -85,7 +101,7 @@ def _files(folder: str) -> tuple[Path, str | None]:
     path = Path(folder).expanduser()
     is_local = path.is_dir()
     if not is_local:
-        path = hub_folder(folder, "main", (_CONFIG, _WEIGHTS))
+        path = hub_folder(folder, "main", (CONFIG, WEIGHTS))
     check_readable(path)
     return path, None if is_local else path.name
 

@@ -11,18 +11,25 @@ from tqdm import tqdm
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.lora.adapter import Adapter
+from inflight.lora.lora_folder import LoraFolder
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
-from inflight.model.lora.adapter_weights import read_adapter
+from inflight.model.lora.adapter_cache import AdapterCache
+from inflight.model.lora.adapter_weights import read_named_adapter
+from inflight.model.lora.adapters import Adapters
+from inflight.model.lora.linear_layers import layers_of_all_tokens
 from inflight.model.lora.lora_forward import EagerAdapted, WithMixedAdapters
-from inflight.model.lora.lora_layers import add_adapters
+from inflight.model.lora.lora_layers import AdaptedLayers
 from inflight.model.routed_forward import RoutedForward, has_adapters
 
 logger = logging.getLogger(__name__)
+
+# How many of the slots that are empty at the start have random adapters while a forward pass is checked.
+_NUM_TRIED = 2
 
 
 def load_adapters(
@@ -32,36 +39,62 @@ def load_adapters(
     plain: ForwardPass,
     config: EngineConfig,
     check: SelfCheck,
-) -> tuple[ForwardPass, dict[str, Adapter]]:
-    """Return the forward pass of a model with the adapters in `lora_modules`, and the adapters by their names.
+) -> tuple[ForwardPass, Adapters]:
+    """Return the forward pass of a model with adapters, and the adapters: those in `lora_modules`, and `lora_folder`.
 
     `plain` is its forward pass without them.
 
     Raises:
         UnsupportedModel: an adapter does not fit this kind of model.
-        ValueError: an adapter cannot be read.
+        ValueError: an adapter or the folder cannot be read.
     """
+    folder = None if config.lora_folder is None else LoraFolder(config.lora_folder, config.lora_modules)
     named = tqdm(config.lora_modules.items(), desc="adapters", disable=len(config.lora_modules) < 10)
-    weights = {name: read_adapter(name, folder) for name, folder in named}
-    device = next(module.parameters()).device
-    on_cpu = config.enable_kernels and device.type == "cpu" and module.dtype == torch.bfloat16
-    add_adapters(module, weights, has_kernel=on_cpu and load_kernels())
+    weights = {name: read_named_adapter(name, files) for name, files in named}
     eager = EagerAdapted(EagerForward(module, backend, [layer.window for layer in layers]))
-    adapted: ForwardPass | None = None
-    if isinstance(plain, TracedForward):
-        adapted = _traced(module, layers, backend, plain, eager, check, len(weights))
-    if adapted is None:
-        adapted = eager
-        try:
-            mixed = WithMixedAdapters(eager, len(weights))
-            works, reason = check.gives_numbers(mixed, layers, backend), "the logits are not numbers"
-        except RuntimeError as error:
-            works, reason = False, str(error)
-        if not works:
-            raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {reason}")
+    ranks: dict[str, int] = {}
+    if folder is not None:
+        names = layers_of_all_tokens(module, eager.forward, layers, backend, check)
+        ranks = dict.fromkeys(names, config.max_lora_rank)
+    spare = range(len(weights), len(weights) + (0 if folder is None else config.max_loras))
+    on_cpu = config.enable_kernels and module.device.type == "cpu" and module.dtype == torch.bfloat16
+    slots = AdaptedLayers(
+        module, weights.values(), slots=len(weights) + len(spare), ranks=ranks, kernel=on_cpu and load_kernels()
+    )
+    for slot, each in enumerate(weights.values()):
+        slots.check(each)
+        slots.put(slot, each)
+    with slots.random(spare[:_NUM_TRIED]):
+        num_tried = len(weights) + len(spare[:_NUM_TRIED])
+        adapted = _checked(module, layers, backend, plain, eager, check, num_tried)
+    logger.info("LoRA adapters: %d slots of %.1f MiB", len(weights) + len(spare), slots.nbytes_per_slot / 2**20)
     adapters = {name: Adapter(name, slot, each.digest) for slot, (name, each) in enumerate(weights.items())}
-    logger.info("%d LoRA adapters: %s", len(adapters), ", ".join(adapters))
-    return RoutedForward(plain, adapted, has_adapters), adapters
+    cache = None if folder is None else AdapterCache(folder, spare, slots)
+    return RoutedForward(plain, adapted, has_adapters), Adapters(adapters, cache)
+
+
+def _checked(
+    module: Any,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    plain: ForwardPass,
+    eager: ForwardPass,
+    check: SelfCheck,
+    num_adapters: int,
+) -> ForwardPass:
+    """Return the fastest forward pass with adapters that works."""
+    if isinstance(plain, TracedForward):
+        traced = _traced(module, layers, backend, plain, eager, check, num_adapters)
+        if traced is not None:
+            return traced
+    try:
+        mixed = WithMixedAdapters(eager, num_adapters)
+        works, reason = check.gives_numbers(mixed, layers, backend), "the logits are not numbers"
+    except RuntimeError as error:
+        works, reason = False, str(error)
+    if not works:
+        raise UnsupportedModel(f"{module.config.model_type} fails with adapters: {reason}")
+    return eager
 
 
 def _traced(

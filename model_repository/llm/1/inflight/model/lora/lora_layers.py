@@ -1,44 +1,73 @@
-"""Adds adapters to the linear layers of a loaded model."""
+"""Linear layers that add the changes of adapters to their outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from inflight.errors import UnsupportedModel
-from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.lora.active_adapters import active_adapters
-from inflight.model.lora.adapter_weights import AdapterWeights
+from inflight.model.lora.adapter_weights import AdapterWeights, LayerDelta
+from inflight.model.lora.linear_layers import linear_layer
 
 _LANES = 16
+# An adapter that has been trained changes outputs by about as much.
+_RANDOM_SIZE = 0.02
 
 
-def adapt(layer: nn.Module, down: torch.Tensor, up: torch.Tensor, *, has_kernel: bool) -> None:
-    """Let a linear layer add the change by each token's own adapter to its output.
+class AdaptedLayer:
+    """Lets a linear layer add the change by each token's own adapter to its output.
 
     Each token gets the change of its own adapter (as in S-LoRA, arXiv 2311.03285, and Punica, arXiv 2310.18547). The
     layer itself stays as it is, so tokens without an adapter get its output unchanged.
-
-    Args:
-        layer: maps [..., inputs] to [..., outputs].
-        down: [adapters, rank, inputs], 0 where an adapter has a smaller rank or does not change the layer.
-        up: [adapters, rank, outputs].
-        has_kernel: use the C++ kernel, which needs bfloat16 on a CPU.
     """
-    if has_kernel:
-        ranks = -down.shape[1] % _LANES
+
+    def __init__(
+        self, layer: nn.Module, inputs: int, outputs: int, *, slots: int, rank: int, like: torch.Tensor, kernel: bool
+    ) -> None:
+        """`rank` is the highest one of an adapter, `like` a tensor of the type and on the device of the layer.
+
+        `kernel`: use the C++ kernel, which needs bfloat16 on a CPU.
+        """
+        self.inputs, self.outputs, self.rank, self._has_kernel = inputs, outputs, rank, kernel
+        self._down, self._up = like.new_zeros(slots, rank, inputs), like.new_zeros(slots, rank, outputs)
+        self._ranks: torch.Tensor | None = None
+        if kernel:
+            self._down, self._up = _packed(self._padded_down(self._down)), _packed(self._padded_up(self._up))
+            self._ranks = torch.zeros(slots, dtype=torch.int64)
+            layer.register_buffer("lora_ranks", self._ranks, persistent=False)
+        # Tensors that are not part of a module become constants of a traced graph, which are compared with each other.
+        layer.register_buffer("lora_down", self._down, persistent=False)
+        layer.register_buffer("lora_up", self._up, persistent=False)
+        layer.register_forward_hook(_add_by_kernel if kernel else _add)
+
+    @property
+    def nbytes_per_slot(self) -> int:
+        return self._down[0].nbytes + self._up[0].nbytes
+
+    def put(self, slot: int, delta: LayerDelta | None) -> None:
+        """Make this the change by the adapter in a slot. None: it does not change the layer.
+
+        No forward pass that uses the slot may run at this time.
+        """
+        rank = 0 if delta is None else len(delta.down)
+        down, up = torch.zeros(1, self.rank, self.inputs), torch.zeros(1, self.rank, self.outputs)
+        if delta is not None:
+            down[0, :rank], up[0, :rank] = delta.down, delta.up.T
+        if self._ranks is not None:
+            down, up = (_packed(each) for each in (self._padded_down(down), self._padded_up(up)))
+            self._ranks[slot] = rank + -rank % _LANES
+        with torch.inference_mode():
+            self._down[slot], self._up[slot] = down[0], up[0]
+
+    def _padded_down(self, down: torch.Tensor) -> torch.Tensor:
         # The kernel multiplies pairs of inputs.
-        down = _packed(nn.functional.pad(down, (0, down.shape[2] % 2, 0, ranks)))
-        up = _packed(nn.functional.pad(up, (0, -up.shape[2] % _LANES, 0, ranks)).transpose(1, 2))
-        hook = _add_by_kernel
-    else:
-        hook = _add
-    # Tensors that are not part of a module become constants of a traced graph, which are compared with each other.
-    layer.register_buffer("lora_down", down, persistent=False)
-    layer.register_buffer("lora_up", up, persistent=False)
-    layer.register_forward_hook(hook)
+        return nn.functional.pad(down, (0, self.inputs % 2, 0, -self.rank % _LANES))
+
+    def _padded_up(self, up: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(up, (0, -self.outputs % _LANES, 0, -self.rank % _LANES)).transpose(1, 2)
 
 
 def _add_by_kernel(layer: Any, inputs: Sequence[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
@@ -48,7 +77,8 @@ def _add_by_kernel(layer: Any, inputs: Sequence[torch.Tensor], y: torch.Tensor) 
     x = inputs[0]
     if x.shape[-1] % 2:
         x = nn.functional.pad(x, (0, 1))
-    added: torch.Tensor = torch.ops.inflight.add_lora(y, x, adapters.slots, layer.lora_down, layer.lora_up)
+    tensors = layer.lora_down, layer.lora_up, layer.lora_ranks
+    added: torch.Tensor = torch.ops.inflight.add_lora(y, x, adapters.slots, *tensors)
     return added
 
 
@@ -70,49 +100,81 @@ def _packed(matrices: torch.Tensor) -> torch.Tensor:
     return matrices.reshape(adapters, rows // _LANES, _LANES, columns // 2, 2).transpose(2, 3).contiguous()
 
 
-def add_adapters(module: Any, adapters: Mapping[str, AdapterWeights], *, has_kernel: bool) -> None:
-    """Add adapters to the layers of a model. Their slots are their positions.
+class AdaptedLayers:
+    """The layers of a model that adapters change, with slots for a number of adapters."""
 
-    Raises:
-        UnsupportedModel: one changes what is not a linear layer of the model.
-        ValueError: one does not have the widths of a layer.
-    """
-    changed = sorted({layer for weights in adapters.values() for layer in weights.layers})
-    for name in changed:
-        layer, inputs, outputs = _linear(module, name, adapters)
-        weights = [(adapter, each.layers[name]) for adapter, each in adapters.items() if name in each.layers]
-        for adapter, delta in weights:
-            found = delta.down.shape[1], delta.up.shape[0]
-            if found != (inputs, outputs):
-                raise ValueError(
-                    f"lora_modules[{adapter!r}] has {found[0]} inputs and {found[1]} outputs for {name}; the model's "
-                    f"layer has {inputs} and {outputs}"
-                )
-        rank = max(len(delta.down) for _, delta in weights)
-        down = torch.zeros(len(adapters), rank, inputs)
-        up = torch.zeros(len(adapters), rank, outputs)
-        for slot, each in enumerate(adapters.values()):
-            if (found_delta := each.layers.get(name)) is not None:
-                down[slot, : len(found_delta.down)] = found_delta.down
-                up[slot, : len(found_delta.down)] = found_delta.up.T
-        device = next(module.parameters()).device
-        adapt(layer, down.to(device, module.dtype), up.to(device, module.dtype), has_kernel=has_kernel)
+    def __init__(
+        self, module: Any, named: Iterable[AdapterWeights], *, slots: int, ranks: Mapping[str, int], kernel: bool
+    ) -> None:
+        """Prepare the layers that the `named` adapters change, and those of `ranks`, which hold such a rank at least.
 
+        All slots are empty.
 
-def _linear(module: Any, name: str, adapters: Mapping[str, AdapterWeights]) -> tuple[nn.Module, int, int]:
-    """Return a layer and its numbers of inputs and outputs."""
-    adapter = next(adapter for adapter, weights in adapters.items() if name in weights.layers)
-    try:
-        layer = module.get_submodule(name)
-    except AttributeError:
-        kind = type(module).__name__
-        raise UnsupportedModel(f"lora_modules[{adapter!r}] changes {name}, which {kind} does not have") from None
-    if layer is module.get_output_embeddings():
-        raise UnsupportedModel(f"lora_modules[{adapter!r}] changes {name}, the output head; that is not supported")
-    # Subclasses, such as the routers of some mixtures of experts, compute something else.
-    if type(layer) in (nn.Linear, PackedLinear):
-        return layer, layer.in_features, layer.out_features
-    if type(layer) is Conv1D:
-        return layer, layer.nx, layer.nf
-    kind = type(layer).__name__
-    raise UnsupportedModel(f"lora_modules[{adapter!r}] changes {name}, a {kind}; only linear layers are supported")
+        Raises:
+            UnsupportedModel: an adapter changes what is not a linear layer of the model.
+        """
+        self._module = module
+        wheres, highest = dict[str, str](), dict(ranks)
+        for adapter in named:
+            for name, delta in adapter.layers.items():
+                wheres.setdefault(name, adapter.where)
+                highest[name] = max(highest.get(name, 0), len(delta.down))
+        like, self._layers = next(module.parameters()), dict[str, AdaptedLayer]()
+        for name in sorted(highest):
+            layer, inputs, outputs = linear_layer(module, name, wheres.get(name, ""))
+            self._layers[name] = AdaptedLayer(
+                layer, inputs, outputs, slots=slots, rank=highest[name], like=like, kernel=kernel
+            )
+
+    @property
+    def nbytes_per_slot(self) -> int:
+        return sum(layer.nbytes_per_slot for layer in self._layers.values())
+
+    def put(self, slot: int, adapter: AdapterWeights) -> None:
+        """Put an adapter that passes `check` into a slot that no running request uses."""
+        for name, layer in self._layers.items():
+            layer.put(slot, adapter.layers.get(name))
+
+    @contextmanager
+    def random(self, slots: Iterable[int]) -> Iterator[None]:
+        """Have small random changes of all layers in these slots, which are empty afterwards."""
+        generator, used = torch.Generator().manual_seed(0), list(slots)
+        for layer in self._layers.values():
+            for slot in used:
+                down = torch.randn(layer.rank, layer.inputs, generator=generator) / layer.inputs**0.5
+                up = _RANDOM_SIZE * torch.randn(layer.outputs, layer.rank, generator=generator)
+                layer.put(slot, LayerDelta(down, up))
+        try:
+            yield
+        finally:
+            for layer in self._layers.values():
+                for slot in used:
+                    layer.put(slot, None)
+
+    def check(self, adapter: AdapterWeights) -> None:
+        """Check whether an adapter fits.
+
+        Raises:
+            UnsupportedModel: it changes other layers.
+            ValueError: it does not have the widths of a layer, or its rank is too high.
+        """
+        for name, delta in adapter.layers.items():
+            self._check(adapter.where, name, delta)
+
+    def _check(self, where: str, name: str, delta: LayerDelta) -> None:
+        layer = self._layers.get(name)
+        if layer is None:
+            linear_layer(self._module, name, where)
+            raise UnsupportedModel(
+                f"{where}; it changes {name}, which does not get all tokens of a batch; that is not supported"
+            )
+        found = delta.down.shape[1], delta.up.shape[0]
+        if found != (layer.inputs, layer.outputs):
+            raise ValueError(
+                f"{where}; it has {found[0]} inputs and {found[1]} outputs for {name}; the model's layer has "
+                f"{layer.inputs} and {layer.outputs}"
+            )
+        if len(delta.down) > layer.rank:
+            raise ValueError(
+                f"{where}; it has the rank {len(delta.down)} for {name}; it must be at most {layer.rank}, max_lora_rank"
+            )

@@ -1,0 +1,116 @@
+"""The adapters of `lora_folder` that are in memory."""
+
+import gc
+import logging
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from inflight.errors import InvalidRequest, QueueFull
+from inflight.lora.adapter import Adapter
+from inflight.lora.lora_folder import LoraFolder, Version
+from inflight.model.lora.adapter_weights import read_adapter
+from inflight.model.lora.lora_layers import AdaptedLayers
+
+logger = logging.getLogger(__name__)
+
+# A collection stops all threads for some tenths of a second.
+_COLLECTION_INTERVAL_SECONDS = 10.0
+
+
+class AdapterCache:
+    """Reads adapters when they are asked for, each into a slot. The least recently used one makes room for another.
+
+    An adapter keeps its slot for as long as a request refers to it, even if its files were replaced or removed in the
+    meantime. Any thread may use this.
+    """
+
+    def __init__(self, folder: LoraFolder, slots: Iterable[int], layers: AdaptedLayers) -> None:
+        self.folder, self._layers = folder, layers
+        self._free = list(slots)
+        self._num_slots = len(self._free)
+        self._kept = OrderedDict[str, tuple[Adapter, Version]]()
+        """By name, the least recently used first."""
+        self._lock = threading.Lock()
+        """Held while `_kept` changes."""
+        self._reading = threading.Lock()
+        """Held while an adapter is read, which takes longer."""
+        self._next_collection = 0.0
+        self.num_read = 0
+
+    def __len__(self) -> int:
+        """The number of adapters in memory."""
+        return self._num_slots - len(self._free)
+
+    def has(self, name: str) -> bool:
+        """Whether an adapter is in memory, and its files are as they were."""
+        version = self.folder.version(name)
+        with self._lock:
+            return name in self._kept and self._kept[name][1] == version
+
+    def get(self, name: str) -> Adapter:
+        """Return an adapter. If it is not in memory, this reads it, and so may take some time.
+
+        Raises:
+            InvalidRequest: there is none, or it cannot be used.
+            QueueFull: unfinished requests use all slots.
+        """
+        if (kept := self._find(name)) is not None:
+            return kept
+        with self._reading:
+            # Another thread may have read it while this one waited.
+            return self._find(name) or self._read(name)
+
+    def _find(self, name: str) -> Adapter | None:
+        version = self.folder.version(name)
+        with self._lock:
+            if name not in self._kept or self._kept[name][1] != version:
+                return None
+            self._kept.move_to_end(name)
+            return self._kept[name][0]
+
+    def _read(self, name: str) -> Adapter:
+        version = self.folder.version(name)
+        if version is None:
+            raise InvalidRequest(f"lora_name is {name!r}; its adapter was removed")
+        try:
+            weights = read_adapter(self.folder.files(name), f"lora_name is {name!r}")
+            self._layers.check(weights)
+        except ValueError as error:
+            logger.warning("%s", error)
+            raise InvalidRequest(str(error)) from None
+        adapter = Adapter(name, self._free_slot(name), weights.digest)
+        weakref.finalize(adapter, self._free.append, adapter.slot).atexit = False
+        self._layers.put(adapter.slot, weights)
+        self.num_read += 1
+        with self._lock:
+            self._kept[name] = adapter, version
+        logger.info("adapter %s was read", name)
+        return adapter
+
+    def _free_slot(self, name: str) -> int:
+        if not self._has_free_slot() and time.monotonic() >= self._next_collection:
+            # Requests of a beam search refer to each other, so that only the garbage collector frees them.
+            gc.collect()
+            self._next_collection = time.monotonic() + _COLLECTION_INTERVAL_SECONDS
+        if not self._has_free_slot():
+            raise QueueFull(
+                f"lora_name is {name!r}; it is not in memory, where unfinished requests use all of the "
+                f"{self._num_slots} adapters, max_loras"
+            )
+        return self._free.pop()
+
+    def _has_free_slot(self) -> bool:
+        """Give up adapters, the least recently used first, until a slot is free. Return whether one is."""
+        with self._lock:
+            for name in list(self._kept):
+                if self._free:
+                    break
+                adapter, version = self._kept.pop(name)
+                reference = weakref.ref(adapter)
+                del adapter
+                if (used := reference()) is not None:
+                    self._kept[name] = used, version
+        return bool(self._free)
