@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -12,11 +13,12 @@ logger = logging.getLogger(__name__)
 
 # The server may be started after the gateway, and may be started anew with another model.
 _RETRY_SECONDS = 1.0
-_REFRESH_SECONDS = 60.0
+# Adapters may be added and removed.
+_REFRESH_SECONDS = 10.0
 
 
 class ServedModel:
-    """Asks the server what the model is: at the start until it answers, then once a minute."""
+    """Asks the server what the model is: at the start until it answers, then every ten seconds."""
 
     def __init__(self, client: AsyncClient, tool_format: str, reasoning_format: str) -> None:
         """The names of the formats are those of the command line; see `Formats.of`."""
@@ -25,6 +27,7 @@ class ServedModel:
         self._formats: Formats | None = None
         self._described: ModelDescription | None = None
         self._lock = asyncio.Lock()
+        self._asked_at = 0.0
 
     async def formats(self) -> Formats:
         """Return the formats of the model. Raises InflightError if the server has not told them yet, and cannot now."""
@@ -38,14 +41,22 @@ class ServedModel:
         await self.formats()
         return 0 if self._described is None else self._described.max_draft_input_ids
 
-    async def adapters(self) -> tuple[str, ...]:
-        """Return the names of the LoRA adapters. Raises what `formats` raises."""
+    async def has_adapter(self, name: str) -> bool:
+        """Return whether the model has a LoRA adapter of this name. A new one may have come while the server runs.
+
+        Raises:
+            InflightError: the server must be asked, and does not answer.
+        """
         await self.formats()
-        return self.known_adapters
+        if name not in self.known_adapters:
+            async with self._lock:  # Many requests may wait for one answer.
+                if time.monotonic() >= self._asked_at + _RETRY_SECONDS:
+                    await self._ask()
+        return name in self.known_adapters
 
     @property
     def known_adapters(self) -> tuple[str, ...]:
-        """The names of the LoRA adapters; none if the server has not told them yet."""
+        """The names of the LoRA adapters at the time when the server last told them; none if it has not yet."""
         return () if self._described is None else self._described.lora_modules
 
     @property
@@ -73,6 +84,7 @@ class ServedModel:
             await asyncio.sleep(_RETRY_SECONDS if self._formats is None else _REFRESH_SECONDS)
 
     async def _ask(self) -> Formats:
+        self._asked_at = time.monotonic()
         model = await self._client.describe_model()
         found = Formats.of(model, *self._names)
         if found != self._formats:

@@ -41,6 +41,8 @@ _SAME = (
     "early_stopping",
     "num_speculative_tokens",
 )
+# A message should fit on a screen.
+_MAX_NAMED = 20
 _DEFAULT_TEMPERATURE = 1.0
 
 
@@ -65,14 +67,15 @@ class Service:
 
         Raises:
             ApiError: 404 if the gateway serves no such model.
-            InflightError: the server has not told its adapters yet, and cannot now.
+            InflightError: the server must be asked, and does not answer.
         """
         if name == self.model_name:
             return None
-        adapters = await self.model.adapters()
-        if name in adapters:
+        if await self.model.has_adapter(name):
             return name
-        others = f", or one of its adapters {', '.join(adapters)}" if adapters else ""
+        adapters = self.model.known_adapters
+        more = f" and {len(adapters) - _MAX_NAMED} more" if len(adapters) > _MAX_NAMED else ""
+        others = f", or one of its adapters {', '.join(adapters[:_MAX_NAMED])}{more}" if adapters else ""
         message = f"model is {name!a}; it must be {self.model_name}{others}"
         raise ApiError(404, "model_not_found", message, param="model")
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from openai import OpenAI
@@ -35,13 +36,22 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RandomAdapter]:
-    """The LoRA adapters of `drafting_server`."""
+    """The LoRA adapters of `drafting_server`: `pirate` is in `lora_modules`, `poet` in `lora_folder`."""
     return {"pirate": RandomAdapter(seed=1, size=0.05), "poet": RandomAdapter(seed=2, size=0.05)}
 
 
 @pytest.fixture(scope="session")
+def lora_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The setting of `drafting_server`."""
+    return tmp_path_factory.mktemp("lora-folder")
+
+
+@pytest.fixture(scope="session")
 def drafting_server(
-    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, adapters: dict[str, RandomAdapter]
+    tmp_path_factory: pytest.TempPathFactory,
+    receiver: Receiver,
+    adapters: dict[str, RandomAdapter],
+    lora_folder: Path,
 ) -> Iterator[TritonServer]:
     """A server with the default model in float32 and adapters, and with drafts wherever tokens repeat, whether they pay
     or not.
@@ -50,9 +60,11 @@ def drafting_server(
     """
     folder = tmp_path_factory.mktemp("adapters")
     module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    adapters["poet"].save(lora_folder / "poet", module)
     parameters = {
         "model": str(default_model()),
-        "lora_modules": json.dumps({name: each.save(folder / name, module) for name, each in adapters.items()}),
+        "lora_modules": json.dumps({"pirate": adapters["pirate"].save(folder / "named", module)}),
+        "lora_folder": str(lora_folder),
         "dtype": "float32",
         "kv_cache_tokens": "6144",
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',

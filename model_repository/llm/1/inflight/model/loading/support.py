@@ -72,7 +72,8 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
         return
     used = {
         "speculative_config": bool(settings.speculative_config),
-        "LoRA adapters": settings.lora_setting is not None,
+        "lora_modules": bool(settings.lora_modules),
+        "lora_folder": settings.lora_folder is not None,
         "kv_transfer_config": KVTransferConfig.of(settings.kv_transfer_config).kv_role is not None,
         "kv_offloading_path": settings.kv_offloading_path is not None,
         "kv_offloading_size": settings.kv_offloading_size > 0,
@@ -89,7 +90,8 @@ def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineCo
         UnsupportedModel: The message names the setting.
     """
     used = {
-        "LoRA adapters": settings.lora_setting is not None,
+        "lora_modules": bool(settings.lora_modules),
+        "lora_folder": settings.lora_folder is not None,
         "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
     _refuse_used(used, f"{config.model_type} attends by its own code, which does not work")
