@@ -56,6 +56,8 @@ class Queueing(Tracing, total=False):
     tenant: str
     # The class of the request, one of the server's `request_classes`. Default: that of its tenant or its priority.
     request_class: str
+    # The caller's own name of the request, for the server's trace, spans and log, and `inflight top`.
+    client_request_id: str
     # The request shares cached prefixes only with requests of the same salt.
     cache_salt: str
     # The LoRA adapter that changes the model for the request, one of the server's `lora_modules`.

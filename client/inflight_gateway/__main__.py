@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import ipaddress
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--served-model-name", metavar="NAME", help="the model's name for clients; if not given, its name in Triton"
     )
+    parser.add_argument(
+        "--allowed-origin",
+        action="append",
+        type=_origin,
+        metavar="URL",
+        help="let scripts of web pages from this origin, such as https://chat.example.com, send requests; several can "
+        "be given, and * means all (if not given: none)",
+    )
     parser.add_argument("--api-keys", type=Path, metavar="FILE", help="TOML file of the accepted API keys")
     parser.add_argument(
         "--max-concurrent-requests",
@@ -171,6 +180,13 @@ def _number(kind: type[int] | type[float], low: float, high: float) -> Callable[
     return read
 
 
+def _origin(text: str) -> str:
+    """Check a URL without a path; for argparse."""
+    if text != "*" and not re.fullmatch(r"https?://[^/]+", text):
+        raise argparse.ArgumentTypeError(f"it is {text}; it must be like https://chat.example.com, without a path")
+    return text
+
+
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError if an option is invalid, and OSError if a file cannot be read."""
     servers = split_url(",".join(options.server or [_SERVER]))
@@ -193,6 +209,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         model=options.model,
         served_model_name=options.served_model_name or options.model,
         prefill=_prefill(options),
+        allowed_origins=options.allowed_origin or (),
         keys=None if options.api_keys is None else KeyRing.read(options.api_keys),
         max_concurrent_requests=options.max_concurrent_requests,
         max_concurrent_samples=options.max_concurrent_samples,

@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
 from inflight_gateway import chat, completions, embeddings, errors, health, models, router_info, tokenize
@@ -21,6 +22,7 @@ from inflight_gateway.messages_api import endpoint as messages_api
 from inflight_gateway.messages_api.error_form import ErrorForm
 from inflight_gateway.metrics import Measure, Metrics
 from inflight_gateway.model_metrics import ModelMetrics
+from inflight_gateway.request_ids import RequestIds
 from inflight_gateway.responses import Error
 from inflight_gateway.responses_api import endpoint as responses_api
 from inflight_gateway.served_model import ServedModel
@@ -130,5 +132,15 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     )
     if settings.keys is not None:
         app.add_middleware(RequireKey, ring=settings.keys)
+    if settings.allowed_origins:
+        # Before the check of keys: browsers ask without one whether a page may send a request.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id"],
+        )
     app.add_middleware(ErrorForm)
+    app.add_middleware(RequestIds)
     app.add_middleware(Measure, metrics=metrics)

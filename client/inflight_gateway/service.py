@@ -14,6 +14,7 @@ from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.metrics import Metrics
 from inflight_gateway.model_metrics import ModelMetrics
+from inflight_gateway.request_ids import REQUEST_ID
 from inflight_gateway.responses import Model, UsageCount
 from inflight_gateway.schemas import Authored, Generation
 from inflight_gateway.served_model import ServedModel
@@ -136,8 +137,8 @@ def sampling(body: Generation, scope: Scope, adapter: str | None) -> Sampling:
 def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
     """Return the priority, tenant and class, those of the API key if there is one, the cache salt, and the adapter.
 
-    A request can lower its priority. Its class is that of the body, or else of the header. The context of its span is
-    among what is returned.
+    A request can lower its priority. Its class is that of the body, or else of the header. Its name and the context of
+    its span are among what is returned.
     """
     key: ApiKey | None = scope.get(KEY)
     tenant = body.user if key is None else key.tenant_name
@@ -147,7 +148,8 @@ def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
     own_class = body.request_class or Headers(scope=scope).get("x-request-class")
     request_class = own_class if key is None else key.request_class or own_class
     parameters = {"tenant": tenant, "priority": priority, "request_class": request_class}
-    parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, **context_for_model(scope)}
+    parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, "client_request_id": scope[REQUEST_ID]}
+    parameters |= context_for_model(scope)
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 
 

@@ -32,6 +32,8 @@ class Settings:
     """For the bodies of all requests that run."""
     request_timeout: float
     """Time limit for a whole answer, in seconds."""
+    allowed_origins: Sequence[str] = ()
+    """The origins of web pages of other servers whose scripts may send requests."""
     prefill: Prefill | None = None
     """Servers that compute long prompts for the others. None: there are none."""
     otlp_traces_endpoint: str | None = None

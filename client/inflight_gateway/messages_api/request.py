@@ -23,6 +23,7 @@ class ToolItem(Strict):
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments.")
     strict: bool | None = Field(None, description="Arguments match the schema also where tool_choice is auto.")
     cache_control: CacheControl | None = None
+    eager_input_streaming: bool | None = Field(None, description="Inputs are always streamed as they are written.")
 
 
 class AnyToolChoice(Strict):
