@@ -35,6 +35,9 @@ class NaiveQueue:
         self.entries: dict[str, Entry] = {}
         self.counters: dict[str, float] = {}
         """Of 'fair': what each tenant was given or lifted to."""
+        self._virtual_time, self._total, self._known_total = 0.0, 0.0, 0.0
+        self._since: dict[str, int] = {}
+        """The request with which each waiting tenant began to wait."""
         self._last_left = ""
         self._joined: Request | None = None
         self._late: set[Request] = set()
@@ -42,17 +45,19 @@ class NaiveQueue:
 
     def put(self, request: Request, *, delayed: bool, newcomer: bool) -> None:
         self._charge_prompt()
-        if self._policy == "fair" and newcomer and not delayed:
-            self._lift(request.tenant)
+        if self._policy == "fair" and not delayed and request.tenant not in self._tenants():
+            self._begins_to_wait(request, newcomer=newcomer)
         key = 0.0 if delayed else self._key(request)
         latest_start = self._latest_start(request) if self._policy == "slo" else 0.0
         self.entries[request.request_id] = Entry(request, delayed, key, latest_start)
 
     def take(self, request: Request, *, joins: bool = False) -> None:
         self._charge_prompt()
-        entry = self.entries.pop(request.request_id)
-        if request.tenant not in self._tenants() and not entry.delayed:
+        entry = self.entries[request.request_id]
+        if not entry.delayed and sum(request.tenant == tenant for tenant in self._tenants_of_all()) == 1:
+            self._now()
             self._last_left = request.tenant
+        del self.entries[request.request_id]
         if joins:
             self.joins(request)
 
@@ -94,7 +99,7 @@ class NaiveQueue:
         if entry.delayed:
             return level, True, request.number
         if policy == "fair":
-            return level, False, self.counters.get(request.tenant, 0.0), request.tenant, request.number
+            return level, False, self.counters.get(request.tenant, 0.0), self._since[request.tenant], request.number
         if request in self._late:
             return level, False, False, request.latest_start, request.number
         if policy == "sjf":
@@ -145,17 +150,29 @@ class NaiveQueue:
         prompt = scheduler.times.prefill_seconds(self._uncached(request))
         return request.deadline - prompt - per_token * scheduler.lengths.remaining(request)
 
-    # -- the counters of 'Fairness in Serving Large Language Models' (OSDI'24), algorithm 2 -----------------------
+    # -- the counters of 'Fairness in Serving Large Language Models' (OSDI'24), algorithm 2, with virtual time ----
+
+    def _tenants_of_all(self) -> list[str]:
+        return [entry.request.tenant for entry in self.entries.values() if not entry.delayed]
 
     def _tenants(self) -> set[str]:
-        return {entry.request.tenant for entry in self.entries.values() if not entry.delayed}
+        return set(self._tenants_of_all())
 
-    def _lift(self, tenant: str) -> None:
-        waiting = self._tenants()
-        if tenant not in waiting:
-            peers = waiting or {self._last_left}
-            least = min(self.counters.get(peer, 0.0) for peer in peers)
-            self.counters[tenant] = max(self.counters.get(tenant, 0.0), least)
+    def _begins_to_wait(self, request: Request, *, newcomer: bool) -> None:
+        tenant, now = request.tenant, self._now()
+        self._since[tenant] = request.number
+        if newcomer:
+            start = now if self._tenants() else self.counters.get(self._last_left, 0.0)
+            self.counters[tenant] = max(self.counters.get(tenant, 0.0), start)
+
+    def _now(self) -> float:
+        """The virtual time of weighted fair queueing, between the counters of the tenants that wait."""
+        served, self._known_total = self._total - self._known_total, self._total
+        if waiting := self._tenants():
+            counters = [self.counters.get(tenant, 0.0) for tenant in waiting]
+            weight = math.fsum(self._config.tenant_weights.get(tenant, 1.0) for tenant in waiting)
+            self._virtual_time = min(max(self._virtual_time + served / weight, min(counters)), max(counters))
+        return self._virtual_time
 
     def _charge_prompt(self) -> None:
         """What the cache held is known only after a request has joined."""
@@ -165,4 +182,5 @@ class NaiveQueue:
 
     def _charge(self, request: Request, price: float) -> None:
         weight = self._config.tenant_weights.get(request.tenant, 1.0)
+        self._total += price
         self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + price / weight

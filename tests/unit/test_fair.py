@@ -117,6 +117,35 @@ def test_over_any_time_that_two_tenants_wait_their_service_is_alike(
     assert max(leads) - min(leads) <= shop.bound()
 
 
+@pytest.mark.parametrize("policy", ["fair", "classes"])
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(0, 2**32))
+def test_endless_new_tenants_pass_a_waiting_one_only_for_what_it_had_more(
+    policy: str, had: int, waiting: int, seed: int
+) -> None:
+    """Each newcomer is a tenant of its own, as where a client names a new one for each session."""
+    classes = {"all": {"policy": "fair"}} if policy == "classes" else {}
+    scheduler, draw = make_scheduler(scheduling_policy=policy, request_classes=classes, max_num_seqs=2), Random(seed)
+    served, number = 0, 0
+
+    def run_step() -> list[str]:
+        nonlocal served, number
+        while len(scheduler.waiting) < waiting:
+            number += 1
+            scheduler.add(make_request(f"new{number}", 4, max_tokens=4, tenant=f"{draw.getrandbits(64):x}"))
+        found = step(scheduler)
+        served += sum(PROMPT_PRICE * count + OUTPUT_PRICE for count in found.values())
+        return list(found)
+
+    scheduler.add(make_request("first", 4, max_tokens=1 + had, tenant="known"))
+    for _ in range(had + 20):
+        run_step()
+    scheduler.add(make_request("second", 4, max_tokens=4, tenant="known"))
+    served = 0
+    while "second" not in run_step():
+        # What "known" had more than the others at most, for each that waits, and the requests that were there before.
+        assert served <= (waiting + 1) * (OUTPUT_PRICE * (had + 1) + 4) + (waiting + 2) * 16
+
+
 @given(SIZES, st.integers(0, 2**32))
 def test_a_lone_tenant_is_served_as_if_there_were_no_policy(sizes: dict[str, Any], seed: int) -> None:
     shop = Shop(sizes, seed)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from sortedcontainers import SortedList
 
@@ -23,6 +24,9 @@ _SHARES = 2.0
 
 _MANY_TENANTS = 10_000
 
+_Place: TypeAlias = tuple[float, int, str]
+"""The counter of a tenant, the number of the request with which it began to wait, and its name."""
+
 
 class Fair(SchedulingPolicy):
     """Admits next the tenant with the least service relative to its weight. Within a tenant: first come, first served.
@@ -30,6 +34,11 @@ class Fair(SchedulingPolicy):
     If two tenants always have requests waiting, their services, divided by their weights, differ by at most
     `2 * max(PROMPT_PRICE * longest prompt, OUTPUT_PRICE * tokens that the cache holds)` (theorem 4.4 of the paper;
     without preemption).
+
+    In the paper, a tenant that comes begins with the counter of the least served one that waits. Among endless new
+    tenants, one that was served before would then wait for ever. Here it begins with the virtual time of weighted fair
+    queueing (Demers et al., SIGCOMM'89), which also goes on while only new tenants are served. So new tenants pass a
+    waiting one only until all together got as much service, for their weights, as it had got ahead of them.
 
     The paper shares the queue. Where nobody waits, a tenant with endless long prompts or many samples would still slow
     all steps. So a tenant that got much more than its share lately takes only a small part of each step.
@@ -39,6 +48,8 @@ class Fair(SchedulingPolicy):
         self._weights = weights
         self.service: dict[str, float] = {}
         """The counter of each tenant: the service that it got or was lifted to, divided by its weight."""
+        self.total = 0.0
+        """The service that all tenants got."""
         self._waiting: Counter[str] = Counter()
         """In how many orders each waiting tenant waits."""
         self._last_left = ""
@@ -80,18 +91,23 @@ class Fair(SchedulingPolicy):
 
     def _charge(self, request: Request, price: float) -> None:
         tenant = request.tenant
-        self.service[tenant] = self.service.get(tenant, 0.0) + price / self._weights.get(tenant, 1.0)
+        self.total += price
+        self.service[tenant] = self.service.get(tenant, 0.0) + price / self.weight(tenant)
 
-    def comes(self, tenant: str, floor: str | None, *, newcomer: bool) -> float:
+    def weight(self, tenant: str) -> float:
+        """Return the share of a tenant, relative to that of others."""
+        return self._weights.get(tenant, 1.0)
+
+    def comes(self, tenant: str, virtual_time: float | None, *, newcomer: bool) -> float:
         """Called when a tenant begins to wait in an order. Return its counter.
 
-        The counter of a newcomer is raised, so that it gains nothing from the time without requests. `floor` is the
-        least served tenant that waits. None means that no tenant waits; then the last one that waited counts instead.
+        The counter of a newcomer is raised to the order's virtual time, so that it gains nothing from the time without
+        requests. None means that no tenant waits; then the counter of the last one that waited counts instead.
         """
         self._waiting[tenant] += 1
         # The requests of a tenant that is no newcomer were preempted. It may have been forgotten meanwhile.
         if newcomer or tenant not in self.service:
-            least = self.service.get(self._last_left if floor is None else floor, 0.0)
+            least = self.service.get(self._last_left, 0.0) if virtual_time is None else virtual_time
             self.service[tenant] = max(self.service.get(tenant, 0.0), least)
         return self.service[tenant]
 
@@ -118,14 +134,18 @@ class _FairOrder(Order):
         self._policy = policy
         self._queues: dict[str, KeyedOrder] = {}
         self._tenant_of: dict[str, str] = {}
-        self._sorted: SortedList[tuple[float, str]] = SortedList()
-        self._counters: dict[str, float] = {}
-        """The counter with which each waiting tenant was sorted in."""
+        self._sorted: SortedList[_Place] = SortedList()
+        self._places: dict[str, _Place] = {}
+        """The place at which each waiting tenant was sorted in."""
+        self._virtual_time = 0.0
+        self._total = 0.0
+        """The service of all tenants up to which the virtual time is known."""
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
         tenant = request.tenant
         if tenant not in self._queues:
-            self._sort_in(tenant, self._policy.comes(tenant, self._min_served(), newcomer=newcomer))
+            counter = self._policy.comes(tenant, self._now(), newcomer=newcomer)
+            self._sort_in(tenant, counter, request.number)
             self._queues[tenant] = KeyedOrder(arrival_number)
         self._queues[tenant].add(request)
         self._tenant_of[request.request_id] = tenant
@@ -135,8 +155,9 @@ class _FairOrder(Order):
         queue = self._queues[tenant]
         queue.remove(request_id)
         if not queue:
+            self._now()
             del self._queues[tenant]
-            self._sorted.remove((self._counters.pop(tenant), tenant))
+            self._sorted.remove(self._places.pop(tenant))
             self._policy.leaves(tenant)
 
     def first(self) -> Request | None:
@@ -146,21 +167,34 @@ class _FairOrder(Order):
     def _min_served(self) -> str | None:
         """Return the waiting tenant with the smallest counter. Counters of waiting tenants only grow."""
         while self._sorted:
-            first: tuple[float, str] = self._sorted[0]
-            counter, tenant = first
+            first: _Place = self._sorted[0]
+            counter, number, tenant = first
             if (now := self._policy.service[tenant]) == counter:
                 return tenant
             del self._sorted[0]
-            self._sort_in(tenant, now)
+            self._sort_in(tenant, now, number)
         return None
 
-    def _sort_in(self, tenant: str, counter: float) -> None:
-        self._counters[tenant] = counter
-        self._sorted.add((counter, tenant))
+    def _now(self) -> float | None:
+        """Return the virtual time, which grows by the service of all tenants for the weight of those that wait.
+
+        It is never before the least served tenant that waits, and never after the most served one. None if none waits.
+        """
+        served, self._total = self._policy.total - self._total, self._policy.total
+        if not self._queues:
+            return None
+        counters = [self._policy.service[tenant] for tenant in self._queues]
+        time = self._virtual_time + served / math.fsum(map(self._policy.weight, self._queues))
+        self._virtual_time = min(max(time, min(counters)), max(counters))
+        return self._virtual_time
+
+    def _sort_in(self, tenant: str, counter: float, number: int) -> None:
+        self._places[tenant] = place = (counter, number, tenant)
+        self._sorted.add(place)
 
     def __len__(self) -> int:
         return len(self._tenant_of)
 
     def __iter__(self) -> Iterator[Request]:
-        for tenant in sorted(self._queues, key=lambda t: (self._policy.service[t], t)):
+        for tenant in sorted(self._queues, key=lambda t: (self._policy.service[t], *self._places[t][1:])):
             yield from self._queues[tenant]
