@@ -52,6 +52,7 @@ class _Run:
     def __init__(self, engine: "Engine", arrivals: Sequence[Arrival], *, progress: bool) -> None:
         self._engine = engine
         self._core = engine.core
+        self._policies = engine.config.queue_policies
         self._arrivals = arrivals
         self._recorder = Recorder(arrivals)
         self._bar = tqdm(total=len(arrivals), unit="request", disable=not progress, leave=False)
@@ -86,6 +87,7 @@ class _Run:
     def _submit(self) -> None:
         for index, arrival in enumerate(self._arrivals):
             request = scripted_request(arrival, index, self._origin, distinct=True)
+            self._policies.apply(request)
             time.sleep(max(0.0, request.arrival - time.monotonic()))
             try:
                 self._recorder.arrived(request)

@@ -135,13 +135,13 @@ class _Pools:
 
     def _arrive(self, index: int) -> None:
         member = min(self._entry, key=lambda each: each.load)
-        if member.engine.is_full:
-            self._recorder.refused()
-            return
         arrival = self._arrivals[index]
         if self._decodes:
             arrival = replace(arrival, output_tokens=1, max_tokens=1)
         request = scripted_request(arrival, index, 0.0, distinct=self._distinct)
+        if not member.engine.accepts(request):
+            self._recorder.refused()
+            return
         self._recorder.arrived(request)
         member.num_requests += 1
         member.add(request)

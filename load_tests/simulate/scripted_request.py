@@ -43,6 +43,7 @@ def scripted_request(arrival: Arrival, index: int, origin: float, *, distinct: b
         seed=0,
         arrival=origin + arrival.at,
         options=RequestOptions(
+            priority=arrival.priority,
             tenant=arrival.tenant,
             target_ttft_ms=None if arrival.target_ttft is None else max(1, round(1000 * arrival.target_ttft)),
         ),

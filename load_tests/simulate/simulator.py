@@ -101,12 +101,11 @@ class Simulation:
         while self._next < len(self._arrivals) and self._arrivals[self._next].at <= self.now:
             request = scripted_request(self._arrivals[self._next], self._next, 0.0, distinct=self._distinct)
             self._next += 1
-            self._engine.check(request)
-            if self._engine.is_full:
-                self.recorder.refused()
-            else:
+            if self._engine.accepts(request):
                 self.recorder.arrived(request)
                 self.scheduler.add(request)
+            else:
+                self.recorder.refused()
 
     def _wait(self) -> bool:
         """Advance the time to the next arrival or, if a batch is being collected, to its deadline."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from inflight.arrivals import Arrivals, max_queue_tokens
 from inflight.config import EngineConfig
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.factory import make_tables
@@ -17,7 +18,7 @@ class VirtualEngine:
     """The scheduler of an engine with these settings, and the step that is running. `drafter` makes its drafts.
 
     Raises:
-        ValueError: `kv_cache_tokens` is not given.
+        ValueError: `kv_cache_tokens` is not given, or `max_queue_tokens` is too low.
     """
 
     def __init__(self, config: EngineConfig, cost: StepCost, drafter: Drafter | None = None) -> None:
@@ -29,17 +30,25 @@ class VirtualEngine:
         """Number of tokens of padding in all steps."""
         self._config = config
         self._cost = cost
+        capacity = self.scheduler.tables.pool.num_blocks * config.block_size
+        most = max_queue_tokens(config.max_queue_tokens, capacity, config.max_model_len or capacity)
+        self._queue = Arrivals(self.scheduler, max_queue_size=config.max_queue_size, max_queue_tokens=most)
         self._running: tuple[StepPlan, float] | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the queue takes no more requests."""
-        return len(self.scheduler.waiting) >= self._config.max_queue_size
 
     @property
     def is_idle(self) -> bool:
         """Whether no step is running."""
         return self._running is None
+
+    def accepts(self, request: ScriptedRequest) -> bool:
+        """Give a request the level and the limits of the queue. Return whether the queue has room for it.
+
+        Raises:
+            ValueError: the request could never run to its end, or is too long for the queue.
+        """
+        self.scheduler.policies.apply(request)
+        self.check(request)
+        return self._queue.refusal([request]) is None
 
     def check(self, request: ScriptedRequest) -> None:
         """Raise a ValueError if the request could never run to its end."""

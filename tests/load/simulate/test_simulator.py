@@ -214,3 +214,20 @@ def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
     trace.write_text("[]")
     with pytest.raises(ValueError, match="0 steps"):
         StepCost.of_trace(trace)
+
+
+def test_settings_of_the_queue_apply(config: EngineConfig, cost: StepCost) -> None:
+    crowd = Stream(AllAtOnce(), fixed(16), fixed(16)).make(40, 0)
+    config = replace(config, max_num_seqs=1)
+    whole = simulate(crowd, config, cost)
+    assert whole.done.all()
+    patience = float(np.sort(whole.first_token)[10])
+    hasty = simulate(crowd, replace(config, default_timeout_microseconds=round(1e6 * patience)), cost)
+    assert 9 <= hasty.done.sum() <= 12
+    bounded = simulate(crowd, replace(config, max_queue_tokens=config.kv_cache_tokens), cost)
+    assert config.kv_cache_tokens is not None
+    assert bounded.done.sum() == config.kv_cache_tokens // 16
+    levels = replace(config, priority_levels=2, default_priority_level=2)
+    urgent = replace(crowd[-1], priority=1)
+    result = simulate([*crowd[:-1], urgent], levels, cost)
+    assert result.first_token[-1] == result.first_token.min()
