@@ -337,6 +337,8 @@ class World:
             others = [request for request in self.scheduler.running.values() if request is not joined[-1]]
             ends = [min(len(r.token_ids) + admission.next_tokens, r.max_cached_tokens) for r in others]
             needed = sum(self.blocks_for(end) - len(r.blocks) for end, r in zip(ends, others, strict=True))
+            # One that comes back with its keys and values may draft at once. It gives those blocks back after the step.
+            needed -= max(0, len(joined[-1].blocks) - self.blocks_for(len(joined[-1].token_ids)))
             assert self.tables.pool.num_free >= needed
 
     def _check_isolation(self, plan: StepPlan) -> None:
