@@ -21,8 +21,9 @@ _REQUESTS = """# Request fields
 {note}
 All fields of a request; [Requests](../requests.md) explains them. A client can give a field as an input tensor, inside
 the JSON object `sampling_parameters`, or as a request parameter. If a field is given in several ways, the first of
-these counts. In JSON and in parameters, numbers may be written as text. Every field is optional unless its text says
-otherwise. "The model's" value is the one in the model's `generation_config.json`.
+these counts. In `sampling_parameters`, and in parameters that are no tensors, numbers may be written as text. Every
+field is optional unless its text says otherwise. "The model's" value is the one in the model's
+`generation_config.json`.
 """
 _STRUCTURED_OUTPUTS = """
 ## Keys of `structured_outputs`

@@ -116,7 +116,7 @@ class Generation(Authored, GuidedFields):
     model: _Text
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stop: _Stop | None = None
     # OpenAI's seed is signed, the server's is not.
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None

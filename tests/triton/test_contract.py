@@ -275,7 +275,6 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
         ({"beam_width": 4, "stream": True}, "stream is true; it must be false with beam_width 4"),
         ({"seed": 1, "random_seed": 2}, "seed and random_seed are two names of one field"),
         ({"input_ids": [1, 2]}, "exactly one of text_input, messages, input_ids and embedding_request"),
-        ({"bad_words": [""]}, "bad_words holds an empty text"),
         ({"sampling_parameters": '{"allowed_token_ids": []}'}, "allowed_token_ids has 0 tokens; it must have at least"),
         ({"sampling_parameters": json.dumps({"logit_bias": {"99999999": 1}})}, "logit_bias holds token 99999999"),
         ({"sampling_parameters": json.dumps({"logit_bias": [1]})}, "logit_bias is [1]; it must be an object"),

@@ -5,6 +5,7 @@ import queue
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
@@ -68,6 +69,13 @@ def test_requests_of_tensorrt_llm_clients(trtllm: TritonServer) -> None:
     )
     assert sum(len(np.atleast_1d(event["output_log_probs"])) for event in events) == 6
     assert events[-1]["cum_log_probs"] < 0
+
+
+def test_the_first_request_in_the_pages_of_tensorrt_llm(trtllm: TritonServer) -> None:
+    body = {"text_input": "What is machine learning?", "max_tokens": 5, "bad_words": "", "stop_words": ""}
+    answer = httpx.post(f"http://{trtllm.http_url}/v2/models/llm/generate", json={**body, "pad_id": 2, "end_id": 2})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text_output"]
 
 
 def test_a_request_has_one_prompt(trtllm: TritonServer) -> None:

@@ -134,6 +134,6 @@ class MessagesRequest(Conversation):
     stop_sequences: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Default: 1.")
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -117,7 +117,7 @@ class ResponsesRequest(Authored):
     instructions: str | None = None
     max_output_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     text: TextOptions | None = None
     tools: Annotated[list[ToolItem], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: _ToolChoice | None = Field(None, description="Default: auto where there are tools.")

@@ -2,15 +2,18 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from inflight.core import EngineCore
+from serving import values
 from serving.drain import MESSAGE, Drain
 from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.stream import ResponseStream
 from serving.streams import Streams
 
+_CONTROLS = ("list_requests", "drain", "is_serving")
 # More than fit on a screen.
 _MAX_LISTED = 100
 
@@ -35,19 +38,19 @@ class Controls:
         """Answer a request, and return whether it asked for such a thing.
 
         Raises:
-            InvalidRequest: the key to drain is wrong.
+            InvalidRequest: the key to drain is wrong, or a parameter is neither true nor false.
         """
         parameters = sender.parameters
         if (key := parameters.get("cancel")) is not None:
             self._cancel_by_key(key, sender)
-        elif not any(parameters.get(name) for name in ("list_requests", "is_serving", "drain")):
+        elif (control := self._asked(parameters)) is None:
             return False
         elif not self._is_alive():
             sender.fail("the engine has stopped", "INTERNAL")
-        elif parameters.get("list_requests"):
+        elif control == "list_requests":
             oldest = itertools.islice(self._streams, _MAX_LISTED)
             self._send(sender, [stream.summary(self._core) for stream in oldest])
-        elif parameters.get("drain"):
+        elif control == "drain":
             self._drain.begin(parameters)
             unfinished = sum(1 for _ in self._streams)
             self._send(sender, {"num_unfinished": unfinished, "takes_requests": not self._drain.refuses})
@@ -56,6 +59,9 @@ class Controls:
         else:
             self._send(sender, {"is_serving": True})
         return True
+
+    def _asked(self, parameters: Mapping[str, Any]) -> str | None:
+        return next((name for name in _CONTROLS if values.truth(name, parameters.get(name, False))), None)
 
     def _send(self, sender: Sender, answer: object) -> None:
         sender.send(self._form.text(json.dumps(answer)), final=True)

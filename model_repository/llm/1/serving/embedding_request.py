@@ -37,6 +37,8 @@ def _input(given: Any) -> str | tuple[int, ...]:
     if isinstance(given, str):
         return values.text("input of embedding_request", given)
     if isinstance(given, list):
+        if isinstance(given[0], str | list):
+            raise InvalidRequest("input of embedding_request is a list of prompts; a request has one")
         return values.integers("input of embedding_request", given)
     raise InvalidRequest(f"input of embedding_request is {given!r}; it must be a text or a list of token ids")
 

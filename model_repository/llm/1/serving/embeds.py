@@ -20,7 +20,7 @@ def read_embeds(fields: Mapping[str, Any]) -> NDArray[Any] | None:
     """
     names = [name for name in fields if name in EMBEDS]
     if not names:
-        if "prompt_vocab_size" in fields:
+        if fields.get("prompt_vocab_size"):
             raise InvalidRequest("prompt_vocab_size is given without prompt_embedding_table")
         return None
     if len(names) > 1:

@@ -24,6 +24,7 @@ class Kind:
 TEXT = Kind("text", "TYPE_STRING")
 NAME = Kind("text of 1 to 256 characters", "TYPE_STRING")
 TEXTS = Kind("texts", "TYPE_STRING", (-1,))
+WORDS = Kind("texts; empty ones do not count", "TYPE_STRING", (-1,))
 FILES = Kind("files as base64", "TYPE_STRING", (-1,))
 INTEGER = Kind("whole number", "TYPE_INT32")
 INTEGERS = Kind("whole numbers", "TYPE_INT32", (-1,))
@@ -134,7 +135,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
     "Length and end": (
         Field("max_tokens", INTEGER, also=("max_completion_tokens",), not_inputs=("max_completion_tokens",)),
         Field("min_tokens", INTEGER, also=("min_length",)),
-        Field("stop", TEXTS, also=("stop_words",)),
+        Field("stop", WORDS, also=("stop_words",)),
         Field("include_stop_str_in_output", TRUTH),
         Field("stop_token_ids", INTEGERS),
         Field("ignore_eos", TRUTH),
@@ -153,7 +154,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("repetition_penalty", NUMBER),
         Field("presence_penalty", NUMBER),
         Field("frequency_penalty", NUMBER),
-        Field("bad_words", TEXTS),
+        Field("bad_words", WORDS),
         Field("logit_bias", TOKEN_WEIGHTS),
         Field("allowed_token_ids", INTEGERS),
         Field("seed", SEED, also=("random_seed",)),

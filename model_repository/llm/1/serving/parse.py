@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inflight import InvalidRequest, PoolingParams, RequestOptions, SamplingParams
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.request_options import MAX_NAME_CHARACTERS
-from inflight.sampling_params import MAX_STOP_TOKENS
+from inflight.sampling_params import MAX_STOP_TOKENS, ROOM_FOR_ALL
 from inflight.text.chat import Chat
 from serving import values
 from serving.beam_fields import beam_width, check_beams
@@ -193,6 +193,8 @@ def _sampling_json(written: Any) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise InvalidRequest(f"sampling_parameters is {decoded!r}; it must be a JSON object")
     _check_keys("sampling_parameters", decoded)
+    if "max_tokens" in decoded and decoded["max_tokens"] is None:
+        decoded["max_tokens"] = ROOM_FOR_ALL  # As in vLLM.
     for name in sorted(decoded.keys() - KNOWN):
         _warn_of_unknown(name)
     return decoded
@@ -265,6 +267,9 @@ def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptio
             raise InvalidRequest(f"end_id is {fields['end_id']}; it must be at least -1")
         if 0 <= fields["end_id"] < num_logits:
             given["stop_token_ids"] = (*given.get("stop_token_ids", ()), fields["end_id"])
+    if given.get("top_p") == 0:
+        # As in TensorRT-LLM: no more than the likeliest token.
+        given |= {"top_p": 1.0, "top_k": 1}
     if width == 1 and (outputs.cumulative_logprob or outputs.log_probs):
         given.setdefault("logprobs", 0)
     return SamplingParams(**given, structured_outputs=structured_outputs(fields))

@@ -10,10 +10,11 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.TEXT: values.text,
     fields.NAME: names.name,
     fields.TEXTS: values.texts,
+    fields.WORDS: values.words,
     fields.FILES: values.files,
     fields.INTEGER: values.integer,
     fields.INTEGERS: values.integers,
-    fields.SEED: values.integer,
+    fields.SEED: values.seed,
     fields.NUMBER: values.number,
     fields.EMBEDS: values.matrix,
     fields.HALF_EMBEDS: values.matrix,
@@ -35,7 +36,8 @@ KNOWN = frozenset(_BY_NAME)
 
 
 def read_fields(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that one source of a request holds, under their own names. Null counts as not given.
+    """Return the fields that one source of a request holds, under their own names. Null and an empty name count as not
+    given.
 
     Raises:
         InvalidRequest: a value is invalid, or a field is given under two of its names.
@@ -44,7 +46,7 @@ def read_fields(source: Mapping[str, Any]) -> dict[str, Any]:
     spelled: dict[str, str] = {}
     for spelling, value in source.items():
         field = _BY_NAME.get(spelling)
-        if field is None or value is None:
+        if field is None or value is None or (field.kind is fields.NAME and value in ("", b"")):
             continue
         if field.name in spelled:
             raise InvalidRequest(f"{spelled[field.name]} and {spelling} are two names of one field; give one of them")

@@ -17,6 +17,9 @@ def structured_outputs(fields: Mapping[str, Any]) -> StructuredOutputs | None:
     Raises:
         InvalidRequest: it is malformed, or given in two ways.
     """
+    if not fields.get("guided_decoding_guide_type") and not fields.get("guided_decoding_guide"):
+        # Ensembles pass on both, empty, where the client gave none.
+        fields = {name: value for name, value in fields.items() if not name.startswith("guided_decoding_guide")}
     found = {name: wanted for name, read in _READERS.items() if name in fields and (wanted := read(fields)) is not None}
     if len(found) > 1:
         raise InvalidRequest(f"{' and '.join(found)} constrain the same output; give one of them")

@@ -105,6 +105,18 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(text(name, item) for item in items)
 
 
+def words(name: str, value: Any) -> tuple[str, ...]:
+    """Read one text or a list of texts. Leave out empty ones: clients of TensorRT-LLM send them where they want none,
+    and fill up the rows of a batch with them."""
+    return tuple(item for item in texts(name, value) if item)
+
+
+def seed(name: str, value: Any) -> int | None:
+    """Read a seed. -1 stands for a random one, as in vLLM."""
+    found = integer(name, value)
+    return None if found == -1 else found
+
+
 def files(name: str, value: Any) -> tuple[str | bytes, ...]:
     """Read one file or a list of files, still in base64: decoding them takes time."""
     items = value if isinstance(value, list | tuple) else [value]
