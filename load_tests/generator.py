@@ -4,13 +4,13 @@ loop)."""
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
 from load_tests.endpoints import Endpoint
 from load_tests.failures import RequestFailed
+from load_tests.hand_out import HandOut
 from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Record, Run
 
@@ -71,7 +71,7 @@ async def closed_loop(
     if seconds is None and count is None:
         raise ValueError("closed_loop needs seconds, count or both")
     observer = _Observer(endpoint, advance)
-    hand_out = _HandOut(islice(requests, count), users)
+    hand_out = HandOut(islice(requests, count))
 
     async def user(number: int) -> None:
         while seconds is None or observer.now() < seconds:
@@ -85,28 +85,6 @@ async def closed_loop(
         for number in range(users):
             group.create_task(user(number))
     return observer.run()
-
-
-class _HandOut:
-    """Hands out requests to the users of a closed loop.
-
-    The user who gets the first turn of a chat gets all of its turns, because nobody sends a turn before the answer to
-    the one before.
-    """
-
-    def __init__(self, requests: Iterator[PlannedRequest], users: int) -> None:
-        self._requests = requests
-        self._queues: list[deque[PlannedRequest]] = [deque() for _ in range(users)]
-        self._owners: dict[tuple[str, int], int] = {}
-
-    def next_for(self, user: int) -> PlannedRequest | None:
-        """The next request of a user. None if there are no more."""
-        while not self._queues[user]:
-            if (request := next(self._requests, None)) is None:
-                return None
-            owner = user if request.chat is None else self._owners.setdefault(request.chat, user)
-            self._queues[owner].append(request)
-        return self._queues[user].popleft()
 
 
 @contextlib.asynccontextmanager

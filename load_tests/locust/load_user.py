@@ -1,10 +1,11 @@
 """The base of all kinds of Locust users: the requests, the rows of the report, and the file of gaps.
 
 Each user is a closed loop over the requests of a workload file (`--workload`). The users of a process share these
-requests, and no other process has the same prompts. The report has these rows, in milliseconds: `ttft` is the time to
-the first piece of an answer, `itl` the mean time between two tokens of a request, and `e2e` the time to the end. The
-row `tokens` has the lengths of answers in the columns for times. Errors are counted under `e2e`, by their names. With
-`--gaps FILE` each answer adds a line of JSON to the file, with all of its gaps in seconds.
+requests, and no other process has the same prompts. All turns of a chat come from one user. The report has these rows,
+in milliseconds: `ttft` is the time to the first piece of an answer, `itl` the mean time between two tokens of a
+request, and `e2e` the time to the end. The row `tokens` has the lengths of answers in the columns for times. Errors are
+counted under `e2e`, by their names. With `--gaps FILE` each answer adds a line of JSON to the file, with all of its
+gaps in seconds.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import random
 import time
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.runners import WorkerRunner
 
 from load_tests.failures import RequestFailed
+from load_tests.hand_out import HandOut
 from load_tests.prompts import PlannedRequest
 from load_tests.records import WRONG_LENGTH
 from load_tests.workload import WORKLOADS, WorkloadError, read_workload
@@ -77,8 +79,8 @@ def _seed_of_run() -> int:
 
 
 @cache
-def _requests(workload: str, seed: int) -> Iterator[PlannedRequest]:
-    return read_workload(Path(workload)).requests(seed)
+def _hand_out(workload: str, seed: int) -> HandOut:
+    return HandOut(read_workload(Path(workload)).requests(seed))
 
 
 class LoadUser(User):
@@ -87,6 +89,8 @@ class LoadUser(User):
     abstract = True
     kind: ClassVar[str]
     """The value of Locust's column "type"."""
+    _numbers: ClassVar[Iterator[int]] = count()
+    """A number for each user of this process."""
     _logged: ClassVar[set[str]] = set()
     """Kinds of failures of which the log has an example. Locust's report contains no messages."""
 
@@ -100,17 +104,19 @@ class LoadUser(User):
         return str(self.host).removeprefix("http://")
 
     def on_start(self) -> None:
-        """Create the requests of this process."""
+        """Join the users who share the requests of this process."""
         runner = self.environment.runner
         options = self.environment.parsed_options
         seed = _seed_of_run() if options.seed is None else options.seed
         worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-        self._planned = _requests(options.workload, seed + worker)
+        self._number = next(self._numbers)
+        self._hand_out = _hand_out(options.workload, seed + worker)
 
     @task
     def ask(self) -> None:
         """Send one request and report its result."""
-        request = next(self._planned)
+        request = self._hand_out.next_for(self._number)
+        assert request is not None  # A workload has requests without end.
         prompt = request.prompt()
         times, tokens = [time.perf_counter()], 0
         try:

@@ -143,6 +143,55 @@ def test_users_of_openai_stream_from_the_gateway(tmp_path: Path, gateway: Gatewa
     check_rows(tmp_path, STREAMED)
 
 
+CHATS = """
+about: Chats of three turns.
+seed: 1
+slo: {ttft: 1.0, itl: 0.1}
+streams:
+  chat:
+    rate: 10.0
+    prompts: {distribution: fixed, tokens: 8}
+    outputs: {distribution: fixed, tokens: 1}
+    chats: {turns: {distribution: fixed, tokens: 3}, think_seconds: 0, max_tokens: 64}
+"""
+WITHOUT_A_SERVER = """
+import json
+import sys
+
+import gevent
+
+from load_tests.locust.load_user import LoadUser
+
+
+class Slow(LoadUser):
+    kind = "slow"
+
+    def answer(self, request, prompt):
+        self.say(request, "sent")
+        gevent.sleep(0.02)
+        self.say(request, "answered")
+        yield request.output_tokens
+
+    def say(self, request, what):
+        print(json.dumps([str(request.chat), id(self), what]), file=sys.stderr, flush=True)
+"""
+
+
+def test_one_user_has_a_chat_and_waits_for_each_answer(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(WITHOUT_A_SERVER)
+    run = locust(tmp_path, str(tmp_path / "slow.py"), nowhere(), workload=CHATS, min_answers=30)
+    assert run.code == 0, run.said
+    chats: dict[str, list[tuple[int, str]]] = {}
+    for line in run.said.splitlines():
+        if line.startswith('["('):
+            chat, user, what = json.loads(line)
+            chats.setdefault(chat, []).append((user, what))
+    assert max(map(len, chats.values())) == 6
+    for seen in chats.values():
+        assert len({user for user, _ in seen}) == 1
+        assert [what for _, what in seen] == (["sent", "answered"] * 3)[: len(seen)]
+
+
 def nowhere() -> str:
     """An address on which no server listens."""
     return f"{ADDRESS}:{fill_ports(None)[0]}"
