@@ -1,6 +1,7 @@
 """The load generator's records of requests."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,13 +57,17 @@ class Record:
         assert self.last_token is not None
         return (self.last_token - self.first_token) / max(1, self.output_tokens - 1)
 
+    def ttft_share(self, slo: Slo) -> float:
+        """Time to first token, over the request's own target or else the objective's. Infinite if it was not
+        answered."""
+        if not self.done:
+            return math.inf
+        assert self.first_token is not None
+        return (self.first_token - self.scheduled) / (slo.ttft if self.target_ttft is None else self.target_ttft)
+
     def meets(self, slo: Slo) -> bool:
         """Whether the request was answered within an objective."""
-        if not self.done:
-            return False
-        assert self.first_token is not None
-        target = slo.ttft if self.target_ttft is None else self.target_ttft
-        return self.first_token - self.scheduled <= target and self.mean_gap <= slo.itl
+        return self.ttft_share(slo) <= 1 and self.mean_gap <= slo.itl
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,10 @@ class Run:
     def ttft(self) -> Floats:
         """Seconds from the scheduled time to the first text, for answered requests."""
         return np.array([r.first_token - r.scheduled for r in self.done if r.first_token is not None])
+
+    def ttft_shares(self, slo: Slo) -> Floats:
+        """`Record.ttft_share` of every request."""
+        return np.array([record.ttft_share(slo) for record in self.records])
 
     @property
     def gaps(self) -> Floats:

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
+from load_tests.capacity.level import (
+    Level,
+    Repeat,
+    itl_p99,
+    percentile,
+    static_efficiency,
+    ttft_p95,
+    ttft_share_p95,
+)
 from load_tests.capacity.server_metrics import ServerUse
 from load_tests.slo import Slo
 
@@ -47,6 +55,7 @@ def client_columns(slo: Slo) -> list[LevelColumn]:
         LevelColumn("in objective", "%", lambda r: 100 * r.attainment(slo), ".0f"),
         LevelColumn("TTFT p50", "s", lambda r: percentile(r.ttft, 50), ".3f"),
         TTFT_P95,
+        LevelColumn("TTFT over its target, p95", "", lambda r: ttft_share_p95(r, slo), ".2f"),
         LevelColumn("ITL p50", "ms", lambda r: 1e3 * percentile(r.counted.gaps, 50), ".1f"),
         ITL_P99,
         LevelColumn("E2E p50", "s", lambda r: percentile(r.e2e, 50), ".2f"),

@@ -40,7 +40,7 @@ def throughput(sweep: Sweep, axes: "Axes") -> None:
 def ttft_against_throughput(sweep: Sweep, axes: "Axes") -> None:
     """p95 of the time to first token against throughput."""
     title = "What throughput costs in time to first token"
-    _tradeoff(axes, sweep, title, TTFT_P95, sweep.slo.ttft)
+    _tradeoff(axes, sweep, title, TTFT_P95, _ttft_bound(sweep))
 
 
 def itl_against_throughput(sweep: Sweep, axes: "Axes") -> None:
@@ -49,7 +49,7 @@ def itl_against_throughput(sweep: Sweep, axes: "Axes") -> None:
     _tradeoff(axes, sweep, title, ITL_P99, 1e3 * sweep.slo.itl)
 
 
-def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, bound: float) -> None:
+def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, bound: float | None) -> None:
     headline(axes, title)
     points = [(level.middle(THROUGHPUT.value), level.middle(latency.value)) for level in sweep.levels]
     shown = [(x, y) for x, y in points if np.isfinite(y)]
@@ -62,12 +62,18 @@ def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, boun
     if sweep.knee:
         at = sweep.knee.middle(THROUGHPUT.value), sweep.knee.middle(latency.value)
         axes.plot(*at, "D", color=ORANGE, ms=8, mfc="none", mew=2, label="knee")
-    axes.axhline(bound, color=PINK, ls="--", label="objective")
+    if bound is not None:
+        axes.axhline(bound, color=PINK, ls="--", label="objective")
     axes.set(xlabel=THROUGHPUT.title, ylabel=latency.title, yscale="log")
     axes.margins(x=0.12, y=0.12)
     plain_log_ticks(axes)
     finite = [level for level, (_, y) in zip(sweep.levels, points, strict=True) if np.isfinite(y)]
     annotate(axes, shown, [f"{level.load:.3g}" for level in finite])
+
+
+def _ttft_bound(sweep: Sweep) -> float | None:
+    """None where requests have targets of their own, as there is no one bound then."""
+    return None if sweep.has_own_targets else sweep.slo.ttft
 
 
 def goodput(sweep: Sweep, axes: "Axes") -> None:
@@ -85,7 +91,7 @@ def goodput(sweep: Sweep, axes: "Axes") -> None:
 
 def ttft(sweep: Sweep, axes: "Axes") -> None:
     """The distribution of times to first token at each load."""
-    _distribution(axes, sweep, "Time to first token", lambda run: run.counted.ttft, sweep.slo.ttft, BLUE)
+    _distribution(axes, sweep, "Time to first token", lambda run: run.counted.ttft, _ttft_bound(sweep), BLUE)
 
 
 def itl(sweep: Sweep, axes: "Axes") -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from load_tests.arrivals import Floats
 from load_tests.capacity.server_metrics import ServerSample, ServerUse, server_use
-from load_tests.records import Record, Run
+from load_tests.records import UNFINISHED, Record, Run
 from load_tests.slo import Slo
 
 
@@ -28,7 +28,21 @@ class Repeat:
 
     @property
     def counted(self) -> Run:
-        """The requests that were scheduled in the measured part."""
+        """The requests that were scheduled in the measured part, and earlier ones that still waited for their first
+        token, or their end, when it was over.
+
+        Without these, users who get no answer at all would not count: they send nothing in the measured part.
+        """
+        waiting = [record for record in self.run.records if record.scheduled < self.begin and self._waits(record)]
+        return Run([*waiting, *self._sent.records], self.run.generator_busy)
+
+    def _waits(self, record: Record) -> bool:
+        """Whether a request had no token at the end of the measured part, or was never answered completely."""
+        late = record.first_token is not None and record.first_token >= self.end
+        return late or record.error == UNFINISHED
+
+    @property
+    def _sent(self) -> Run:
         return self.run.between(self.begin, self.end)
 
     @property
@@ -44,12 +58,12 @@ class Repeat:
     @property
     def request_rate(self) -> float:
         """Requests per second that were sent in the measured part and answered."""
-        return len(self.counted.done) / self.seconds
+        return len(self._sent.done) / self.seconds
 
     @property
     def failed(self) -> float:
-        """Fraction of the requests that were refused or ended with an error. If none was sent in the measured part, for
-        example because all users had failed before, it is that of the whole run."""
+        """Fraction of the counted requests that were refused or ended with an error. If none is counted, for example
+        because all users had failed before, it is that of the whole run."""
         run = self.counted if self.counted.records else self.run
         return 1 - len(run.done) / len(run.records) if run.records else 0.0
 
@@ -68,8 +82,8 @@ class Repeat:
         return np.concatenate([seconds, np.full(len(self.counted.records) - len(seconds), np.inf)])
 
     def goodput(self, slo: Slo) -> float:
-        """Requests per second that were answered within an objective."""
-        return sum(record.meets(slo) for record in self.counted.records) / self.seconds
+        """Requests per second that were sent in the measured part and answered within an objective."""
+        return sum(record.meets(slo) for record in self._sent.records) / self.seconds
 
     def attainment(self, slo: Slo) -> float:
         """Fraction of the requests that were answered within an objective."""
@@ -116,13 +130,18 @@ class Level:
 
     def keeps(self, slo: Slo) -> bool:
         """Whether p95 of TTFT and p99 of the gaps are within an objective in every repeat. A failed request counts as
-        infinite."""
-        return all(ttft_p95(repeat) <= slo.ttft and itl_p99(repeat) <= slo.itl for repeat in self.repeats)
+        infinite. A request's own target for TTFT replaces the objective's."""
+        return all(ttft_share_p95(repeat, slo) <= 1 and itl_p99(repeat) <= slo.itl for repeat in self.repeats)
 
 
 def ttft_p95(repeat: Repeat) -> float:
     """95th percentile of the time to first token, in seconds."""
     return percentile(repeat.ttft, 95)
+
+
+def ttft_share_p95(repeat: Repeat, slo: Slo) -> float:
+    """95th percentile of the time to first token over its target. 1 or less: 95 % of the requests met their targets."""
+    return percentile(repeat.counted.ttft_shares(slo), 95)
 
 
 def itl_p99(repeat: Repeat) -> float:

@@ -17,7 +17,8 @@ def recommendation(sweep: Sweep) -> str:
     level = recommended(sweep.found)
     load = sweep.kind.text(level.load)
     seen = f"a p95 TTFT of {_seconds(level.middle(ttft_p95))} and a p99 ITL of {_seconds(level.middle(itl_p99))}"
-    objective = f"{_seconds(sweep.slo.ttft)} and {_seconds(sweep.slo.itl)}"
+    own = ", or the request's own target," if sweep.has_own_targets else ""
+    objective = f"{_seconds(sweep.slo.ttft)}{own} and {_seconds(sweep.slo.itl)}"
     if sweep.capacity is None:
         return (
             f"Already {load}, the lowest load tried, broke the objective of {objective}: expect {seen}, and use a "

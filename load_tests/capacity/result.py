@@ -69,6 +69,12 @@ class Sweep:
         return self.found.capacity
 
     @property
+    def has_own_targets(self) -> bool:
+        """Whether requests have targets for their first tokens that replace the objective's."""
+        records = (record for level in self.levels for repeat in level.repeats for record in repeat.run.records)
+        return any(record.target_ttft is not None for record in records)
+
+    @property
     def busiest_generator(self) -> float:
         """The highest fraction of its time that the load generator computed at any level, 0 to 1."""
         return max(repeat.run.generator_busy for level in self.levels for repeat in level.repeats)

@@ -107,12 +107,17 @@ class Result:
         own = self.gap_tenants == sorted({arrival.tenant for arrival in self.arrivals}).index(tenant)
         return weighted_percentile(self.gaps[own], self.gap_counts[own], percent)
 
+    def ttft_shares(self, slo: Slo) -> Floats:
+        """Time to first token of every request, over its own target or else the objective's. Infinite for rejected
+        requests."""
+        targets = np.array([slo.ttft if a.target_ttft is None else a.target_ttft for a in self.arrivals])
+        return np.where(self.done, (self.first_token - self.arrival) / targets, np.inf)
+
     def attainment(self, slo: Slo) -> float:
         """Fraction of all requests that met the objective. Rejected requests did not."""
-        own = np.array([slo.ttft if a.target_ttft is None else a.target_ttft for a in self.arrivals])
         mean_gap = (self.finish - self.first_token) / np.maximum(self.output - 1, 1)
         # For rejected requests the times are NaN, and comparisons with NaN are false.
-        return float(((self.first_token - self.arrival <= own) & (mean_gap <= slo.itl)).mean())
+        return float(((self.ttft_shares(slo) <= 1) & (mean_gap <= slo.itl)).mean())
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that met the objective."""

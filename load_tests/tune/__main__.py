@@ -155,7 +155,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Tune and return the exit status. If it is 1, a line on standard error says why."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    if options.objective == "ttft" and options.rate is None and options.requests <= options.users:
+        parser.error(
+            f"argument --requests: must be more than the {options.users} --users, whose first requests do not count "
+            f"for ttft, not {options.requests}"
+        )
     # Handle SIGTERM like Ctrl-C, so that `kill` stops the servers too, including the paused ones.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

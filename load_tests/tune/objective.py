@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from load_tests.arrivals import Floats
+from load_tests.capacity.level import percentile
 from load_tests.slo import Slo
 
 _BEYOND_TARGETS = 1e6
@@ -36,6 +37,10 @@ class Served(Protocol):
     @property
     def e2e(self) -> Floats:
         """Time to the last token of each answered request, in seconds, shape [requests]."""
+
+    def ttft_shares(self, slo: Slo) -> Floats:
+        """Time to first token of every request over its target, which is its own or else the objective's. Infinite for
+        requests that were not answered. Shape [requests]."""
 
     def itl(self, percent: float) -> float:
         """Percentile of the times between tokens, in seconds."""
@@ -69,7 +74,10 @@ class Objective:
         """A number that is lower for better settings."""
         if self.within_targets and (overshoot := overshoot_of(served, self.targets)) > 1:
             return _BEYOND_TARGETS * overshoot
-        return -self.value(served) if self.higher_is_better else self.value(served)
+        value = self.value(served)
+        if math.isnan(value):
+            return math.inf
+        return -value if self.higher_is_better else value
 
     def gain(self, value: float, other: float) -> float:
         """By which fraction `value` is better than `other`: 0.1 for 10 % more throughput, or 10 % less latency."""
@@ -79,8 +87,11 @@ class Objective:
 
 
 def overshoot_of(served: Served, targets: Slo) -> float:
-    """The larger ratio of p95 of TTFT and p99 of ITL to their targets, as `make sweep` compares them."""
-    return max(float(np.percentile(served.ttft, 95)) / targets.ttft, served.itl(99) / targets.itl)
+    """The larger ratio of p95 of TTFT and p99 of ITL to their targets, as `make sweep` compares them. Infinite if
+    nothing was answered."""
+    if not served.output_tokens:
+        return math.inf
+    return max(percentile(served.ttft_shares(targets), 95), served.itl(99) / targets.itl)
 
 
 def _cost(served: Served, _: Slo) -> float:
@@ -112,4 +123,4 @@ def objective(name: str, targets: Slo, users: int | None = None) -> Objective:
     made = _MAKERS[name](targets)
     if name != "ttft" or users is None:
         return made
-    return replace(made, measure=lambda served, slo: made.measure(served.without_first(users), slo))
+    return replace(made, measure=lambda served, _: made.value(served.without_first(users)))

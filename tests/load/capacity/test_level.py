@@ -7,9 +7,9 @@ import pytest
 
 from inflight_client.metrics import parse_metrics
 from load_tests.capacity.columns import client_columns
-from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95
+from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95, ttft_share_p95
 from load_tests.capacity.server_metrics import has_engine_metrics, server_use
-from load_tests.records import Run
+from load_tests.records import UNFINISHED, Run
 from load_tests.slo import Slo
 from tests.load.capacity.synthetic_sweeps import OUTPUT_TOKENS, record, sample
 
@@ -98,3 +98,34 @@ def test_the_use_of_a_server_is_what_its_counters_grew_by() -> None:
 def test_a_server_that_is_none_of_ours_is_known_by_its_metrics() -> None:
     assert not has_engine_metrics(parse_metrics('vllm:num_requests_running{model="llm"} 1\n'), "llm")
     assert has_engine_metrics(parse_metrics('inflight:num_requests_running{model="llm"} 1\n'), "llm")
+
+
+def test_a_request_s_own_target_replaces_that_of_the_objective() -> None:
+    """Half of the requests are interactive and half are jobs, which may wait longer than the objective says."""
+
+    def mixed(interactive: float, job: float) -> Level:
+        records = [
+            replace(record(i, at, ttft, 0.1), target_ttft=target)
+            for at in np.linspace(3, 4, 20)
+            for i, (ttft, target) in enumerate([(interactive, 0.5), (job, 30.0)])
+        ]
+        return Level(2, [replace(repeat(), run=Run(records, 0.0))])
+
+    slo = Slo(1.0, 0.2)
+    assert mixed(0.3, 10.0).keeps(slo)
+    assert not mixed(0.9, 0.9).keeps(slo)
+    assert ttft_share_p95(mixed(0.9, 3.0).repeats[0], slo) == pytest.approx(0.9 / 0.5)
+
+
+def test_users_who_get_no_answer_count_although_they_send_nothing_more() -> None:
+    answered = [record(i, at, 0.1, 0.1) for i, at in enumerate(np.linspace(2.5, 9.0, 8).tolist())]
+    stuck = replace(record(8, 0.0, 0.1, 0.1), first_token=None, last_token=None, gaps=(), error=UNFINISHED)
+    late = record(9, 0.0, 11.0, 0.1)
+    in_time = record(10, 0.0, 3.0, 0.5)
+    for earlier, failed, longest in ((stuck, 1 / 9, np.inf), (late, 0, 11), (in_time, 0, 0.1)):
+        one = replace(repeat(), run=Run([earlier, *answered], 0.0))
+        assert one.failed == pytest.approx(failed)
+        assert max(one.ttft) == pytest.approx(longest)
+        assert Level(8, [one]).keeps(Slo(1.0, 1.0)) == (earlier is in_time)
+        # The rate is of what was sent in the measured part.
+        assert one.request_rate * one.seconds == 8

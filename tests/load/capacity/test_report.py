@@ -182,6 +182,22 @@ def test_what_makes_figures_doubtful_is_said() -> None:
     assert any("generator was busy 90%" in warning for warning in warnings(noisy))
 
 
+def test_targets_that_requests_have_themselves_are_said(tmp_path: Path) -> None:
+    shown = sweep([1.0, 2.0])
+    own = [
+        Level(level.load, [replace(repeat, run=with_own_target(repeat.run)) for repeat in level.repeats])
+        for level in shown.levels
+    ]
+    shown = replace(shown, found=replace(shown.found, levels=own))
+    assert "(objective: 500 ms, or the request's own target, and 100 ms)" in recommendation(shown)
+    write_report(shown, tmp_path)
+    assert "within\n0.5 s, or the request's own target, and 99%\nof the gaps" in (tmp_path / "report.md").read_text()
+
+
+def with_own_target(run: Run) -> Run:
+    return Run([replace(record, target_ttft=2.0) for record in run.records], run.generator_busy)
+
+
 def late(run: Run) -> Run:
     """The same requests, planned a second earlier."""
     return Run([replace(record, scheduled=record.scheduled - 1) for record in run.records], run.generator_busy)

@@ -81,3 +81,23 @@ def test_the_first_request_of_each_user_does_not_count_for_ttft() -> None:
     assert objective("ttft", SLO).value(run) == 9.0
     assert objective("ttft", SLO, users=2).value(run) == 0.5
     assert objective("latency", SLO, users=2).value(run) == objective("latency", SLO).value(run)
+
+
+def test_a_request_s_own_target_replaces_that_of_the_cost() -> None:
+    (record,) = run_of(100).records
+    cost = objective("cost", SLO)
+    for target, kept in ((None, True), (0.4, False)):
+        run = Run([record, replace(record, target_ttft=target)], 0.1)
+        assert (cost.loss(run) == cost.value(run)) == kept
+    assert cost.loss(Run([replace(record, first_token=3.0, target_ttft=4.0)], 0.1)) < 1e6
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_settings_that_answer_nothing_are_the_worst(name: str) -> None:
+    aim = objective(name, SLO, users=1)
+    answered, refused = (Run([*run_of(100, error).records] * 2, 0.1) for error in (None, "ServerOverloaded"))
+    assert aim.loss(answered) < aim.loss(refused)
+
+
+def test_no_request_is_left_of_those_that_count_for_ttft() -> None:
+    assert objective("ttft", SLO, users=16).loss(run_of(100)) == float("inf")

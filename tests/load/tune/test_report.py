@@ -114,3 +114,12 @@ def test_nonsense_is_refused(
     with pytest.raises(SystemExit):
         command(monkeypatch, *arguments)
     assert "error: argument" in capsys.readouterr().err
+
+
+def test_requests_that_all_do_not_count_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tune", "small", "--objective=ttft", "--users=16", "--requests=16"])
+    with pytest.raises(SystemExit, match="2"):
+        tune.main()
+    assert "--requests: must be more than the 16 --users" in capsys.readouterr().err
