@@ -14,6 +14,7 @@ The sweep starts a server of its own with the default model. It can also measure
 import argparse
 import asyncio
 import contextlib
+import random
 import signal
 import sys
 import time
@@ -75,7 +76,9 @@ async def measure(server: Target, workload: Workload, kind: LoadKind, options: a
     ):
         info, model = await client.server_info(), await client.model_info()
         with tqdm(total=60 * options.minutes, bar_format=_BAR) as bar:
-            measuring = Measuring(endpoint, client, MODEL, workload, kind, options.repeats, 60 * options.minutes, bar)
+            measuring = Measuring(
+                endpoint, client, MODEL, workload, kind, options.repeats, 60 * options.minutes, options.seed, bar
+            )
             async with ticking(measuring):
                 await measuring.warm_up()
                 start = options.start or kind.start
@@ -83,6 +86,7 @@ async def measure(server: Target, workload: Workload, kind: LoadKind, options: a
     about = {
         "workload": f"{workload.name}: {workload.about.strip()}",
         "load": f"{kind.axis}, {options.repeats} repeats, {options.minutes:g} minutes at most",
+        "seed": str(options.seed),
         **about_server(info, server.url, own=server.model_folder is not None),
     }
     return Sweep(kind, workload.slo, found, about, model.parameters)
@@ -129,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=partial(_number, int, 1), default=3, help="runs at each level (%(default)s)")
     lowest = f"the lowest load (users: {USERS.start:g}, rate: {RATE.start:g})"
     add("--start", type=partial(_number, float, 0.01), help=lowest)
+    seed_help = "repeat the prompts of an earlier sweep; by default those for --url are new, as servers cache prompts"
+    add("--seed", type=partial(_number, int, 0), help=seed_help)
     add("--url", help="host and port of the gRPC endpoint of a running server; without it the sweep starts a server")
     add("--metrics-url", help="metrics URL of that server; the default is port 8002 of its host")
     add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="folder for the report (%(default)s)")
@@ -141,6 +147,9 @@ def main() -> int:
     options = parser.parse_args()
     if KINDS[options.by].closed and options.start is not None and options.start % 1:
         parser.error(f"argument --start: must be a whole number of {options.by}, not {options.start:g}")
+    if options.seed is None:
+        # A server that the sweep starts has no prompts in its prefix cache. One that runs has those of earlier sweeps.
+        options.seed = 0 if options.url is None else random.randrange(2**31)
     # Handle SIGTERM like Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 
 from tqdm import tqdm
@@ -48,6 +49,8 @@ class Measuring:
     repeats: int
     seconds: float
     """Time for all levels together."""
+    seed: int
+    """The first of the seeds of the requests. Each run has one of its own."""
     bar: tqdm
     begun: float = field(default_factory=time.perf_counter)
 
@@ -55,7 +58,7 @@ class Measuring:
         self._run_seconds = self.seconds / (_LEVELS_EXPECTED * self.repeats * (1 + _DRAIN_SHARE))
         # The latency of an answer grows with the load, at most in proportion to it.
         self._latency_per_load = 0.0
-        self._seed = 0
+        self._seeds = count(self.seed)
         self._ours = False
 
     @property
@@ -80,10 +83,17 @@ class Measuring:
 
         A level at which nothing was answered is one, too: it keeps no objective.
 
-        Raises NothingMeasured if nothing was answered at the first level.
+        Raises NothingMeasured if the time is too short for the first level, or if nothing was answered at it.
         """
         seconds = self._seconds_for(load)
-        if self.elapsed + seconds * (1 + _DRAIN_SHARE) * self.repeats > self.seconds:
+        needed = seconds * (1 + _DRAIN_SHARE) * self.repeats
+        if self.elapsed + needed > self.seconds:
+            if not self._latency_per_load:
+                raise NothingMeasured(
+                    f"the first level, {self.kind.text(load)}, needs {needed:.0f} s for {self.repeats} repeats, and "
+                    f"{max(0.0, self.seconds - self.elapsed):.0f} s are left; try more --minutes, fewer --repeats or "
+                    "another --start"
+                )
             return None
         repeats = []
         for number in range(1, self.repeats + 1):
@@ -122,8 +132,7 @@ class Measuring:
 
     def _next_seed(self) -> int:
         """A new seed. Its prompts are new to the server, so the prefix cache contains none of them."""
-        self._seed += 1
-        return self._seed
+        return next(self._seeds)
 
 
 async def put_load(
