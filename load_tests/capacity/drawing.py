@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 
 from load_tests.arrivals import Floats
-from load_tests.capacity.level import percentile
+from load_tests.capacity.level import load_text, percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def load_axis(axes: "Axes", loads: Sequence[float], label: str) -> None:
     """Give the axes a logarithmic scale of loads, with labels for as many loads as fit."""
     axes.set(xscale="log", xlabel=label, xlim=(loads[0] / 1.15, loads[-1] * 1.15))
     shown = spaced(np.log(loads), np.log(loads[-1] / loads[0]) / _MAX_TICKS)
-    axes.set_xticks([loads[i] for i in shown], [f"{loads[i]:.3g}" for i in shown])
+    axes.set_xticks([loads[i] for i in shown], [load_text(loads[i]) for i in shown])
     axes.set_xticks([], minor=True)
 
 

@@ -19,7 +19,7 @@ from load_tests.capacity.drawing import (
     load_axis,
     with_spread,
 )
-from load_tests.capacity.level import Level, Repeat
+from load_tests.capacity.level import Level, Repeat, load_text
 from load_tests.capacity.result import Sweep
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, boun
     axes.margins(x=0.12, y=0.12)
     plain_log_ticks(axes)
     finite = [level for level, (_, y) in zip(sweep.levels, points, strict=True) if np.isfinite(y)]
-    annotate(axes, shown, [f"{level.load:.3g}" for level in finite])
+    annotate(axes, shown, [load_text(level.load) for level in finite])
 
 
 def _ttft_bound(sweep: Sweep) -> float | None:

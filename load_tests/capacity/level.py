@@ -134,6 +134,11 @@ class Level:
         return all(ttft_share_p95(repeat, slo) <= 1 and itl_p99(repeat) <= slo.itl for repeat in self.repeats)
 
 
+def load_text(load: float, digits: int = 3) -> str:
+    """A load with so many significant digits, and never without the digits of its whole part."""
+    return f"{load:.0f}" if load >= 10 ** (digits - 1) else f"{load:.{digits}g}"
+
+
 def ttft_p95(repeat: Repeat) -> float:
     """95th percentile of the time to first token, in seconds."""
     return percentile(repeat.ttft, 95)

@@ -12,6 +12,7 @@ import jinja2
 from load_tests.capacity import figures, server_figures
 from load_tests.capacity.columns import SERVER_COLUMNS, LevelColumn, client_columns
 from load_tests.capacity.drawing import INCHES_HIGH, blank, legend, png, svg
+from load_tests.capacity.level import load_text
 from load_tests.capacity.recommendation import recommendation, warnings
 from load_tests.capacity.result import Sweep
 from load_tests.records import write_records
@@ -102,7 +103,7 @@ def _contents(sweep: Sweep) -> dict[str, Any]:
 
 def _table(sweep: Sweep, columns: Sequence[LevelColumn]) -> list[list[str]]:
     """A header row, and one row for each level."""
-    rows = [[f"{level.load:.3g}", *(column.cell(level) for column in columns)] for level in sweep.levels]
+    rows = [[load_text(level.load), *(column.cell(level) for column in columns)] for level in sweep.levels]
     return [[sweep.kind.unit, *(column.title for column in columns)], *rows]
 
 
@@ -122,7 +123,7 @@ def _write_raw(sweep: Sweep, folder: Path) -> None:
     """Write two JSON-lines files for each repeat: its requests, and samples of the server's metrics."""
     for level in sweep.levels:
         for number, repeat in enumerate(level.repeats, 1):
-            stem = f"{sweep.kind.name}-{level.load:.4g}-{number}"
+            stem = f"{sweep.kind.name}-{load_text(level.load, 4)}-{number}"
             write_records(repeat.run.records, folder / f"{stem}.requests.jsonl")
             samples = "".join(f"{json.dumps(asdict(sample))}\n" for sample in repeat.server)
             (folder / f"{stem}.server.jsonl").write_text(samples)

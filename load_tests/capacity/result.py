@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from load_tests.capacity.knee import knee
-from load_tests.capacity.level import Level
+from load_tests.capacity.level import Level, load_text
 from load_tests.capacity.search import Found
 from load_tests.capacity.timeline import Timeline
 from load_tests.slo import Slo
@@ -29,7 +29,7 @@ class LoadKind:
     def text(self, load: float) -> str:
         """A load with its unit."""
         unit = self.unit.removesuffix("s") if self.closed and load == 1 else self.unit
-        return f"{load:.3g} {unit}"
+        return f"{load_text(load)} {unit}"
 
 
 USERS = LoadKind("users", "users", "users at once (closed loop)", closed=True, start=1)

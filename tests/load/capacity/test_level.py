@@ -7,7 +7,16 @@ import pytest
 
 from inflight_client.metrics import parse_metrics
 from load_tests.capacity.columns import client_columns
-from load_tests.capacity.level import Level, Repeat, itl_p99, percentile, static_efficiency, ttft_p95, ttft_share_p95
+from load_tests.capacity.level import (
+    Level,
+    Repeat,
+    itl_p99,
+    load_text,
+    percentile,
+    static_efficiency,
+    ttft_p95,
+    ttft_share_p95,
+)
 from load_tests.capacity.server_metrics import has_engine_metrics, server_use
 from load_tests.records import UNFINISHED, Run
 from load_tests.slo import Slo
@@ -129,3 +138,8 @@ def test_users_who_get_no_answer_count_although_they_send_nothing_more() -> None
         assert Level(8, [one]).keeps(Slo(1.0, 1.0)) == (earlier is in_time)
         # The rate is of what was sent in the measured part.
         assert one.request_rate * one.seconds == 8
+
+
+def test_loads_are_written_with_all_digits_of_their_whole_part() -> None:
+    assert [load_text(load) for load in (0.59460, 2.3784, 64, 1076, 16384)] == ["0.595", "2.38", "64", "1076", "16384"]
+    assert [load_text(load, 4) for load in (0.59460, 1076, 16384)] == ["0.5946", "1076", "16384"]
