@@ -103,7 +103,8 @@ class OpenAIEndpoint:
     async def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
         """See `Endpoint`. The protocol has no `target_ttft`."""
         body = completion_body(self.model, request, prompt)
-        with failing(aiohttp.ClientError, TimeoutError):
+        # The last three: a server may send anything, such as half an event or other fields.
+        with failing(aiohttp.ClientError, TimeoutError, LookupError, TypeError, ValueError):
             async with self.session.post(f"{self.url}/v1/completions", json=body) as response:
                 if response.status != 200:
                     raise refusal(response.status, await response.text())

@@ -1,6 +1,7 @@
 """The loads that the benchmarks' tables have rows for: workload files by name."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,13 +17,17 @@ LOADS = (GREEDY, "temperature", "top_p", "short", "long", "shared_prefix", "chat
 def read_loads(text: str) -> list[Workload]:
     """Parse the value of `--loads`: names of workload files, or paths, with commas in between; or `all`.
 
-    Raises argparse.ArgumentTypeError if one is not there or not valid.
+    Raises argparse.ArgumentTypeError if one is not there or not valid, or if two have the same name.
     """
     names = LOADS if text == "all" else text.split(",")
     try:
-        return [read_workload(_path(name)) for name in names]
+        loads = [read_workload(_path(name)) for name in names]
     except (OSError, WorkloadError) as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    for name, times in Counter(load.name for load in loads).items():
+        if times > 1:
+            raise argparse.ArgumentTypeError(f"{times} loads have the name {name!r}; each must have a name of its own")
+    return loads
 
 
 def write_prompts_in_text(loads: Sequence[Workload], model: Path) -> None:

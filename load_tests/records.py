@@ -130,6 +130,10 @@ class Run:
         """Seconds from the scheduled time to the last token, for answered requests."""
         return np.array([r.last_token - r.scheduled for r in self.done if r.last_token is not None])
 
+    def with_failed(self, seconds: Floats) -> Floats:
+        """The times of the answered requests, and infinity for each of the others."""
+        return np.concatenate([seconds, np.full(len(self.records) - len(seconds), np.inf)])
+
     @property
     def lateness(self) -> Floats:
         """Seconds by which the generator sent each request later than planned."""

@@ -70,16 +70,12 @@ class Repeat:
     @property
     def ttft(self) -> Floats:
         """Seconds to the first token of every request. It is infinite for failed requests."""
-        return self._with_failed(self.counted.ttft)
+        return self.counted.with_failed(self.counted.ttft)
 
     @property
     def e2e(self) -> Floats:
         """Seconds to the last token of every request. It is infinite for failed requests."""
-        return self._with_failed(self.counted.e2e)
-
-    def _with_failed(self, seconds: Floats) -> Floats:
-        """The times of the answered requests, and infinity for each of the others."""
-        return np.concatenate([seconds, np.full(len(self.counted.records) - len(seconds), np.inf)])
+        return self.counted.with_failed(self.counted.e2e)
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that were sent in the measured part and answered within an objective."""

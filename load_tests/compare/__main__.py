@@ -27,6 +27,7 @@ look-up. The load `copying` has answers that copy from their prompts.
 import argparse
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,24 @@ def read_levels(text: str) -> list[int]:
 
 
 def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], dict[str, str]]:
-    """The servers that the options select, and why each of the others is absent."""
-    systems = [ours(name, model, parameters) for name, parameters in options.system or []]
+    """The servers that the options select, and why each of the others is absent.
+
+    Raises LauncherError if two have the same name.
+    """
+    found = [ours(name, model, parameters) for name, parameters in options.system or []]
+    absent: dict[str, str] = {}
     if options.peers is None:
-        return systems or strategies(model), {}
-    others, absent = peers(model, options.peers, drafting=options.drafting)
-    mine = systems or [ours("Inflight", model, {}, slot_for_each_user=True)]
-    if options.drafting:
-        mine.append(ours(f"Inflight{DRAFTING}", model, _DRAFTING, slot_for_each_user=True))
-    return [*mine, *others], absent
+        found = found or strategies(model)
+    else:
+        others, absent = peers(model, options.peers, drafting=options.drafting)
+        found = found or [ours("Inflight", model, {}, slot_for_each_user=True)]
+        if options.drafting:
+            found.append(ours(f"Inflight{DRAFTING}", model, _DRAFTING, slot_for_each_user=True))
+        found += others
+    for name, times in Counter(contender.name for contender in found).items():
+        if times > 1:
+            raise LauncherError(f"{times} servers have the name {name!r}; each --system must have a name of its own")
+    return found, absent
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,12 +97,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Compare, print the table and write the records. Raises LauncherError or OSError."""
+    """Compare, write the records and print the table. Raises LauncherError or OSError."""
     model = model_folder(options)
     write_prompts_in_text(options.loads, model)
     contenders, absent = chosen(options, model)
     rounds: dict[str, Any] = {"rounds": options.rounds, "seconds": options.seconds}
     levels = {users: compare(contenders, options.loads, users=users, **rounds) for users in options.users}
+    if options.records is not None:
+        _write(levels, options.records)
     print(f"{model_name(options)}, {options.rounds} rounds of {options.seconds:g} s\n")
     users, last = options.users[-1], options.loads[-1].name
     print(f"{table(options.loads, levels)}\n\nAfter {last} with {users} users:\n{notes(levels[users][last])}")
@@ -101,8 +113,6 @@ def report(options: argparse.Namespace) -> None:
         about["transformers and vLLM"] = f"{best_dtype()}, vLLM with {vllm.allocator() or 'malloc of libc'}"
         print("\n".join(f"absent: {name}: {reason}" for name, reason in absent.items()) or "absent: none")
     print("; ".join(f"{name}: {value}" for name, value in about.items()))
-    if options.records is not None:
-        _write(levels, options.records)
 
 
 def _write(levels: dict[int, dict[str, dict[str, Compared]]], folder: Path) -> None:

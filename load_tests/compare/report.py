@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from load_tests.arrivals import Floats
+from load_tests.capacity.level import percentile
 from load_tests.compare.turns import Compared
 from load_tests.slo import Slo
 from load_tests.workload import Workload
@@ -19,8 +20,9 @@ HEADER = (
 def table(workloads: Sequence[Workload], levels: Mapping[int, Mapping[str, Mapping[str, Compared]]]) -> str:
     """Return a Markdown table by workload and number of users.
 
-    It has the medians of the rounds, and the range of the ratio over the rounds. `levels` are the results by number of
-    users, names of workload and server.
+    It has the medians of the rounds, and the range of the ratio over the rounds. For TTFT, a request that was not
+    answered counts as infinite; ITL is that of the answered ones. Infinite and undefined values are `-`. `levels` are
+    the results by number of users, names of workload and server.
     """
     rows = [HEADER, ("---", "---:", "---", *["---:"] * (len(HEADER) - 4), "---")]
     for workload in workloads:
@@ -34,15 +36,14 @@ def _rows(results: Mapping[str, Compared], slo: Slo) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, compared in results.items():
         rates = compared.of(lambda run: run.throughput)
-        ratios = [rate / other for rate, other in zip(rates, first, strict=True)]
         errors = Counter(record.error for run in compared.runs for record in run.records if record.error is not None)
         rows.append(
             (
                 name,
                 f"{np.median(rates):.0f}",
                 ", ".join(f"{rate:.0f}" for rate in rates),
-                f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-                _percentiles(np.concatenate([run.ttft for run in compared.runs]), 1, 2),
+                _ratios(rates, first),
+                _percentiles(np.concatenate([run.with_failed(run.ttft) for run in compared.runs]), 1, 2),
                 _percentiles(np.concatenate([run.gaps for run in compared.runs]), 1000, 0),
                 f"{np.median(compared.of(lambda run: run.attainment(slo))):.0%}",
                 f"{np.median(compared.of(lambda run: run.goodput(slo))):.2f}",
@@ -52,10 +53,18 @@ def _rows(results: Mapping[str, Compared], slo: Slo) -> list[tuple[str, ...]]:
     return rows
 
 
-def _percentiles(values: Floats, unit: float, digits: int) -> str:
-    if not len(values):
+def _ratios(rates: Sequence[float], first: Sequence[float]) -> str:
+    if not all(first):
         return "-"
-    return ", ".join(f"{unit * value:.{digits}f}" for value in np.percentile(values, (50, 99)))
+    ratios = [rate / other for rate, other in zip(rates, first, strict=True)]
+    return f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _percentiles(values: Floats, unit: float, digits: int) -> str:
+    found = [percentile(values, percent) for percent in (50, 99)]
+    if not np.isfinite(found[0]):
+        return "-"
+    return ", ".join(f"{unit * value:.{digits}f}" if np.isfinite(value) else "-" for value in found)
 
 
 def notes(results: Mapping[str, Compared]) -> str:

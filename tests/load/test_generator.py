@@ -10,6 +10,8 @@ from itertools import repeat
 
 import numpy as np
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from load_tests.endpoints import Endpoint, grpc_endpoint, http_endpoint, openai_endpoint
 from load_tests.generator import closed_loop, open_loop
@@ -103,6 +105,28 @@ def test_errors_are_told_by_their_names(
     seen = asyncio.run(run())
     assert seen.errors() == {error: 2}
     assert seen.done == []
+
+
+UNREADABLE = {
+    "half an event": (b'data: {"choices": [{"te\n\n', "JSONDecodeError"),
+    "other fields": (b'data: {"object": "x"}\n\n', "KeyError"),
+    "no choices": (b'data: {"choices": null}\n\n', "TypeError"),
+    "other bytes": (b'data: {"a": "\xff"}\n\n', "UnicodeDecodeError"),
+}
+
+
+@pytest.mark.parametrize(("sent", "error"), UNREADABLE.values(), ids=UNREADABLE)
+def test_an_answer_that_cannot_be_read_is_an_error(sent: bytes, error: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=sent, content_type="text/event-stream")
+
+    async def run() -> Run:
+        app = web.Application()
+        app.router.add_post("/v1/completions", answer)
+        async with TestServer(app) as server, openai_endpoint(str(server.make_url(""))) as endpoint:
+            return await open_loop(endpoint, planned(50, 2))
+
+    assert asyncio.run(run()).errors() == {error: 2}
 
 
 def test_an_open_loop_waits_for_no_answer(metronome: TritonServer) -> None:

@@ -78,7 +78,11 @@ def test_loads_are_names_or_paths(tmp_path: Path) -> None:
     assert tuple(load.name for load in read_loads("all")) == LOADS
     workload(tmp_path, document())
     assert [load.name for load in read_loads(f"short,{tmp_path / 'test.yaml'}")] == ["short", "test"]
-    for wrong, message in {"sohrt": "neither all nor one of", f"{tmp_path / 'no.yaml'}": "No such file"}.items():
+    for wrong, message in {
+        "sohrt": "neither all nor one of",
+        f"{tmp_path / 'no.yaml'}": "No such file",
+        "short,long,short": "2 loads",
+    }.items():
         with pytest.raises(argparse.ArgumentTypeError, match=message):
             read_loads(wrong)
 

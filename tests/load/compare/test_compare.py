@@ -3,17 +3,21 @@
 import argparse
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from load_tests.compare.__main__ import main, read_levels
+from load_tests.compare.__main__ import chosen, main, read_levels
 from load_tests.compare.contenders import Connect, Contender, read_peers, read_system
-from load_tests.compare.report import notes, table
+from load_tests.compare.report import HEADER, notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
 from load_tests.loads import read_loads
+from load_tests.records import Run
+from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ServerProcess
+from scripts.peers.transformers_server import STATIC
 from tests.load.servers import metronome_server
 from tests.load.synthetic_runs import run_of
 
@@ -60,6 +64,40 @@ def test_ratios_are_of_rounds_and_to_the_first() -> None:
     assert three.startswith("| small | 8 | three | 0 | 0, 0 | 0.00 (0.00 to 0.00) | - | - | 0% |")
     assert three.endswith("| ServerOverloaded: 2 |")
     assert other.startswith("| small | 16 | one | 10 | 10 | 1.00 ")
+
+
+def test_what_is_infinite_or_undefined_is_a_dash() -> None:
+    refused, answered = run_of(100, "ServerOverloaded"), run_of(100)
+    some = Run([*answered.records] * 9 + [*refused.records], 0.1)
+    results = {"one": Compared([answered, refused]), "two": Compared([answered, answered]), "three": Compared([some])}
+    results["three"].runs.append(some)
+    _, _, one, two, three = table(read_loads("small"), {8: {"small": results}}).splitlines()
+    assert one.startswith("| small | 8 | one | 50 | 100, 0 | - | 0.50, - | ")
+    assert two.startswith("| small | 8 | two | 100 | 100, 100 | - | 0.50, 0.50 | ")
+    assert three.startswith("| small | 8 | three | 900 | 900, 900 | - | 0.50, - | ")
+
+
+def test_columns_have_the_units_of_their_titles() -> None:
+    """Of ten requests of 100 tokens with gaps of 5 ms, one ends after 2 s and misses the objective, and one fails."""
+    (answered,) = run_of(100).records
+    late, failed = replace(answered, first_token=1.5, last_token=2.0), replace(answered, error="ServerOverloaded")
+    run = Run([*[answered] * 8, late, failed], 0.1)
+    (row,) = table(read_loads("small"), {8: {"small": {"one": Compared([run])}}}).splitlines()[2:]
+    cells = dict(zip(HEADER, row.strip("| ").split(" | "), strict=True))
+    assert cells["ITL p50, p99 (ms)"] == "5, 5"
+    assert cells["In SLO"] == "80%"
+    assert cells["Goodput (req/s)"] == "4.00"
+    assert cells["Errors"] == "ServerOverloaded: 1"
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen_peers"), [(["a", "a"], None), ([f"transformers, {STATIC}"], ["transformers"])]
+)
+def test_two_servers_of_one_name_are_refused(names: list[str], chosen_peers: list[str] | None, tmp_path: Path) -> None:
+    systems = [(name, {"max_num_seqs": str(number)}) for number, name in enumerate(names, 1)]
+    options = argparse.Namespace(system=systems, peers=chosen_peers, drafting=False)
+    with pytest.raises(LauncherError, match=f"2 servers have the name {names[0]!r}"):
+        chosen(options, tmp_path)
 
 
 def test_the_notes_have_what_a_server_took() -> None:
