@@ -4,13 +4,15 @@ import csv
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from load_tests.arrivals import Arrivals
 from load_tests.lengths import Lengths
+
+_TRACE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +88,33 @@ def merge(*streams: Sequence[Arrival]) -> list[Arrival]:
 
 
 def replay(path: Path, count: int, speed: float = 1.0) -> list[Arrival]:
-    """The first requests of a recorded trace, `speed` times as fast.
+    """The first requests of a recorded trace in the order of their times, `speed` times as fast.
 
     The file is one of the Azure LLM inference traces, or has the same columns: TIMESTAMP, ContextTokens,
-    GeneratedTokens.
+    GeneratedTokens. A time without a zone is UTC.
 
     Raises:
-        ValueError: the file has other columns.
+        ValueError: the file has other columns, or a row without a time and positive numbers of tokens.
+        OSError: the file can't be read.
     """
-    with path.open(newline="") as file:
+    # Spreadsheet programs write a byte order mark, which is no part of the first column's name.
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
-        if not {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= set(rows.fieldnames or ()):
+        if not set(_TRACE_COLUMNS) <= set(rows.fieldnames or ()):
             raise ValueError(f"{path} must have columns TIMESTAMP, ContextTokens and GeneratedTokens")
-        # Python parses microseconds, and the traces have one more digit.
-        found = [
-            (datetime.fromisoformat(row["TIMESTAMP"][:26]), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
-            for row, _ in zip(rows, range(count), strict=False)
-        ]
-    return [Arrival((at - found[0][0]).total_seconds() / speed, prompt, out, out) for at, prompt, out in found]
+        found = [_traced(row, f"{path}, line {rows.line_num}") for row in rows]
+    first = sorted(found, key=lambda traced: traced[0])[:count]
+    return [Arrival((at - first[0][0]).total_seconds() / speed, prompt, out, out) for at, prompt, out in first]
+
+
+def _traced(row: Mapping[str, str | None], place: str) -> tuple[datetime, int, int]:
+    """The time and the numbers of prompt and output tokens of a row."""
+    time, prompt, output = (row[name] or "" for name in _TRACE_COLUMNS)
+    try:
+        at = datetime.fromisoformat(time)
+    except ValueError as error:
+        raise ValueError(f"{place}: TIMESTAMP is {time!r}; it must be a time such as 2024-05-10 00:00:02.5") from error
+    for name, text in zip(_TRACE_COLUMNS[1:], (prompt, output), strict=True):
+        if not text.isdecimal() or not int(text):
+            raise ValueError(f"{place}: {name} is {text!r}; it must be a whole number of at least 1")
+    return at if at.tzinfo else at.replace(tzinfo=UTC), int(prompt), int(output)

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -78,11 +79,14 @@ class DrawnStream(StreamField):
             raise ValueError("prefixes and chats are both given; it must be one of them at most")
         return self
 
-    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate.
+    @model_validator(mode="after")
+    def _turns_fit(self) -> Self:
+        if self.chats is not None:
+            self._mean_turns(self.chats)
+        return self
 
-        Raises ValueError if no turn of a chat fits into its limit.
-        """
+    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
+        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate."""
         turns = 1.0 if self.chats is None else self._mean_turns(self.chats)
         stream = Stream(
             self.arrivals.arrivals(rate / turns, seconds),
@@ -98,7 +102,8 @@ class DrawnStream(StreamField):
         return first if self.chats is None else self._turns(self.chats, first, seconds, seed)
 
     def _mean_turns(self, chats: Chats) -> float:
-        """Mean number of turns that fit into a chat's limit, estimated from a large draw."""
+        """Mean number of turns that fit into a chat's limit, estimated from a large draw. Raises ValueError if none
+        fits."""
         chance = np.random.default_rng(0)
         turns = chats.turns.lengths(0).draw(20_000, chance)
         count = int(turns.sum())
@@ -149,11 +154,22 @@ class ReplayedStream(StreamField):
     """A file in the format of `load_tests.traffic.replay`. A relative path starts at the folder of the workload
     file."""
 
+    @cached_property
+    def trace(self) -> list[Arrival]:
+        """The recorded requests. Raises what `load_tests.traffic.replay` raises."""
+        return replay(self.replay, sys.maxsize)
+
+    @model_validator(mode="after")
+    def _trace_has_a_rate(self) -> Self:
+        if len(self.trace) < 2:
+            raise ValueError(f"{self.replay} has {len(self.trace)} requests; it must have at least 2")
+        if not self.trace[-1].at:
+            raise ValueError(f"{self.replay} has only requests of the same time; it must have at least 2 times")
+        return self
+
     def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """See `DrawnStream.draw`. Raises ValueError if the file is not a trace."""
-        recorded = replay(self.replay, sys.maxsize)
-        if len(recorded) < 2:
-            raise ValueError(f"{self.replay} has {len(recorded)} requests; it must have at least 2")
+        """See `DrawnStream.draw`. The rate is that of whole passes of the trace; a part of one may have another."""
+        recorded = self.trace
         # The period has one more gap: from the last request to the first one of the next pass.
         period = recorded[-1].at * len(recorded) / (len(recorded) - 1)
         speed = rate * period / len(recorded)

@@ -95,6 +95,32 @@ def test_a_trace_is_replayed_from_its_first_request_on(tmp_path: Path) -> None:
     assert replay(trace, 2, speed=2.0) == [Arrival(0.0, 4808, 10, 10), Arrival(0.5, 3180, 8, 8)]
 
 
+def test_rows_of_any_order_and_form_of_time_are_read(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = ["2024-05-10 00:00:02.5+00:00,30,3", "2024-05-10 00:00:00.0099300,10,1", "2024-05-10 02:00:01+02:00,20,2"]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]), encoding="utf-8-sig")
+    assert replay(trace, 3) == [
+        Arrival(0.0, 10, 1, 1),
+        Arrival(pytest.approx(0.99007), 20, 2, 2),
+        Arrival(pytest.approx(2.49007), 30, 3, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("yesterday,10,5", r"trace\.csv, line 2: TIMESTAMP is 'yesterday'; it must be a time such as"),
+        ("2024-05-10 00:00:00", r"line 2: ContextTokens is ''; it must be a whole number of at least 1"),
+        ("2024-05-10 00:00:00,10,0", r"line 2: GeneratedTokens is '0'; it must be a whole number of at least 1"),
+    ],
+)
+def test_a_row_that_is_no_request_is_named(tmp_path: Path, row: str, message: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{row}\n")
+    with pytest.raises(ValueError, match=message):
+        replay(trace, 2)
+
+
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")

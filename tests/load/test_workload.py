@@ -231,8 +231,8 @@ def test_the_first_turns_of_a_short_run_are_of_chats_of_any_age(tmp_path: Path) 
 
 def test_chats_of_which_no_turn_fits_are_refused(tmp_path: Path) -> None:
     chats = {"turns": {"distribution": "fixed", "tokens": 8}, "think_seconds": 20, "max_tokens": 15}
-    with pytest.raises(ValueError, match=r"chats\.max_tokens is 15; .* no turn fits"):
-        workload(tmp_path, document(chats=chats)).arrivals(2.0, 20.0)
+    with pytest.raises(WorkloadError, match=r"streams\.only: chats\.max_tokens is 15; .* no turn fits"):
+        workload(tmp_path, document(chats=chats))
 
 
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -255,12 +255,20 @@ def test_a_trace_is_replayed_at_the_rate_that_is_wanted_and_again(tmp_path: Path
     assert len({request.seed for request in requests}) == 5
 
 
-def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("\n".join(TRACE.splitlines()[:2]))
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        ("\n".join(TRACE.splitlines()[:2]), r"streams\.old: .* has 1 requests; it must have at least 2"),
+        (TRACE.replace(":01.", ":00.").replace(":04.", ":00."), r"streams\.old: .* has only requests of the same time"),
+        ("a,b\n1,2\n", r"streams\.old: .* must have columns TIMESTAMP, ContextTokens and GeneratedTokens"),
+    ],
+)
+def test_a_trace_that_cannot_be_replayed_is_refused_with_the_file(tmp_path: Path, trace: str, message: str) -> None:
+    (tmp_path / "trace.csv").write_text(trace)
     written = document()
     written["streams"] = {"old": {"rate": 0.5, "replay": "trace.csv"}}
-    with pytest.raises(ValueError, match="has 1 requests; it must have at least 2"):
-        workload(tmp_path, written).arrivals(1.0, 5.0)
+    with pytest.raises(WorkloadError, match=message):
+        workload(tmp_path, written)
 
 
 WRONG = [
