@@ -96,7 +96,10 @@ async def _through_triton(url: str, names: Sequence[str]) -> AsyncIterator[tuple
 async def _measure(
     ordinary: Sequence[Ordinary], door: Door, options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
-    """For each kind, the tokens per second of all but the last user: beside the last one, and beside the worst."""
+    """For each kind, the tokens per second of all but the last user: beside the last one, and beside the worst.
+
+    Raises LauncherError if requests of the users failed, or those of the worst ended otherwise than they should.
+    """
     *users, beside = ordinary
     neighbour = Neighbour(door, random.Random(0), None if options.gateway else _WORST)
     seen = dict.fromkeys(options.kinds, (0.0, 0.0))
@@ -110,6 +113,11 @@ async def _measure(
                         async with running(turn):
                             speeds.append(await tokens_per_second(users, options.seconds))
                         bar.update()
+                    if neighbour.unexpected:
+                        raise LauncherError(
+                            f"{len(neighbour.unexpected)} requests of the kind {name!r} did not end as they should, "
+                            f"the first was {neighbour.unexpected[0]}"
+                        )
                     seen[name] = (seen[name][0] + speeds[0], seen[name][1] + speeds[1])
     if failures := [failure for user in users for failure in user.failures]:
         raise LauncherError(f"{len(failures)} requests of ordinary users failed, the first with {failures[0]}")

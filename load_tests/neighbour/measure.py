@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from load_tests.chaos.doors import Door, NotAnswered
+from load_tests.chaos.doors import Door, NotAnswered, Question
 from load_tests.endpoints import Endpoint
 from load_tests.failures import RequestFailed
 from load_tests.neighbour.worst import Worst
@@ -49,6 +49,8 @@ class Neighbour:
         """`tenant` is None where the door's key says it."""
         self._door, self._chance, self._tenant = door, chance, tenant
         self.sent = 0
+        self.unexpected: list[str] = []
+        """How requests ended that should have been refused or answered, and were not."""
 
     async def run(self, worst: Worst) -> None:
         """Send requests of one kind until this is cancelled."""
@@ -57,13 +59,22 @@ class Neighbour:
             if self._tenant is not None:
                 question = question.but(tenant=self._tenant)
             self.sent += 1
-            with contextlib.suppress(NotAnswered):
-                async with contextlib.aclosing(self._door.ask(question)) as pieces:
-                    left = worst.leaves_after
-                    async for _ in pieces:
-                        left = None if left is None else left - 1
-                        if left == 0:
-                            break
+            try:
+                await self._ask(question, worst.leaves_after)
+            except NotAnswered as refusal:
+                if not worst.refused:
+                    self.unexpected.append(f"refused with {refusal}")
+            else:
+                if worst.refused:
+                    self.unexpected.append("answered, although it must be refused")
+
+    async def _ask(self, question: Question, leaves_after: int | None) -> None:
+        async with contextlib.aclosing(self._door.ask(question)) as pieces:
+            left = leaves_after
+            async for _ in pieces:
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
 
 
 async def tokens_per_second(users: Sequence[Ordinary], seconds: float) -> float:
@@ -76,11 +87,14 @@ async def tokens_per_second(users: Sequence[Ordinary], seconds: float) -> float:
 
 @contextlib.asynccontextmanager
 async def running(*tasks: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run coroutines, and cancel them at the end."""
+    """Run coroutines, and cancel them at the end. Raises what one of them has raised."""
     started = [asyncio.create_task(task) for task in tasks]
     try:
         yield
     finally:
         for task in started:
             task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
+        ends = await asyncio.gather(*started, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end

@@ -40,6 +40,8 @@ class Worst:
     """Whether the gateway takes its fields."""
     reads_images: bool = False
     """Whether it needs a model that reads images."""
+    refused: bool = False
+    """Whether it must be refused. All others must be answered."""
 
 
 def _prompt(count: int, **sampling: Any) -> Callable[[random.Random], Question]:
@@ -90,8 +92,8 @@ WORST: Mapping[str, Worst] = {
     ),
     "16 samples of 400 tokens": Worst(_prompt(10, max_tokens=400, ignore_eos=True, n=16, temperature=1.0)),
     "all sampling parameters at their bounds": Worst(_limits, at_the_gateway=False),
-    "texts just under the bound, refused when tokenized": Worst(_prompt(130_000, max_tokens=1)),
-    "chats of 4,096 messages, refused when tokenized": Worst(_chat),
+    "texts just under the bound, refused when tokenized": Worst(_prompt(130_000, max_tokens=1), refused=True),
+    "chats of 4,096 messages, refused when tokenized": Worst(_chat, refused=True),
     "large images, for one token": Worst(_image, at_the_gateway=False, reads_images=True),
-    "malformed fields, without a pause": Worst(lambda chance: Question("Hello", (), {"max_tokens": 0})),
+    "malformed fields, without a pause": Worst(lambda chance: Question("Hello", (), {"max_tokens": 0}), refused=True),
 }

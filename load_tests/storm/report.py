@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from load_tests.storm.kinds import End
-from load_tests.storm.storm import ENDLESS, WRONG, Weather
+from load_tests.storm.storm import ENDLESS, FULL, WRONG, Weather
 
 MOST_GROWTH = 0.02
 """The memory of a process may grow by this fraction after the first part."""
 
-_ENDS = (*(end.value for end in End), WRONG, ENDLESS)
+_ENDS = (*(end.value for end in End), FULL, WRONG, ENDLESS)
 
 
 def tables(weather: Weather) -> str:
@@ -38,8 +38,11 @@ def _growth(weather: Weather, name: str) -> float:
 
 def broken_promises(weather: Weather) -> list[str]:
     """A line for each promise of docs/operations.md that was broken."""
-    count = {end: sum(ends[end] for ends in weather.ends.values()) for end in (WRONG, ENDLESS)}
-    lines = [f"{number} requests were {end}" for end, number in count.items() if number]
+    ends = sum(weather.ends.values(), Counter())
+    lines = [f"{ends[end]} requests were {end}" for end in (WRONG, ENDLESS) if ends[end]]
+    # A server that refuses everything gives no wrong answer.
+    if ends[FULL] > ends[End.RIGHT.value]:
+        lines.append(f"{ends[FULL]} requests found the queue full, and only {ends[End.RIGHT.value]} were answered")
     lines += [
         f"the memory of {name} grew by {growth:.1%}"
         for name in weather.memory[0]

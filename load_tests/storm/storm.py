@@ -19,12 +19,12 @@ from load_tests.chaos.doors import NotAnswered, open_doors
 from load_tests.chaos.service import Service
 from load_tests.chaos.users import LIMIT_SECONDS
 from load_tests.storm.answers import Answers, Wrong
-from load_tests.storm.kinds import KINDS, End, Kind, Scene, asked_questions
+from load_tests.storm.kinds import KINDS, Kind, Scene, asked_questions
 from load_tests.storm.memory import memory_of
 from scripts.launch.server_process import ADDRESS
 
 PARTS = 10
-WRONG, ENDLESS = "wrong", "without an end"
+FULL, WRONG, ENDLESS = "refused, as the queue was full", "wrong", "without an end"
 _MOST_SHOWN = 20
 _QUEUE_IS_FULL = "Exceeds maximum queue size"
 _IDLE_SECONDS = 30.0
@@ -37,7 +37,8 @@ class Weather:
     """What was seen of a storm."""
 
     ends: dict[str, Counter[str]] = field(default_factory=lambda: {kind.name: Counter() for kind in KINDS})
-    """How often requests of each kind ended in each way: an `End`'s value, `WRONG` or `ENDLESS`."""
+    """How often requests of each kind ended in each way: an `End`'s value, `FULL`, `WRONG` or
+    `ENDLESS`."""
     faults: list[str] = field(default_factory=list)
     """The first of what was wrong, in words."""
     memory: list[Mapping[str, int]] = field(default_factory=list)
@@ -121,7 +122,7 @@ async def _user(
         except TimeoutError:
             end = ENDLESS
         except (Wrong, NotAnswered, httpx.HTTPError, RpcError, OSError) as fault:
-            end = End.REFUSED.value if _QUEUE_IS_FULL in str(fault) else WRONG
+            end = FULL if _QUEUE_IS_FULL in str(fault) else WRONG
             if end == WRONG and len(weather.faults) < _MOST_SHOWN:
                 weather.faults.append(f"{time.strftime('%H:%M:%S')} {kind.name}: {fault}")
                 # A storm takes long. Whoever stops it knows what was wrong until then.

@@ -48,6 +48,41 @@ def test_the_next_request_follows_whatever_the_end_was(leaves_after: int | None,
     assert door.asked[0].sampling == {"max_tokens": 5, "tenant": "loud"}
 
 
+@pytest.mark.parametrize(
+    ("fails", "refused", "unexpected"),
+    [
+        (False, False, []),
+        (True, True, []),
+        (True, False, ["refused with InvalidRequest: "]),
+        (False, True, ["answered, although it must be refused"]),
+    ],
+)
+def test_requests_that_end_otherwise_than_they_should_are_noted(
+    fails: bool, refused: bool, unexpected: list[str]
+) -> None:
+    neighbour = Neighbour(CountingDoor(fails=fails), random.Random(0), None)
+
+    async def scenario() -> None:
+        async with running(neighbour.run(Worst(lambda chance: Question("Hello"), refused=refused))):
+            while neighbour.sent <= 1:
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert neighbour.unexpected == unexpected
+
+
+def test_a_user_who_dies_ends_the_measurement_with_an_error() -> None:
+    def broken(chance: random.Random) -> Question:
+        raise KeyError("delta")
+
+    async def scenario() -> None:
+        async with running(Neighbour(CountingDoor(fails=False), random.Random(0), None).run(Worst(broken))):
+            await asyncio.sleep(0)
+
+    with pytest.raises(KeyError, match="delta"):
+        asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("name", WORST)
 def test_no_two_prompts_begin_alike(name: str) -> None:
     chance = random.Random(0)

@@ -18,12 +18,13 @@ KEPT = Weather(
 def test_tables_have_sums_and_growth() -> None:
     lines = tables(KEPT).splitlines()
     assert lines[0] == (
-        "| Kind of request | Asked | Right | Refused, as it must be | Left by its client | Wrong | Without an end |"
+        "| Kind of request | Asked | Right | Refused, as it must be | Left by its client "
+        "| Refused, as the queue was full | Wrong | Without an end |"
     )
     assert lines[2:5] == [
-        "| greedy | 3 | 3 | 0 | 0 | 0 | 0 |",
-        "| malformed | 2 | 0 | 2 | 0 | 0 | 0 |",
-        "| **all** | 5 | 3 | 2 | 0 | 0 | 0 |",
+        "| greedy | 3 | 3 | 0 | 0 | 0 | 0 | 0 |",
+        "| malformed | 2 | 0 | 2 | 0 | 0 | 0 | 0 |",
+        "| **all** | 5 | 3 | 2 | 0 | 0 | 0 | 0 |",
     ]
     assert lines[-2:] == ["| model | 1000.0 | 1000.0 | 1019.0 | +1.9% |", "| gateway | 50.0 | 50.0 | 49.0 | -2.0% |"]
 
@@ -37,6 +38,10 @@ def test_kept_promises_give_no_line() -> None:
     [
         ({"ends": {"greedy": Counter({"wrong": 2})}}, "2 requests were wrong"),
         ({"ends": {"greedy": Counter({"without an end": 1})}}, "1 requests were without an end"),
+        (
+            {"ends": {"greedy": Counter({"right": 2, "refused, as the queue was full": 3})}},
+            "3 requests found the queue full, and only 2 were answered",
+        ),
         ({"memory": [{"model": 1000}, {"model": 1021}]}, "the memory of model grew by 2.1%"),
         ({"stays_busy": True}, "the model was busy without a request"),
         ({"regions": 2}, "2 files were left in /dev/shm"),

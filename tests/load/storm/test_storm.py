@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[3]
 def test_no_answer_is_wrong_and_none_is_missing() -> None:
     command = [sys.executable, "-m", "load_tests.storm", "--requests=100", "--users=32"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert re.search(r"^\| \*\*all\*\* \| 100 \| \d+ \| \d+ \| \d+ \| 0 \| 0 \|$", run.stdout, re.MULTILINE), run.stdout
+    assert re.search(r"^\| \*\*all\*\* \| 100 \| \d+ \| \d+ \| \d+ \| \d+ \| 0 \| 0 \|$", run.stdout, re.MULTILINE), (
+        run.stdout
+    )
     # After so few requests memory still grows: pools and caches are not full yet.
     broken = [line for line in run.stdout.splitlines() if line.startswith(("the memory of", "every promise"))]
     assert run.stdout.splitlines()[-len(broken) :] == broken, run.stdout + run.stderr
