@@ -41,7 +41,7 @@ from tqdm import tqdm
 from inflight_client import InflightError
 from load_tests.bench.ratios import COMMITTED, ENGINE, SERVER, Ratios, comparison, ratios_of, worse
 from load_tests.bench.report import Measurement, Round, as_json, table
-from load_tests.bench.requests import bench_requests, useful_tokens, warm_up_requests
+from load_tests.bench.requests import Incomplete, bench_requests, useful_tokens, warm_up_requests
 from load_tests.bench.systems import SYSTEMS, Advance, System
 from load_tests.loads import GREEDY, LOADS, read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
@@ -94,8 +94,12 @@ def cases(workloads: Sequence[Workload], count: int) -> list[Case]:
     return found
 
 
-def bench(folder: Path, chosen: Sequence[Case]) -> list[Measurement]:
-    """Measure one case after the other in every round, with a progress bar."""
+def bench(folder: Path, chosen: Sequence[Case]) -> tuple[list[Measurement], list[str]]:
+    """Measure one case after the other in every round, with a progress bar.
+
+    Returns what was measured, and a line for each round in which a request was not answered.
+    """
+    failures = []
     results = [
         Measurement(case.workload.name, case.system.name, case.system.at_once, len(case.requests)) for case in chosen
     ]
@@ -104,10 +108,13 @@ def bench(folder: Path, chosen: Sequence[Case]) -> list[Measurement]:
         for number in range(1, ROUNDS + 1):
             for case, result in zip(chosen, results, strict=True):
                 bar.set_description_str(f"{number}/{ROUNDS} {result.load}, {result.system}, {result.at_once} at once")
-                result.rounds.append(case.measure(folder, bar.update))
+                try:
+                    result.rounds.append(case.measure(folder, bar.update))
+                except Incomplete as error:
+                    failures.append(f"{result.load}, {result.system}, {result.at_once} at once: {error}")
                 # A model contains reference cycles. Its memory must be free before the next system starts.
                 gc.collect()
-    return results
+    return [result for result in results if result.rounds], failures
 
 
 def _at_least_one(text: str) -> int:
@@ -117,7 +124,8 @@ def _at_least_one(text: str) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Measure, print the tables, write the requested files and return the exit status: 1 after a regression."""
+    """Measure, print the tables, write the requested files and return the exit status: 1 after a regression, or
+    if a request was not answered."""
     from transformers.utils import logging
 
     from inflight import EngineConfig
@@ -135,7 +143,7 @@ def report(options: argparse.Namespace) -> int:
     about["model"] = model_name(options)
     about["rounds"] = ROUNDS
     shares = shares_of_products(EngineConfig(str(folder), **SETTINGS))
-    results = bench(folder, cases(options.loads, options.requests))
+    results, failures = bench(folder, cases(options.loads, options.requests))
     print(table(results))
     print("\n" + "; ".join(f"{name}: {value}" for name, value in about.items()))
     if options.json is not None:
@@ -145,13 +153,15 @@ def report(options: argparse.Namespace) -> int:
     if about["model"] != NAME:
         conditions += f", {about['model']}"
     now = ratios_of(conditions, results, shares)
-    if options.accept:
+    if options.accept and not failures:
         now.write(COMMITTED)
     committed = Ratios.read(COMMITTED, conditions)
     if committed is not None:
         committed = committed.under([workload.name for workload in options.loads])
     print(f"\n{comparison(now, committed)}")
-    return 1 if worse(now, committed) else 0
+    if failures:
+        print("\n".join(["", "Not measured:", *failures]))
+    return 1 if failures or worse(now, committed) else 0
 
 
 def main() -> int:

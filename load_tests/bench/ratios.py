@@ -58,7 +58,7 @@ def ratios_of(conditions: str, results: Sequence[Measurement], shares_of_product
     values = {f"{PRODUCTS} / step, {work}": share for work, share in shares_of_products.items()}
     speeds = {(each.system, each.at_once): each.tokens_per_second for each in results if each.load == GREEDY}
     for (system, at_once), speed in speeds.items():
-        if system == ENGINE:
+        if system == ENGINE and PEER in speeds:
             values[f"in process / transformers' static batches of 32, {at_once} at once"] = speed / speeds[PEER]
         elif system == SERVER and (ENGINE, at_once) in speeds:
             values[f"behind Triton / in process, {at_once} at once"] = speed / speeds[ENGINE, at_once]
@@ -95,6 +95,8 @@ def comparison(now: Ratios, committed: Ratios | None) -> str:
         verdict = f"Worse by more than the noise of {NOISE:.0%}, or gone: {'; '.join(fallen)}."
     else:
         verdict = f"None fell by more than the noise of {NOISE:.0%}."
+    if committed is not None and (new := now.values.keys() - committed.values.keys()):
+        verdict += f" {len(new)} of {len(now.values)} were not judged, as they are not committed."
     return "\n".join([*lines, "", verdict])
 
 

@@ -63,14 +63,18 @@ def batch_steps(batch: Sequence[PlannedRequest]) -> int:
     return max(request.output_tokens for request in batch)
 
 
+class Incomplete(RuntimeError):
+    """An answer is missing, or not as long as it was requested, so that its speed could not be compared."""
+
+
 def check_length(wanted: int, given: int) -> None:
-    """Raise RuntimeError if an answer does not have the requested length, because its speed could not be compared."""
+    """Raise Incomplete if an answer does not have the requested length."""
     if given != wanted:
-        raise RuntimeError(f"an answer has {given} tokens instead of {wanted}")
+        raise Incomplete(f"an answer has {given} tokens instead of {wanted}")
 
 
 def check_complete(run: Run) -> Run:
-    """Return the run. Raise RuntimeError if a request was not answered completely."""
+    """Return the run. Raise Incomplete if a request was not answered completely."""
     if errors := run.errors():
-        raise RuntimeError(f"requests failed: {', '.join(f'{kind}: {count}' for kind, count in errors.items())}")
+        raise Incomplete(f"requests failed: {', '.join(f'{kind}: {count}' for kind, count in errors.items())}")
     return run

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from load_tests.bench.report import Observed
-from load_tests.bench.requests import batch_steps, check_complete, check_length, static_batches, turns
+from load_tests.bench.requests import Incomplete, batch_steps, check_complete, check_length, static_batches, turns
 from load_tests.endpoints import ANSWER_SECONDS, grpc_endpoint
 from load_tests.generator import closed_loop
 from load_tests.prompts import PlannedRequest
@@ -27,7 +27,7 @@ Advance: TypeAlias = Callable[[int], object]
 
 
 Serve: TypeAlias = Callable[[Sequence[PlannedRequest], Advance], Observed]
-"""Answers requests. Raises RuntimeError if an answer does not have the requested length."""
+"""Answers requests. Raises Incomplete if an answer is missing or does not have the requested length."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def transformers_continuous(folder: Path, at_once: int) -> Iterator[Serve]:
         while wanted:
             result = manager.get_result(timeout=ANSWER_SECONDS)
             if result is None or result.error:
-                raise RuntimeError(f"transformers' continuous batching gave no answer: {result and result.error}")
+                raise Incomplete(f"transformers' continuous batching gave no answer: {result and result.error}")
             check_length(wanted.pop(result.request_id).output_tokens, len(result.generated_tokens))
             tokenizer.decode(result.generated_tokens)
             advance(1)

@@ -11,6 +11,7 @@ from load_tests.bench import __main__ as bench
 from load_tests.bench.ratios import ENGINE, SERVER
 from load_tests.bench.report import HEADER, ONE_BY_ONE, Measurement, Observed, Round, as_json, table
 from load_tests.bench.requests import (
+    Incomplete,
     batch_steps,
     bench_requests,
     check_complete,
@@ -58,13 +59,13 @@ def test_only_tokens_that_were_asked_for_count() -> None:
 
 def test_an_answer_of_another_length_is_no_result() -> None:
     check_length(16, 16)
-    with pytest.raises(RuntimeError, match="15 tokens instead of 16"):
+    with pytest.raises(Incomplete, match="15 tokens instead of 16"):
         check_length(16, 15)
 
 
 def test_a_run_with_a_failure_is_no_result() -> None:
     assert check_complete(run_of(100)).throughput == 100
-    with pytest.raises(RuntimeError, match="ServerOverloaded: 1"):
+    with pytest.raises(Incomplete, match="ServerOverloaded: 1"):
         check_complete(run_of(100, "ServerOverloaded"))
 
 
@@ -87,9 +88,33 @@ def test_every_system_is_loaded_and_warmed_up_in_every_round(monkeypatch: pytest
         yield serve
 
     monkeypatch.setattr(bench, "SYSTEMS", (System("a", 2, load, share=4), System("b", 3, load)))
-    results = bench.bench(tmp_path, bench.cases(read_loads("greedy"), 8))
+    results, failures = bench.bench(tmp_path, bench.cases(read_loads("greedy"), 8))
     assert served == [2, 2, 3, 8] * 2
+    assert failures == []
     assert [[each.observed.steps for each in result.rounds] for result in results] == [[2, 2], [3, 3]]
+
+
+def test_a_request_that_fails_costs_its_own_round_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rounds = iter([False, True, True, False, False, True])
+
+    @contextlib.contextmanager
+    def load(folder: Path, at_once: int) -> Iterator[Serve]:
+        answered = next(rounds)
+
+        def serve(asked: Sequence[PlannedRequest], advance: Advance) -> Observed:
+            check_length(asked[0].output_tokens, asked[0].output_tokens - (not answered))
+            return Observed()
+
+        yield serve
+
+    monkeypatch.setattr(bench, "SYSTEMS", tuple(System(name, 2, load) for name in "abc"))
+    results, failures = bench.bench(tmp_path, bench.cases(read_loads("greedy"), 8))
+    assert [(result.system, len(result.rounds)) for result in results] == [("b", 1), ("c", 2)]
+    assert [failure.partition(" at once: ")[0] for failure in failures] == [
+        "greedy, a, 2",
+        "greedy, a, 2",
+        "greedy, b, 2",
+    ]
 
 
 def test_other_loads_than_the_greedy_one_are_for_the_engine_and_the_server() -> None:

@@ -32,6 +32,10 @@ def test_ratios_are_of_one_run() -> None:
     }
 
 
+def test_without_its_peer_the_engine_has_no_ratio_to_it() -> None:
+    assert ratios_of("here", [measured(ENGINE, 32, 400)], {}).values == {}
+
+
 def test_only_ratios_of_measured_loads_are_judged() -> None:
     committed = ratios_of_a_run()
     assert committed.under(LOADS) == committed
@@ -55,7 +59,10 @@ def test_a_fall_beyond_the_noise_is_a_regression_and_so_is_a_ratio_that_is_gone(
     text = comparison(now, committed)
     assert "| a | 0.84 | 1.00 | -16% |" in text
     assert "| new | 0.10 | - | new |" in text
-    assert text.endswith("Worse by more than the noise of 15%, or gone: a; gone.")
+    assert text.endswith(
+        "Worse by more than the noise of 15%, or gone: a; gone. 1 of 3 were not judged, as they are not committed."
+    )
+    assert comparison(committed, committed).endswith("None fell by more than the noise of 15%.")
 
 
 def test_another_machine_is_not_judged() -> None:
