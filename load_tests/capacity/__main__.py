@@ -31,7 +31,7 @@ from load_tests.capacity.measuring import Measuring, NothingMeasured, ticking
 from load_tests.capacity.recommendation import recommendation
 from load_tests.capacity.report import write_report
 from load_tests.capacity.result import RATE, USERS, LoadKind, Sweep, recommended
-from load_tests.capacity.search import search
+from load_tests.capacity.search import Interrupted, search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
 from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
@@ -92,10 +92,11 @@ async def measure(server: Target, workload: Workload, kind: LoadKind, options: a
     return Sweep(kind, workload.slo, found, about, model.parameters)
 
 
-def run(options: argparse.Namespace) -> Path:
-    """Measure, write the report and return its folder.
+def run(options: argparse.Namespace) -> None:
+    """Measure and write the report.
 
-    Raises LauncherError, InflightError, NothingMeasured, WorkloadError or OSError, with a message for the user.
+    Raises LauncherError, InflightError, NothingMeasured, Interrupted, WorkloadError or OSError, with a message for the
+    user. If the sweep was interrupted, that comes after the report of the levels that were measured.
     """
     workload, kind = read_workload(options.workload), KINDS[options.by]
     others = OtherLoad()
@@ -103,14 +104,16 @@ def run(options: argparse.Namespace) -> Path:
         sweep = asyncio.run(measure(server, workload, kind, options))
         if server.model_folder is not None:
             sweep = replace(sweep, others=others.share())
-    if server.model_folder is not None:
+    if server.model_folder is not None and not sweep.found.interrupted:
         print("A batch timeline at the recommended load", file=sys.stderr)
         load = recommended(sweep.found).load
         sweep = replace(sweep, timeline=asyncio.run(take_timeline(server.model_folder, workload, kind, load)))
     folder: Path = options.results / time.strftime("sweep-%Y%m%d-%H%M%S")
     write_report(sweep, folder)
     print(recommendation(sweep))
-    return folder
+    print(f"Report: {folder / 'report.html'}")
+    if sweep.found.interrupted:
+        raise Interrupted(f"the sweep is not complete: {sweep.found.ended}")
 
 
 def _number(kind: type[int] | type[float], minimum: float, text: str) -> float:
@@ -153,13 +156,12 @@ def main() -> int:
     # Handle SIGTERM like Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        folder = run(options)
+        run(options)
     except KeyboardInterrupt:
         return 130
-    except (LauncherError, InflightError, NothingMeasured, WorkloadError, OSError) as error:
+    except (LauncherError, InflightError, NothingMeasured, Interrupted, WorkloadError, OSError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
-    print(f"Report: {folder / 'report.html'}")
     return 0
 
 

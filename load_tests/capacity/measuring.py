@@ -3,16 +3,17 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from statistics import median
 
 from tqdm import tqdm
 
-from inflight_client import AsyncClient
+from inflight_client import AsyncClient, InflightError
 from load_tests.capacity.level import Level, Repeat, percentile
 from load_tests.capacity.result import LoadKind
+from load_tests.capacity.search import Interrupted
 from load_tests.capacity.server_metrics import ServerSample, has_engine_metrics, sampled
 from load_tests.endpoints import Endpoint
 from load_tests.generator import closed_loop, open_loop
@@ -83,7 +84,8 @@ class Measuring:
 
         A level at which nothing was answered is one, too: it keeps no objective.
 
-        Raises NothingMeasured if the time is too short for the first level, or if nothing was answered at it.
+        Raises NothingMeasured if the time is too short for the first level, or if nothing was answered at it, and
+        Interrupted if the user cancels it or the server's metrics cannot be read.
         """
         seconds = self._seconds_for(load)
         needed = seconds * (1 + _DRAIN_SHARE) * self.repeats
@@ -98,7 +100,8 @@ class Measuring:
         repeats = []
         for number in range(1, self.repeats + 1):
             self.bar.set_description_str(f"{self.kind.text(load)}, {number}/{self.repeats}")
-            repeats.append(await self._repeat(load, seconds))
+            with _interruptible():
+                repeats.append(await self._repeat(load, seconds))
         # From answered requests only: the estimate of a run's length must be finite.
         answered = [percentile(repeat.counted.e2e, 50) for repeat in repeats if repeat.counted.done]
         if len(answered) < self.repeats and not self._latency_per_load:
@@ -133,6 +136,21 @@ class Measuring:
     def _next_seed(self) -> int:
         """A new seed. Its prompts are new to the server, so the prefix cache contains none of them."""
         return next(self._seeds)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn a cancellation, and an error of the server's metrics, into Interrupted."""
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        task = asyncio.current_task()
+        assert task is not None
+        # The task goes on, and reports what was measured so far.
+        task.uncancel()
+        raise Interrupted("it was stopped") from cancelled
+    except InflightError as error:
+        raise Interrupted(f"the server's metrics could not be read: {error}") from error
 
 
 async def put_load(

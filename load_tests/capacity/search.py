@@ -37,7 +37,11 @@ class Outcome(Protocol):
 
 O = TypeVar("O", bound=Outcome)  # noqa: E741
 Measure = Callable[[float], Awaitable[O | None]]
-"""Measures a load. Returns None if the time left is too short for it."""
+"""Measures a load. Returns None if the time left is too short for it, and raises Interrupted if it is broken off."""
+
+
+class Interrupted(Exception):
+    """A level could not be measured to its end, and no other one can be. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Found(Generic[O]):
     broken: O | None
     """The lowest bad load above the capacity. None if there is none; the capacity is then a lower bound."""
     ended: str
-    """Why the rise ended."""
+    """Why the rise ended, or why the search was interrupted."""
+    interrupted: bool = False
 
 
 async def search(measure: Measure[O], good: Callable[[O], bool], start: float, *, whole: bool) -> Found[O]:
@@ -61,23 +66,41 @@ async def search(measure: Measure[O], good: Callable[[O], bool], start: float, *
         good: whether a result keeps the objective.
         start: the lowest load.
         whole: whether loads are whole numbers, such as users.
+
+    If it is interrupted, it returns what is measured. Raises Interrupted if that is nothing.
     """
     levels: list[O] = []
+    interrupted = False
+    try:
+        ended = await _rise(measure, good, start, levels)
+        await _narrow(measure, good, levels, whole=whole)
+    except Interrupted as reason:
+        if not levels:
+            raise
+        ended, interrupted = str(reason), True
+    levels.sort(key=lambda level: level.load)
+    return Found(levels, *boundary(levels, good), ended, interrupted)
+
+
+async def _rise(measure: Measure[O], good: Callable[[O], bool], start: float, levels: list[O]) -> str:
+    """Add levels of ever higher load. Return why no higher one follows."""
     ended = None
     while ended is None:
         level = await measure(start * GROWTH ** len(levels))
         if level is None:
-            ended = "the time was too short for more load"
-            break
+            return "the time was too short for more load"
         levels.append(level)
         ended = _why_enough(levels, good)
+    return ended
+
+
+async def _narrow(measure: Measure[O], good: Callable[[O], bool], levels: list[O], *, whole: bool) -> None:
+    """Add levels between the highest good load and the lowest bad one above it."""
     while (load := _between(*boundary(levels, good), whole=whole)) is not None:
         level = await measure(load)
         if level is None:
-            break
+            return
         levels.append(level)
-    levels.sort(key=lambda level: level.load)
-    return Found(levels, *boundary(levels, good), ended)
 
 
 def boundary(levels: Sequence[O], good: Callable[[O], bool]) -> tuple[O | None, O | None]:

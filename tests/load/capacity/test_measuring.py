@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
-from inflight_client import MetricsSnapshot
+from inflight_client import MetricsSnapshot, TransportError
+from inflight_client.metrics import parse_metrics
 from load_tests.capacity.level import ttft_p95
 from load_tests.capacity.measuring import Measuring, NothingMeasured
 from load_tests.capacity.result import RATE, USERS, LoadKind
@@ -15,6 +16,14 @@ from load_tests.capacity.search import search
 from load_tests.failures import RequestFailed
 from load_tests.prompts import PlannedRequest
 from load_tests.workload import WORKLOADS, read_workload
+
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+COUNTERS = (
+    *('computed_tokens_total{kind="prefill",', 'computed_tokens_total{kind="decode",'),
+    *("generation_tokens_total{", "step_budget_tokens_total{", "padding_tokens_total{"),
+    *("step_duration_seconds_count{", "iteration_requests_sum{", "num_preemptions_total{"),
+)
+METRICS = "".join(f'inflight:{name}model="llm"}} 0\n' for name in (*(f"{name}{{" for name in GAUGES), *COUNTERS))
 
 
 class Notes:
@@ -77,6 +86,46 @@ def test_a_level_without_an_answer_breaks_the_objective() -> None:
     assert found.ended == "the objective was broken at 2 levels in a row"
     assert found.broken.middle(lambda repeat: repeat.failed) == 1
     assert not found.broken.middle(ttft_p95) < float("inf")
+
+
+def test_a_sweep_that_is_cancelled_keeps_the_levels_that_are_finished() -> None:
+    server = Notes()
+
+    async def scenario() -> Any:
+        sweep = measuring(server)
+        await sweep.warm_up()
+        return await search(level_and_cancel(sweep), lambda level: level.keeps(sweep.workload.slo), 1, whole=True)
+
+    def level_and_cancel(sweep: Measuring) -> Any:
+        async def measure(load: float) -> Any:
+            if load == 4:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            return await sweep.level(load)
+
+        return measure
+
+    found = asyncio.run(scenario())
+    assert [level.load for level in found.levels] == [1, 2]
+    assert found.ended == "it was stopped"
+
+
+def test_so_does_one_whose_metrics_fail() -> None:
+    class Unreadable(Notes):
+        async def metrics(self) -> MetricsSnapshot:
+            if len(self.prompts) > 60:  # One user sends at most 33 in the warm-up and the first level.
+                raise TransportError("no metrics")
+            return parse_metrics(METRICS)
+
+    async def scenario() -> Any:
+        sweep = measuring(Unreadable(), repeats=1)
+        await sweep.warm_up()
+        return await search(sweep.level, lambda level: level.keeps(sweep.workload.slo), 1, whole=True)
+
+    found = asyncio.run(scenario())
+    assert found.levels
+    assert (found.interrupted, found.ended) == (True, "the server's metrics could not be read: no metrics")
 
 
 def test_no_two_runs_of_a_sweep_send_the_same_prompt_nor_does_another_sweep() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from load_tests.capacity.search import GROWTH, PRECISION, Found, search
+from load_tests.capacity.search import GROWTH, PRECISION, Found, Interrupted, search
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,36 @@ def test_it_ends_when_the_time_is_up(levels: int) -> None:
     found, asked = find(lambda load: Outcome(load, load, 1.0), lambda outcome: outcome.load <= 3, max_levels=levels)
     assert len(found.levels) == len(asked) == min(levels, 5)
     assert (found.ended == "the time was too short for more load") == (levels < 4)
+
+
+@pytest.mark.parametrize(("boundary", "between"), [(20, [23, 19, 21, 20]), (777, [724, 861, 790])])
+def test_the_geometric_mean_is_next_until_a_tenth_is_left(boundary: int, between: list[int]) -> None:
+    _, asked = find(lambda load: Outcome(load, load, 1.0), lambda outcome: outcome.load <= boundary)
+    assert asked[-len(between) :] == between
+    assert sorted(asked[: -len(between)]) == asked[: -len(between)]
+
+
+@pytest.mark.parametrize("finished", [1, 3, 8])
+def test_what_was_measured_before_an_interruption_is_kept(finished: int) -> None:
+    def interrupted(load: float) -> Outcome:
+        asked.append(load)
+        if len(asked) > finished:
+            raise Interrupted("it was stopped")
+        return Outcome(load, load, 1.0)
+
+    asked: list[float] = []
+    found, _ = find(interrupted, lambda outcome: outcome.load <= 20)
+    assert [level.load for level in found.levels] == sorted(asked[:-1])
+    assert (found.ended, found.interrupted) == ("it was stopped", True)
+    assert found.capacity is not None
+
+
+def test_an_interruption_before_the_first_level_is_an_error() -> None:
+    def interrupted(load: float) -> Outcome:
+        raise Interrupted("it was stopped")
+
+    with pytest.raises(Interrupted, match="it was stopped"):
+        find(interrupted, lambda outcome: True)
 
 
 def test_a_level_without_throughput_is_no_reason_to_divide_by_zero() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -76,6 +77,27 @@ def test_no_answer_is_faster_than_a_server_whose_pace_is_known(
     page = (folder / "report.html").read_text()
     assert "none of this project's metrics" in page
     assert "No load broke the objective" in page
+
+
+def test_ctrl_c_leaves_a_report_of_the_levels_that_are_finished(
+    metronome: TritonServer, workload: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "load_tests.capacity", f"--url={metronome.grpc_url}", f"--workload={workload}"]
+    command += [f"--metrics-url={metronome.metrics_url}", f"--results={tmp_path}", "--minutes=0.5", "--repeats=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        while "4 users" not in said and (read := process.stderr.read(1)):
+            said += read
+        process.send_signal(signal.SIGINT)
+        printed, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "error: the sweep is not complete: it was stopped" in error
+    assert "Report: " in printed
+    (folder,) = tmp_path.iterdir()
+    assert [row["users"] for row in rows_of(folder)] == [1, 2]
+    # Other sweeps of a running server have other prompts.
+    assert re.search(r"seed: \d+|<dt>seed</dt>", (folder / "report.html").read_text())
 
 
 @pytest.fixture(scope="module")
