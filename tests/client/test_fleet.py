@@ -14,7 +14,10 @@ import httpx
 import pytest
 
 from inflight_client import Client, RetryPolicy, ServerOverloaded, TransportError
+from inflight_client.fleet.balance import PrefixAffinity
+from inflight_client.fleet.server import Server
 from inflight_client.metrics import parse_metrics
+from inflight_client.request import make_request
 from scripts.launch.triton_server import TritonServer
 from tests.client.blocking import Blocking
 from tests.client.conftest import ECHO
@@ -234,3 +237,15 @@ def test_the_gateway_has_several_servers(servers: list[TritonServer]) -> None:
         label = f"127.0.0.1:{server.metrics_port}"
         assert found.value("nv_inference_request_success", model="llm", server=label) > 0
     assert page.count("# TYPE nv_inference_request_success counter") == 1
+
+
+def test_a_server_that_has_the_prompt_gets_it_unless_it_has_too_much_to_do() -> None:
+    """A server may have 1.25 times the mean, rounded up, the new request included: 3 of 4 on two servers."""
+    one, two = servers = [Server("one"), Server("two")]
+    balance, request = PrefixAffinity(), make_request("llm", LONG, None, {}, stream=False)
+    holder = balance.choose(request, servers)
+    other = two if holder is one else one
+    holder.num_running, other.num_running = 2, 1
+    assert balance.choose(request, servers) is holder
+    holder.num_running, other.num_running = 3, 0
+    assert balance.choose(request, servers) is other

@@ -19,9 +19,11 @@ from inflight_client import (
     RetryPolicy,
     ServerFault,
     ServerOverloaded,
+    Timeouts,
     TransportError,
 )
 from inflight_client.request import make_request
+from inflight_client.retry import Attempts
 from scripts.launch.server_process import fill_ports
 from scripts.launch.triton_server import TritonServer
 from tests.client.conftest import CONNECT, ECHO
@@ -159,6 +161,15 @@ def test_the_server_s_hint_counts() -> None:
     policy = RetryPolicy(initial=0.1, longest=5.0)
     assert policy.wait_after(ServerOverloaded("busy", retry_after=3.0), 1) == 3.0
     assert policy.wait_after(ServerOverloaded("busy", retry_after=60.0), 1) == 5.0
+    # Its own wait, of 0.4 s or half of it, is longer.
+    assert (policy.wait_after(ServerOverloaded("busy", retry_after=0.001), 3) or 0) >= 0.2
+
+
+def test_a_further_attempt_has_the_time_that_is_left() -> None:
+    attempts = Attempts(QUICK, Timeouts(first_token=60, total=60), make_request("llm", "Hello", None, {}, stream=True))
+    (_, first), (_, second) = attempts.next(), attempts.next()
+    assert (first.first, first.total) == (60, 60)
+    assert second.first == second.total < 60
 
 
 @pytest.mark.parametrize("options", [{"attempts": 0}, {"initial": 0.0}, {"initial": 2.0, "longest": 1.0}])

@@ -1,5 +1,6 @@
 """Requests beyond a limit are refused, with the time after which to try again."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from starlette.types import Message, Receive, Scope, Send
 
 from inflight_client.metrics import parse_metrics
+from inflight_gateway import limits
+from inflight_gateway.errors import ApiError
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
@@ -161,3 +165,24 @@ def test_places_of_requests_that_failed_are_free(narrow: GatewayProcess, client:
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
     answer = client.with_options(max_retries=5).completions.create(model="llm", prompt="one")
     assert answer.choices[0].text == "one "
+
+
+def test_a_body_that_does_not_arrive_ends_before_a_long_limit_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_BODY_SECONDS", 0.01)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        pass
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+
+    async def scenario() -> None:
+        async with asyncio.timeout(20):
+            await limits.BodyLimit(reads, 100, 100, 600.0)({"type": "http", "method": "POST"}, receive, send)
+
+    with pytest.raises(ApiError, match=r"the body did not arrive within 0\.01 s"):
+        asyncio.run(scenario())

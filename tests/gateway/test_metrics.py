@@ -1,5 +1,7 @@
 """The gateway's metrics count its requests, with a bounded number of labels."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,8 +9,11 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from prometheus_client import generate_latest
+from starlette.types import Message, Receive, Scope, Send
 
 from inflight_client.metrics import MetricsSnapshot, parse_metrics
+from inflight_gateway.metrics import Measure, Metrics
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
@@ -90,3 +95,24 @@ def test_paths_of_clients_do_not_become_labels(gateway: GatewayProcess) -> None:
     assert count(gateway, "/v1/models/{model}", 404) == 20
     endpoints = {sample.labels["endpoint"] for sample in metrics(gateway).select("inflight_gateway_requests_total")}
     assert endpoints == {"/v1/models", "/v1/models/{model}", "/metrics", "other"}
+
+
+def test_a_request_that_raises_counts_as_500_and_its_seconds_are_those_that_passed() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise KeyError("delta")
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    found = Metrics()
+    scope: Scope = {"type": "http", "path": "/v1/completions"}
+    begun = time.perf_counter()
+    with pytest.raises(KeyError):
+        asyncio.run(Measure(broken, found)(scope, receive, send))
+    passed = time.perf_counter() - begun
+    shown = parse_metrics(generate_latest(found.registry).decode())
+    assert shown.value("inflight_gateway_requests_total", endpoint="/v1/completions", status="500") == 1
+    assert 0 < shown.value("inflight_gateway_request_duration_seconds_sum", endpoint="/v1/completions") <= passed

@@ -62,6 +62,11 @@ def test_a_request_is_good_if_both_of_its_times_are(slo: Slo, good: int) -> None
     assert RUN.goodput(slo) == good / 8
 
 
+def test_a_target_counts_from_the_plan() -> None:
+    # 0.5 s after it was due, and 0.4 s after it was sent.
+    assert (WHOLE.meets(Slo(0.5, 0.5)), WHOLE.meets(Slo(0.45, 0.5))) == (True, False)
+
+
 def test_a_request_has_a_target_of_its_own() -> None:
     assert not WHOLE.meets(Slo(0.1, 1.0))
     assert replace(WHOLE, target_ttft=0.5).meets(Slo(0.1, 1.0))
@@ -73,6 +78,12 @@ def test_errors_are_counted_by_name() -> None:
 
 def test_a_part_has_the_requests_that_were_scheduled_in_it() -> None:
     assert [record.index for record in RUN.between(2.0, 4.0).records] == [1, 2]
+    # It was sent later than planned.
+    assert [record.index for record in RUN.between(3.0, 3.4).records] == [2]
+
+
+def test_the_first_requests_can_be_left_out() -> None:
+    assert [record.index for record in RUN.without_first(1).records] == [1, 2, 3]
 
 
 def test_a_file_keeps_everything(tmp_path: Path) -> None:

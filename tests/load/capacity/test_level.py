@@ -143,3 +143,10 @@ def test_users_who_get_no_answer_count_although_they_send_nothing_more() -> None
 def test_loads_are_written_with_all_digits_of_their_whole_part() -> None:
     assert [load_text(load) for load in (0.59460, 2.3784, 64, 1076, 16384)] == ["0.595", "2.38", "64", "1076", "16384"]
     assert [load_text(load, 4) for load in (0.59460, 1076, 16384)] == ["0.5946", "1076", "16384"]
+
+
+def test_the_use_of_a_server_is_that_of_the_measured_part() -> None:
+    samples = [sample(0.0, 30, 10.0), sample(2.0, 8, 10.0), sample(10.0, 8, 10.0), sample(11.0, 30, 10.0)]
+    use = replace(repeat(begin=2.0, end=10.0), server=samples).use
+    assert use is not None
+    assert (use.max_running, use.throughput) == (8, 80)

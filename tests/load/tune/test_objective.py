@@ -11,7 +11,7 @@ from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import StepCost
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
-from load_tests.tune.objective import OBJECTIVES, objective
+from load_tests.tune.objective import OBJECTIVES, objective, overshoot_of
 from tests.load.synthetic_runs import run_of
 
 SLO = Slo(ttft=1.0, itl=0.1)
@@ -101,3 +101,13 @@ def test_settings_that_answer_nothing_are_the_worst(name: str) -> None:
 
 def test_no_request_is_left_of_those_that_count_for_ttft() -> None:
     assert objective("ttft", SLO, users=16).loss(run_of(100)) == float("inf")
+
+
+def test_one_request_in_twenty_may_miss_the_targets_of_the_cost() -> None:
+    (record,) = run_of(100).records
+    late = replace(record, first_token=3.0, last_token=3.5)
+    cost = objective("cost", SLO)
+    for num_late, kept in ((1, True), (2, False)):
+        run = Run([*[record] * (20 - num_late), *[late] * num_late], 0.1)
+        assert (cost.loss(run) < 1e6) == kept
+        assert overshoot_of(run, SLO) == (0.5 if kept else 3.0)
