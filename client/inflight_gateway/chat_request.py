@@ -66,6 +66,7 @@ class CalledFunction(Strict):
 
     name: _Text
     arguments: str
+    parsed_arguments: Any = Field(None, description="openai's parse() adds it to calls. Ignored.")
 
 
 class ToolCall(Strict):
@@ -97,6 +98,7 @@ class ChatMessage(Strict):
 
     # Fields of answers, which clients send back.
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    parsed: Any = Field(None, description="openai's parse() adds it to messages. Ignored.")
     provider_specific_fields: dict[str, Any] | None = Field(
         None, description="litellm adds it to messages that it sends back. Ignored."
     )

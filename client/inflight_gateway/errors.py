@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -166,17 +166,27 @@ def _shortened(value: Any) -> str:
 
 
 def _field_name(error: Mapping[str, Any], body: Any) -> str:
-    """Return the path in the body of the field that a pydantic error is about, such as `messages[0].role`.
+    """Return the path in the body of the field that a pydantic error is about, such as `messages[0].role`."""
+    return _path_in(body, error["loc"][1:], may_be_missing=error["type"] in _MISSING)[0]
 
-    pydantic's own path also contains the names of union members, which do not exist in the body.
+
+def _path_in(value: Any, steps: Sequence[int | str], *, may_be_missing: bool) -> tuple[str, bool]:
+    """Return the steps that exist in a value, written as a path, and whether the last one is among them.
+
+    pydantic's own path also contains the names of union members, which do not exist in the body. Such a name may be
+    that of a field, too, as in a part of the type `text`. It is no field if only then all that follows exists.
     """
-    path, name, value = error["loc"][1:], "", body
-    for number, step in enumerate(path, start=1):
-        is_missing = error["type"] in _MISSING and number == len(path)
-        if isinstance(value, list) and isinstance(step, int):
-            name += f"[{step}]"
-            value = value[step]
-        elif isinstance(value, dict) and (step in value or is_missing):
-            name += f".{step}" if name else step
-            value = value.get(step)
-    return name
+    if not steps:
+        return "", True
+    step, rest = steps[0], steps[1:]
+    taken: tuple[str, bool] | None = None
+    if isinstance(value, list) and isinstance(step, int):
+        name, is_whole = _path_in(value[step], rest, may_be_missing=may_be_missing)
+        taken = f"[{step}]{name}" if name.startswith("[") or not name else f"[{step}].{name}", is_whole
+    elif isinstance(value, dict) and (step in value or (may_be_missing and not rest)):
+        name, is_whole = _path_in(value.get(step), rest, may_be_missing=may_be_missing)
+        taken = f"{step}{name}" if name.startswith("[") or not name else f"{step}.{name}", is_whole
+    if taken is not None and taken[1]:
+        return taken
+    skipped = _path_in(value, rest, may_be_missing=may_be_missing) if rest else ("", False)
+    return skipped if skipped[1] or taken is None else taken

@@ -1,6 +1,7 @@
 """Converts the messages of a chat for the server."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from inflight_client import Message
 from inflight_gateway.chat_request import ChatMessage, ImagePart, TextPart
@@ -31,5 +32,6 @@ def _sent(message: ChatMessage) -> Message:
         if (value := getattr(message, name)) is not None:
             sent[name] = value
     if message.tool_calls:
-        sent["tool_calls"] = [call.model_dump(exclude={"index"}) for call in message.tool_calls]
+        ignored: dict[str, Any] = {"index": True, "function": {"parsed_arguments"}}
+        sent["tool_calls"] = [call.model_dump(exclude=ignored) for call in message.tool_calls]
     return sent

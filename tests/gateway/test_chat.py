@@ -84,6 +84,16 @@ def test_answer_can_be_sent_back(client: OpenAI) -> None:
     assert arrived(client, [stored, {"role": "user", "content": "!request"}])[0][0]["content"] == "one "
 
 
+def test_what_openais_parse_adds_can_be_sent_back(client: OpenAI) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}", "parsed_arguments": {}}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    answered = {"role": "assistant", "content": "4", "parsed": {"sum": 4}}
+    echoed, _ = arrived(client, [called, result, answered, {"role": "user", "content": "!request"}])
+    assert echoed[0]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
+    assert echoed[2] == {"role": "assistant", "content": "4"}
+
+
 def test_null_means_absent_also_for_fields_that_are_not_supported(gateway: GatewayProcess) -> None:
     """Programs that write all fields of their library send such nulls, also in messages."""
     unsupported = {"reasoning_effort": None, "web_search_options": None, "functions": None, "moderation": None}

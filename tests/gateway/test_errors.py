@@ -1,5 +1,6 @@
 """Every error has OpenAI's format, and a status that says which side caused it."""
 
+import gzip
 import re
 from typing import Any
 
@@ -81,6 +82,78 @@ def test_wrong_field_of_a_completion(gateway: GatewayProcess, fields: dict[str, 
 )
 def test_wrong_field_of_a_chat(gateway: GatewayProcess, fields: dict[str, Any], param: str, message: str) -> None:
     refused(gateway, CHAT, {"model": "llm", "messages": USER, **fields}, param, message)
+
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+TEXT_PART = {"type": "text", "text": "a"}
+
+
+def message_of(*content: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "llm", "max_tokens": 5, "messages": [{"role": "user", "content": list(content)}]}
+
+
+def item_of(**item: Any) -> dict[str, Any]:
+    return {"model": "llm", "input": [item]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, message_of({**TEXT_PART, "new": 1}), "messages[0].content[0].new"),
+        (CHAT, message_of({"type": "text"}), "messages[0].content[0].text"),
+        (CHAT, message_of({"type": "text", "text": 5}), "messages[0].content[0].text"),
+        (CHAT, message_of({"type": "image_url", "image_url": {"url": IMAGE}, "new": 1}), "messages[0].content[0].new"),
+        (CHAT, message_of({"type": "image_url", "image_url": IMAGE}), "messages[0].content[0].image_url"),
+        (
+            CHAT,
+            message_of({"type": "image_url", "image_url": {"url": IMAGE, "new": 1}}),
+            "messages[0].content[0].image_url.new",
+        ),
+        (
+            CHAT,
+            {"model": "llm", "messages": USER, "prediction": {"type": "content", "content": [{**TEXT_PART, "new": 1}]}},
+            "prediction.content[0].new",
+        ),
+        ("/tokenize", {"model": "llm", "messages": [{**USER[0], "content": [{**TEXT_PART, "new": 1}]}]}, None),
+        (
+            "/v1/responses",
+            item_of(role="user", content=[{"type": "input_text", "text": "a", "new": 1}]),
+            "input[0].content[0].new",
+        ),
+        ("/v1/responses", item_of(type="reasoning", id="x", summary=[], new=1), "input[0].new"),
+        (
+            "/v1/responses",
+            item_of(type="function_call_output", call_id="a", output=[{"type": "input_text", "text": "a", "new": 1}]),
+            "input[0].output[0].new",
+        ),
+    ],
+)
+def test_the_field_in_a_part_of_a_kind_is_named(
+    gateway: GatewayProcess, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    refused(gateway, path, body, param or "messages[0].content[0].new", "is")
+
+
+def test_the_field_in_the_result_of_a_tool_is_named(gateway: GatewayProcess) -> None:
+    result = {"type": "tool_result", "tool_use_id": "x", "content": [{**TEXT_PART, "new": 1}]}
+    answer = httpx.post(f"{gateway.url}/v1/messages", json=message_of(result))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "messages[0].content[0].content[0].new is not supported"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status", "message"),
+    [
+        ({"Content-Encoding": "gzip"}, gzip.compress(b"{}"), 415, "Content-Encoding is 'gzip'; the body must not be"),
+        ({}, b'{"model": "\xe9"}', 400, "the body is not UTF-8: invalid continuation byte at byte 11"),
+    ],
+)
+def test_bodies_in_another_encoding(
+    gateway: GatewayProcess, headers: dict[str, str], body: bytes, status: int, message: str
+) -> None:
+    answer = httpx.post(gateway.url + CHAT, content=body, headers={"Content-Type": "application/json", **headers})
+    assert answer.status_code == status
+    assert message in error_of(answer)["message"]
 
 
 def refused(gateway: GatewayProcess, path: str, body: dict[str, Any], param: str, message: str) -> None:

@@ -33,6 +33,7 @@ class OutputText(Strict):
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+    parsed: Any = Field(None, description="openai's parse() adds it. Ignored.")
 
 
 _Part = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
