@@ -139,6 +139,24 @@ def test_steps_that_are_all_alike_do_not_let_one_odd_step_turn_everything_over()
     assert all(coefficient >= 0 for coefficient in times.coefficients)
 
 
+@pytest.mark.parametrize("factor", [1.5, 0.6])
+def test_a_machine_that_changes_is_followed_even_if_steps_hardly_vary(factor: float) -> None:
+    """Sixteen decodes in each step hardly tell a step's own time from that of its tokens."""
+    times, draw, before = StepTimeModel(), Random(0), (0.01, 1e-3, 1e-7, 1e-8)
+    after: Cost = (factor * before[0], factor * before[1], factor * before[2], factor * before[3])
+    observe(times, before, 50)
+    cached, changed = 4000, 20_000
+    for number in range(changed + 5_000):
+        cached = 4000 if cached > 60_000 else cached + 16
+        tokens, cost = 16 - (number % 400 == 0), before if number < changed else after
+        pairs = cached + tokens
+        times.observe(tokens, cached, pairs, real_seconds(cost, tokens, cached, pairs) * draw.uniform(0.98, 1.02))
+        if number > changed + 1_500:
+            for decodes, error in ((8, 0.3), (16, 0.1), (24, 0.3)):
+                real = real_seconds(after, decodes, cached, cached + decodes)
+                assert times.decode_seconds(decodes, cached) == pytest.approx(real, rel=error)
+
+
 def test_nothing_is_predicted_before_enough_was_seen() -> None:
     times = StepTimeModel()
     for _ in range(7):
