@@ -16,7 +16,7 @@ def merged(texts: Mapping[str, str]) -> str:
     samples: dict[str, list[str]] = {}
     for server, text in texts.items():
         family = ""
-        for line in text.splitlines():
+        for line in text.split("\n"):  # A label may hold what else counts as the end of a line.
             if (comment := _COMMENT.match(line)) is not None:
                 family = comment[1]
                 known = comments.setdefault(family, [])

@@ -148,7 +148,7 @@ def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
     own_class = body.request_class or Headers(scope=scope).get("x-request-class")
     request_class = own_class if key is None else key.request_class or own_class
     parameters = {"tenant": tenant, "priority": priority, "request_class": request_class}
-    parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, "client_request_id": scope[REQUEST_ID]}
+    parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, "client_request_id": scope.get(REQUEST_ID)}
     parameters |= context_for_model(scope)
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
 

@@ -30,8 +30,8 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 def _remove_abandoned(root: Path) -> None:
     for lock in root.glob(f"*/{_LOCK}"):
-        # The kernel drops a lock with its process, however that ended.
-        with contextlib.suppress(BlockingIOError), _locked(lock, wait=False):
+        # The kernel drops a lock with its process, however that ended. One that ends now removes its folder itself.
+        with contextlib.suppress(BlockingIOError, FileNotFoundError), _locked(lock, wait=False):
             shutil.rmtree(lock.parent)
 
 

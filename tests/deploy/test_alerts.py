@@ -95,6 +95,11 @@ def test_each_alert_fires_on_its_fault_alone(alert: str, fires: Fires) -> None:
     fires(series, {79: set(), 130: {alert}})
 
 
+def test_a_queue_at_the_start_of_a_server_is_no_queue_that_never_ends(fires: Fires) -> None:
+    waiting = f"inflight:num_requests_waiting{{{MODEL}}}"
+    fires({**HEALTHY, waiting: "_x40 5+0x20 0+0x180"}, {41: set(), 45: set(), 60: set()})
+
+
 def test_old_metrics_are_a_stall(fires: Fires) -> None:
     fires({**HEALTHY, **OLD_METRICS}, {79: set(), 90: {"InflightStalled"}})
 
