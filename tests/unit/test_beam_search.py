@@ -181,6 +181,22 @@ def test_beams_are_those_of_a_search_alone(
     assert (tables.pool.num_used, tables.num_promised, world.scheduler.running) == (0, 0, {})
 
 
+@pytest.mark.parametrize("steps", [2, 3, 4, 5])
+def test_beams_whose_blocks_were_not_copied_in_a_failed_step_begin_again(steps: int) -> None:
+    """Where prompts are not cut, a step may hold a prompt alone, and the copies of blocks of the next beams."""
+    sizes = {"block_size": 4, "budget": 32, "max_num_seqs": 8, "enable_chunked_prefill": False}
+    for last in range(VOCABULARY):
+        world = World(sizes, 400)
+        request = {"max_tokens": 10, "min_tokens": 0, "stop_token_ids": []}
+        world.add({"prompt": [3, 3, last, 1, 2], "beam_width": 3, **request})
+        for _ in range(steps):
+            world.step()
+        world.add({"prompt": [6] * 9, "beam_width": 1, **request})
+        world.fail()
+        assert not any(name == "r1" for name in world.live)
+        world.finish()
+
+
 def search(width: int, **params: Any) -> BeamSearch:
     max_tokens = params.pop("max_tokens", 9)
     sampling = SamplingParams(beam_width=width, **params)

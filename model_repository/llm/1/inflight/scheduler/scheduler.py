@@ -314,12 +314,18 @@ class Scheduler:
             self.costs.charge(plan, self.times.coefficients, seconds)
 
     def fail_step(self, plan: StepPlan) -> list[Request]:
-        """Remove the requests of a step that failed. What the step should have copied out is computed again."""
+        """Remove the requests of a step that failed. What the step should have copied is computed again."""
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         self.tables.host.forget_arriving()
         self.tables.abandon_states(plan.states)
-        return [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
+        removed = [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
+        # Beams may get copies of blocks in a step in which they compute nothing.
+        copies = {copy for _, copy in plan.forked}
+        for request in self.running.ranked() if copies else ():
+            if self.running.has(request) and not copies.isdisjoint(request.blocks):
+                self.preemptor.preempt(request, swap=False)
+        return removed
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory, limit the next steps to half as many tokens.
