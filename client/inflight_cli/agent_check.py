@@ -60,7 +60,7 @@ async def state_of(client: AsyncClient, model: str) -> str:
     except InflightError:
         return "down"
     try:
-        used = metrics.value("inflight:kv_cache_usage_perc", model=model)
+        used = metrics.mean("inflight:kv_cache_usage_perc", model=model)
     except KeyError:
         used = 0.0  # The model was loaded a moment ago, and publishes its first metrics after that.
     return f"up ready {max(1, round(100 * (1 - used)))}%"

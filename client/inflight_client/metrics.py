@@ -40,16 +40,24 @@ class MetricsSnapshot:
     def value(self, name: str, **labels: str) -> float:
         """Return the sum of the samples with this name whose labels include the given ones.
 
-        For example, the sum over all versions of a model. Of several servers, it is the sum over these, too; for a
-        metric that cannot be added up, such as a fraction, give `server`.
+        For example, the sum over all versions and instances of a model. Of several servers, it is the sum over these,
+        too. For a metric that cannot be added up, such as a fraction, see `mean`.
 
         Raises:
             KeyError: there is no such sample.
         """
+        return sum(self._values(name, labels))
+
+    def mean(self, name: str, **labels: str) -> float:
+        """Return the mean of these samples. Arguments and exceptions are those of `value`."""
+        values = self._values(name, labels)
+        return sum(values) / len(values)
+
+    def _values(self, name: str, labels: Mapping[str, str]) -> list[float]:
         values = [sample.value for sample in self.select(name, **labels)]
         if not values:
             raise KeyError(f"the server has no metric {name} with the labels {labels}")
-        return sum(values)
+        return values
 
 
 def parse_metrics(text: str) -> MetricsSnapshot:

@@ -51,14 +51,17 @@ def _load(service: Service, rank: int, metrics: MetricsSnapshot) -> Load:
     def value(name: str, **labels: str) -> float:
         return metrics.value(name, model=service.triton_model_name, **labels)
 
-    tokens_per_block = value(_BLOCKS, kv_cache_block_type="tokens_per")
+    def mean(name: str, **labels: str) -> float:
+        return metrics.mean(name, model=service.triton_model_name, **labels)
+
+    tokens_per_block = mean(_BLOCKS, kv_cache_block_type="tokens_per")
     return {
         "dp_rank": rank,
         "num_running_reqs": round(value("inflight:num_requests_running")),
         "num_waiting_reqs": round(value("inflight:num_requests_waiting")),
         "num_used_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="used")),
         "max_total_num_tokens": round(tokens_per_block * value(_BLOCKS, kv_cache_block_type="max")),
-        "token_usage": value("inflight:kv_cache_usage_perc"),
+        "token_usage": mean("inflight:kv_cache_usage_perc"),
     }
 
 

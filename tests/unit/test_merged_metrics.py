@@ -20,3 +20,12 @@ def test_a_label_is_kept_whatever_it_holds(tenant: str) -> None:
         (tenant, "two:8002", 4),
     ]
     assert page.count("# TYPE") == page.count("# HELP") == 1
+
+
+def test_fractions_of_several_instances_are_averaged() -> None:
+    page = "".join(f'use{{model="llm",instance="llm_0_{number}"}} 0.5\n' for number in range(2))
+    metrics = parse_metrics(page)
+    assert metrics.value("use", model="llm") == 1.0
+    assert metrics.mean("use", model="llm") == 0.5
+    with pytest.raises(KeyError, match="the server has no metric use with the labels"):
+        metrics.mean("use", model="other")
