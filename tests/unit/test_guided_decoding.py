@@ -104,6 +104,33 @@ def outcome(state: GrammarState, text: str) -> str:
         ),
         ({"json": {"type": "object", "minProperties": 2, "required": ["a"]}}, '{"a": 1, "b": 2}', "complete"),
         ({"json": {"const": {"minProperties": 5}}}, '{"minProperties": 5}', "ended"),
+        # What several parts of a schema say of an object stays open.
+        (
+            {"json": {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}},
+            '{"a": 1, "b": 2}',
+            "complete",
+        ),
+        (
+            {
+                "json": {
+                    "$defs": {"base": {"properties": {"a": {}}, "required": ["a"], "type": "object"}},
+                    "$ref": "#/$defs/base",
+                    "properties": {"b": {}},
+                    "required": ["b"],
+                }
+            },
+            '{"a": 1, "b": 2}',
+            "complete",
+        ),
+        # A class that excludes a quote or a backslash excludes its escape.
+        ({"json": {"type": "string", "pattern": '^[^"]{1,3}$'}}, '"\\"', '"'),
+        ({"json": {"type": "string", "pattern": '^[^"]{1,3}$'}}, '"a\\n"', "complete"),
+        ({"json": {"type": "string", "pattern": r"^[^/\\]+$"}}, r'"a\\', "\\"),
+        ({"json": {"type": "string", "pattern": r'^\[\^"x]$'}}, r'"[^\"x]"', "ended"),
+        # Bounds that are no floats become stricter.
+        ({"json": {"type": "integer", "maximum": 2**53 + 1}}, "9007199254740993", "3"),
+        ({"json": {"type": "integer", "maximum": 2**53 + 1}}, "9007199254740992", "ended"),
+        ({"json": {"enum": [2**53]}}, "9007199254740992", "ended"),
     ],
 )
 def test_what_a_constraint_allows(grammars: Grammars, wanted: dict[str, Any], text: str, expected: str) -> None:
@@ -202,6 +229,23 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
             "structural_tag has any_text before something else than",
         ),
         ({"json": {"enum": [f"{i}" * 9 for i in range(6000)]}}, "json "),
+        # As floats, they would be other numbers.
+        ({"json": {"enum": [2**53 + 1]}}, "json has enum with 9007199254740993; whole numbers there must be at most"),
+        ({"json": {"items": {"const": {"id": [-(2**60) - 1]}}}}, "json has const with -1152921504606846977; whole"),
+        ({"json": {"type": "integer", "maximum": 10**400}}, "json has a bound of 401 digits, which is too large"),
+        # They would be forced as the control token.
+        ({"choice": ["a<end>"]}, "choice has the text '<end>', a control token of the model; it cannot be enforced"),
+        ({"regex": "[a-c]\\<end\\>"}, "regex has the text '<end>', a control token"),
+        ({"json": {"items": {"enum": ["b", "x<end>"]}}}, "json has the text '<end>', a control token"),
+        ({"json": {"properties": {"<end>": {"type": "integer"}}}}, "json has the text '<end>', a control token"),
+        (
+            {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"const": {"a": "<end>"}}}}},
+            "json has the text '<end>', a control token",
+        ),
+        (
+            {"grammar": 'start: %json {"type": "integer", "x-guidance": {"lenient": true}}'},
+            "grammar has the key 'x-guidance', which is not supported",
+        ),
     ],
 )  # fmt: skip
 def test_what_would_not_be_enforced_is_refused(grammars: Grammars, wanted: dict[str, Any], message: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from inflight_gateway.pieces import Arguments, Call, Piece, Text, merged
 from inflight_gateway.reader import Reader
+from inflight_gateway.source import Source
 from inflight_gateway.tool_formats import FORMATS, Tool, Unenforceable, WrittenCall
 
 _SCHEMA = {
@@ -68,6 +69,12 @@ CASES: list[tuple[str, str, list[Piece]]] = [
     ("hermes", '<tool_call>{"city": "Ulm"}</tool_call>', [Text('<tool_call>{"city": "Ulm"}</tool_call>')]),
     ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "U', calls(("weather", '{"city": "U'))),
     ("hermes", '<tool_call>{"name": "wea', [Text('<tool_call>{"name": "wea')]),
+    # The gateway would not take a call without a name back.
+    (
+        "hermes",
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        [Text('<tool_call>{"name": "", "arguments": {}}</tool_call>')],
+    ),
     ("hermes", '<tool_call>{"name": "now", "arguments": "{\\"a\\": 1}"}', calls(("now", '{"a": 1}'))),
     (
         "hermes",
@@ -114,6 +121,8 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         calls(("weather", ULM), ("now", "{}"), ("now", "{}")),
     ),
     ("mistral", "[TOOL_CALLS] nothing", [Text("[TOOL_CALLS] nothing")]),
+    ("mistral", "[TOOL_CALLS]a[TOOL_CALLS]now{}", [Text("[TOOL_CALLS]a"), *calls(("now", "{}"))]),
+    ("mistral", "[TOOL_CALLS]a[CALL_ID]1[TOOL_CALLS]now{}", [Text("[TOOL_CALLS]a[CALL_ID]1"), *calls(("now", "{}"))]),
     (
         "qwen3-coder",
         'Yes.\n<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n"{\n</parameter>\n<parameter=days>\n3\n</parameter>\n'
@@ -143,6 +152,7 @@ CASES: list[tuple[str, str, list[Piece]]] = [
         [Text("Not <function=, but"), *calls(("now", '{"a": "b"}')), Text("Done.")],
     ),
     ("qwen3-coder", "<tool_call>\n<function=now>\n</tool_call>", calls(("now", "{}"))),
+    ("qwen3-coder", "<function=<function=now>\n</function>", [Text("<function="), *calls(("now", "{}"))]),
     (
         "qwen3-coder",
         "<function=weather><parameter=days>NaN</parameter></function>",
@@ -157,6 +167,23 @@ def test_an_answer_is_read_alike_however_it_is_cut(name: str, text: str, expecte
     assert read(name, text) == expected  # One character at a time.
     for at in range(1, len(text)):
         assert read(name, [text[:at], text[at:]]) == expected
+
+
+@pytest.mark.parametrize("beginning", ["<function=", "<tool_call>", "[TOOL_CALLS]", "[TOOL_CALLS]a", '{"name": "'])
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_beginnings_of_calls_are_read_once(name: str, beginning: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading each of them up to the end of the answer would hold up all other users."""
+    put_back, characters = Source.put_back, 0
+
+    def counted(source: Source, text: str) -> None:
+        nonlocal characters
+        characters += len(text)
+        put_back(source, text)
+
+    monkeypatch.setattr(Source, "put_back", counted)
+    answer = beginning * 300
+    assert read(name, [answer])
+    assert characters <= 2 * len(answer)
 
 
 def test_pieces_of_one_kind_are_joined_across_empty_ones() -> None:

@@ -41,7 +41,7 @@ def read_call(
         yield from source.skip_space()
         if key in _NAME and name is None:
             name = yield from json_reader.string(source)
-            if name is None or (names is not None and name not in names):
+            if not name or (names is not None and name not in names):
                 return source.kept()
             source.kept()
             emit(Call(name))

@@ -96,11 +96,12 @@ def _read_named(source: Source, emit: Emit, opening: str) -> Reading[None]:
     """
     source.keep()
     written: list[str] = []
-    marker = yield from source.until((ARGUMENTS, _ID, "{"), written.append)
+    # Not beyond the next call. Otherwise each call would be read up to the end of the answer.
+    marker = yield from source.until((ARGUMENTS, _ID, "{", OPEN), written.append)
     if marker == _ID:
-        marker = yield from source.until((ARGUMENTS, "{"), drop)
+        marker = yield from source.until((ARGUMENTS, "{", OPEN), drop)
     read, name = source.kept(), "".join(written).strip()
-    if marker is None or not NAME.fullmatch(name):
+    if marker in (None, OPEN) or not NAME.fullmatch(name):
         emit(Text(opening))
         source.put_back(read)
         return

@@ -106,7 +106,8 @@ def _read_name(source: Source) -> Reading[str | None]:
     """Read the name of a function. If there is none, as in a text about this format, read nothing and return None."""
     source.keep()
     written: list[str] = []
-    end = yield from source.until((">", "\n"), written.append)
+    # No name has the beginning of another call in it. Otherwise each call would be read up to the end of the answer.
+    end = yield from source.until((">", "\n", "<"), written.append)
     read = source.kept()
     name = "".join(written).strip()
     if end == ">" and NAME.fullmatch(name):

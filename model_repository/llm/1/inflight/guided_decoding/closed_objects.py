@@ -19,18 +19,20 @@ _COMBINED = frozenset({"$ref", "anyOf", "oneOf"})
 def close_objects(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema in which objects have no other properties than those that it names.
 
-    With `allOf` anywhere, the schema stays as it is: an object would be closed to the properties of its other parts.
+    Where an object has properties in several parts, the schema stays as it is: with `allOf`, or `properties` beside
+    `anyOf`, `oneOf` or `$ref`. Each part would be closed to the properties of the others.
 
     Raises:
         RecursionError: the schema is too deep.
     """
-    return schema if _has_all_of(schema) else _closed(schema)
+    return schema if _has_parts(schema) else _closed(schema)
 
 
-def _has_all_of(part: Any) -> bool:
+def _has_parts(part: Any) -> bool:
     if isinstance(part, dict):
-        return "allOf" in part or any(map(_has_all_of, part.values()))
-    return isinstance(part, list) and any(map(_has_all_of, part))
+        own = "allOf" in part or ("properties" in part and not _COMBINED.isdisjoint(part))
+        return own or any(map(_has_parts, part.values()))
+    return isinstance(part, list) and any(map(_has_parts, part))
 
 
 def _closed(schema: Any) -> Any:
