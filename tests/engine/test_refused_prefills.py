@@ -37,7 +37,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
         unused: Any = None
         parsed = parse(request, 256, 256)
         streams = Streams()
-        preparation = Preparation(engine, streams, failures, unused, unused, unused, unused)
+        preparation = Preparation(engine, streams, failures, *[unused] * 5)
         try:
             preparation.begin(ResponseStream(sender, parsed, unused, interval=1), parsed)
         except Exception as error:  # noqa: BLE001 - the caller of `begin` answers it
