@@ -86,6 +86,12 @@ class Sample:
         self.token_ids.clear()
 
 
+def text_within(decode: Callable[[Sequence[int]], str], token: int) -> str:
+    """Return the text that a token adds to a text. Alone, it may lack the space before it: see SentencePiece."""
+    alone, twice = decode([token]), decode([token, token])
+    return twice.removeprefix(alone)
+
+
 class ResponseFormat:
     """Makes response tensors. All requests of a model share one instance.
 
@@ -98,7 +104,7 @@ class ResponseFormat:
     def __init__(self, decode: Callable[[Sequence[int]], str], *, block_size: int, batched: bool) -> None:
         self._decode = decode
         self._block_size = block_size
-        self._token_text = functools.lru_cache(_KNOWN_TOKENS)(lambda token: decode([token]))
+        self._token_text = functools.lru_cache(_KNOWN_TOKENS)(functools.partial(text_within, decode))
         self._batched = batched
 
     def response(
@@ -157,7 +163,8 @@ class ResponseFormat:
             ids = sample.prompt_ids
             prompt: dict[str, Any] = {"token_ids": ids}
             if outputs.prompt is True:
-                prompt |= {"text": self._decode(ids), "tokens": list(map(self._token_text, ids))}
+                tokens = [self._decode(ids[:1]), *map(self._token_text, ids[1:])]
+                prompt |= {"text": self._decode(ids), "tokens": tokens}
             tensors.append(self._texts("prompt", [json.dumps(prompt)]))
         if outputs.kv_transfer_params:
             offer = None if sample.request is None else sample.request.kv_transfer_params
