@@ -34,6 +34,9 @@ _PATHS = frozenset(
         "/ui/events",
     }
 )
+_ANSWERED = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+"""The endpoints that the model answers."""
+_FAILURES = (429, 500, 503, 504)
 _ONE_MODEL = "/v1/models/"
 OTHER = "other"
 """The label of paths that there are not."""
@@ -50,6 +53,10 @@ class Metrics:
             ["endpoint", "status"],
             registry=self.registry,
         )
+        # Otherwise the first failure would be no rise of a counter, but a new one, and `rate` would not see it.
+        for endpoint in _ANSWERED:
+            for status in _FAILURES:
+                self.requests.labels(endpoint, status)
         self.in_flight = Gauge(
             "inflight_gateway_requests_in_flight", "Requests being answered now.", ["endpoint"], registry=self.registry
         )

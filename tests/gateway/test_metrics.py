@@ -72,6 +72,14 @@ def test_requests_tokens_and_times(gateway: GatewayProcess, client: OpenAI) -> N
     assert now.value("inflight_gateway_request_duration_seconds_count", **endpoint) == 4
 
 
+def test_failures_are_counted_from_zero() -> None:
+    """A counter that appears with its first failure does not rise, so no alert would see that."""
+    shown = parse_metrics(generate_latest(Metrics().registry).decode())
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"):
+        for status in ("429", "500", "503", "504"):
+            assert shown.value("inflight_gateway_requests_total", endpoint=path, status=status) == 0
+
+
 def test_requests_in_flight_and_clients_that_leave(gateway: GatewayProcess, client: OpenAI) -> None:
     path = "/v1/chat/completions"
 
@@ -93,7 +101,8 @@ def test_paths_of_clients_do_not_become_labels(gateway: GatewayProcess) -> None:
         httpx.get(f"{gateway.url}/v1/models/{number}")
     assert count(gateway, "other", 404) == 20
     assert count(gateway, "/v1/models/{model}", 404) == 20
-    endpoints = {sample.labels["endpoint"] for sample in metrics(gateway).select("inflight_gateway_requests_total")}
+    counted = metrics(gateway).select("inflight_gateway_requests_total")
+    endpoints = {sample.labels["endpoint"] for sample in counted if sample.value}
     assert endpoints == {"/v1/models", "/v1/models/{model}", "/metrics", "other"}
 
 
