@@ -167,6 +167,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**PROMPT, "beam_width": 17}, "beam_width is 17; it must be at least 1 and at most 16"),
     ({**PROMPT, "use_beam_search": True}, "beam_width, best_of or n must be at least 2 with it"),
     ({**PROMPT, "beam_width": 2, "stream": True}, "stream is true; it must be false with beam_width 2"),
+    ({**PROMPT, "beam_width": 2, "seed": 5}, "seed is 5; it must be left out with beam_width 2"),
     (sampling(beam_width=2, guided_regex="[0-9]"), "it must be left out with beam_width 2"),
     (sampling(beam_width=2, n=3), "n is 3; it must be at most beam_width, 2"),
     (

@@ -252,6 +252,7 @@ def test_a_search_that_is_cut_off_has_as_many_outputs_as_beams() -> None:
     ("params", "message"),
     [
         ({"beam_width": 17}, "beam_width is 17; it must be at least 1 and at most 16"),
+        ({"beam_width": 4, "seed": 1}, "seed is 1; it must be left out with beam_width 4"),
         ({"beam_width": 4, "temperature": 0.5}, "temperature is 0.5; it must be left out or 0 or 1"),
         ({"beam_width": 4, "logit_bias": {1: 2}}, "logit_bias is {1: 2}; it must be left out"),
         ({"beam_width": 4, "stop": "a"}, "stop is ('a',); it must be left out"),

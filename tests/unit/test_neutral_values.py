@@ -50,10 +50,6 @@ def test_a_seed_of_minus_one_is_a_random_one(parse: Parse) -> None:
         parse(seed=-2)
 
 
-def test_beams_do_not_mind_a_seed(parse: Parse) -> None:
-    assert parse(beam_width=2, random_seed=3).params.beam_width == 2
-
-
 @pytest.mark.parametrize("name", ["tenant", "cache_salt", "lora_name", "request_class", "client_request_id"])
 def test_an_empty_name_is_none(parse: Parse, name: str) -> None:
     assert getattr(parse(**{name: ""}).options, name) == ""

@@ -34,6 +34,7 @@ _NEUTRAL_FOR_BEAMS: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
+    "seed": (None,),
     "stop": ((),),
     "include_stop_str_in_output": (False,),
     "bad_words": ((),),
