@@ -107,7 +107,7 @@ def test_adapters_in_use_keep_their_place(tiny: Tiny, folder: Path) -> None:
     engine = make_engine(tiny.folder, lora_folder=str(folder), max_loras=2)
     running = [engine.submit(PROMPT, greedy(TOKENS), RequestOptions(lora_name=f"a{number}")) for number in (0, 1)]
     engine.step()
-    with pytest.raises(QueueFull, match="lora_name is 'a2'; it is not in memory, where unfinished requests use all of"):
+    with pytest.raises(QueueFull, match="lora_name is 'a2'; it cannot be read now, as unfinished requests use all of"):
         ask(engine, "a2")
     running.append(engine.submit(PROMPT, greedy(TOKENS), RequestOptions(lora_name="a1")))
     outputs = drain(engine)

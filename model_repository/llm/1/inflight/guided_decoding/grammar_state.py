@@ -60,17 +60,8 @@ class GrammarState:
         self.matcher, self._fresh_matcher = self._fresh_matcher(), None
         return bool(self.matcher.consume_tokens(self._seen))
 
-    def _forced_tokens(self) -> list[int]:
-        """Return the next tokens where there is no choice.
-
-        llguidance makes control tokens of a text that spells them, which the grammar then does not allow. Such a text
-        is left to the masks.
-        """
-        tokens: list[int] = self.matcher.compute_ff_tokens()
-        return tokens[: self.num_legal(tokens)] if tokens else tokens
-
     def _follow(self) -> None:
-        while not self.matcher.is_stopped() and (tokens := self._forced_tokens()):
+        while not self.matcher.is_stopped() and (tokens := self.matcher.compute_ff_tokens()):
             self.matcher.consume_tokens(tokens)
             self._seen += tokens
             self.forced += tokens

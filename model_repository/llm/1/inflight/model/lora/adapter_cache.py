@@ -50,11 +50,11 @@ class AdapterCache:
         with self._lock:
             return name in self._kept and self._kept[name][1] == version
 
-    def get(self, name: str) -> Adapter:
-        """Return an adapter. If it is not in memory, this reads it, and so may take some time.
+    def get(self, name: str) -> Adapter | None:
+        """Return an adapter; None if there is none. If it is not in memory, this reads it, which may take some time.
 
         Raises:
-            InvalidRequest: there is none, or it cannot be used.
+            InvalidRequest: it cannot be used.
             QueueFull: unfinished requests use all slots.
         """
         if (kept := self._find(name)) is not None:
@@ -71,10 +71,10 @@ class AdapterCache:
             self._kept.move_to_end(name)
             return self._kept[name][0]
 
-    def _read(self, name: str) -> Adapter:
+    def _read(self, name: str) -> Adapter | None:
         version = self.folder.version(name)
         if version is None:
-            raise InvalidRequest(f"lora_name is {name!r}; its adapter was removed")
+            return None
         try:
             weights = read_adapter(self.folder.files(name), f"lora_name is {name!r}")
             self._layers.check(weights)
@@ -97,8 +97,8 @@ class AdapterCache:
             self._next_collection = time.monotonic() + _COLLECTION_INTERVAL_SECONDS
         if not self._has_free_slot():
             raise QueueFull(
-                f"lora_name is {name!r}; it is not in memory, where unfinished requests use all of the "
-                f"{self._num_slots} adapters, max_loras"
+                f"lora_name is {name!r}; it cannot be read now, as unfinished requests use all of the "
+                f"{self._num_slots} adapters that may be in memory, max_loras"
             )
         return self._free.pop()
 

@@ -37,8 +37,8 @@ class Adapters:
         """
         if (adapter := self.named.get(name)) is not None:
             return adapter
-        if self.cache is not None and self.cache.folder.version(name) is not None:
-            return self.cache.get(name)
+        if self.cache is not None and (adapter := self.cache.get(name)) is not None:
+            return adapter
         known = self.names()
         if not known:
             raise InvalidRequest(f"lora_name is {name!r}, but lora_folder has no adapters")
