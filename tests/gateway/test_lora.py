@@ -128,6 +128,8 @@ def test_an_adapter_is_added_replaced_and_removed_while_the_server_runs(
     shutil.rmtree(lora_folder / "cook")
     with pytest.raises((BadRequestError, NotFoundError), match="'cook'"):
         ask()
+    # The gateway asks for the names every ten seconds.
+    assert eventually(lambda: not is_served(openai, "cook"), 30)
 
 
 def test_models_that_are_not_there(openai: OpenAI) -> None:
