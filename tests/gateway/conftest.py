@@ -65,6 +65,7 @@ def drafting_server(
         "model": str(default_model()),
         "lora_modules": json.dumps({"pirate": adapters["pirate"].save(folder / "named", module)}),
         "lora_folder": str(lora_folder),
+        "max_loras": "2",
         "dtype": "float32",
         "kv_cache_tokens": "6144",
         "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',

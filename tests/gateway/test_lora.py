@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from inflight_client import Client, InvalidRequest
+from inflight_client import Client, DeadlineExceeded, InvalidRequest, RequestCancelled
 from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
@@ -130,6 +132,71 @@ def test_an_adapter_is_added_replaced_and_removed_while_the_server_runs(
         ask()
     # The gateway asks for the names every ten seconds.
     assert eventually(lambda: not is_served(openai, "cook"), 30)
+
+
+@pytest.fixture
+def many(drafting_server: TritonServer, adapters: dict[str, RandomAdapter], lora_folder: Path) -> Iterator[list[str]]:
+    """More adapters than may be in memory: those with an even number are pirates, the others poets."""
+    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    names = [f"many-{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        adapters[("pirate", "poet")[number % 2]].save(lora_folder / name, module)
+    yield names
+    for name in names:
+        shutil.rmtree(lora_folder / name)
+
+
+def test_requests_wait_for_room_in_memory(
+    drafting_server: TritonServer, answers: dict[str, str], many: list[str]
+) -> None:
+    asked = [(name, many.index(name) % 2) for name in many * 5]
+    with Client(drafting_server.grpc_url) as client, ThreadPoolExecutor(len(asked)) as pool:
+        texts = list(pool.map(lambda name: client.generate(PROMPT, lora_name=name, **ASKED).text, many * 5))
+    assert texts == [answers[("pirate", "poet")[is_poet]] for _, is_poet in asked]
+
+
+def test_a_load_that_never_ends_leaves_room_for_others(
+    drafting_server: TritonServer, answers: dict[str, str], many: list[str]
+) -> None:
+    ended = threading.Event()
+
+    def ask_again_and_again(client: Client, name: str) -> int:
+        count = 0
+        while not ended.is_set():
+            client.generate(PROMPT, lora_name=name, max_tokens=24, ignore_eos=True)
+            count += 1
+        return count
+
+    with Client(drafting_server.grpc_url) as client, ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(ask_again_and_again, client, name) for name in many[:2] * 4]
+        try:
+            for name in many[2:]:
+                text = client.generate(PROMPT, lora_name=name, deadline_ms=60_000, **ASKED).text
+                assert text == answers[("pirate", "poet")[many.index(name) % 2]]
+        finally:
+            ended.set()
+        assert all(each.result() > 0 for each in asking)
+
+
+def test_who_waits_for_room_can_leave(drafting_server: TritonServer, answers: dict[str, str], many: list[str]) -> None:
+    with Client(drafting_server.grpc_url) as client, ThreadPoolExecutor(2) as pool:
+        running = [client.stream(PROMPT, lora_name=name, max_tokens=1000, ignore_eos=True) for name in many[:2]]
+        for stream in running:
+            next(iter(stream))
+        with pytest.raises(DeadlineExceeded, match="lora_name is 'many-2', which could not be read, as unfinished"):
+            client.generate(PROMPT, lora_name=many[2], deadline_ms=300, **ASKED)
+        waiting = client.stream(PROMPT, lora_name=many[3], **ASKED)
+        read = pool.submit(list, waiting)
+        assert eventually(lambda: len(client.unfinished_requests()) == 3)
+        waiting.cancel()
+        assert isinstance(read.exception(10), RequestCancelled)
+        assert eventually(lambda: len(client.unfinished_requests()) == 2)
+        with pytest.raises(InvalidRequest, match="lora_name is 'baker'"):
+            client.generate(PROMPT, lora_name="baker", **ASKED)
+        assert client.generate(PROMPT, lora_name="pirate", **ASKED).text == answers["pirate"]
+        running[0].cancel()
+        assert client.generate(PROMPT, lora_name=many[4], **ASKED).text == answers["pirate"]
+        running[1].cancel()
 
 
 def test_models_that_are_not_there(openai: OpenAI) -> None:

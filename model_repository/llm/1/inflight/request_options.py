@@ -69,6 +69,10 @@ class RequestOptions:
     kv_transfer_params: KVTransferParams | None = None
     """What the request wants of another engine, or offers to it. Only where `kv_transfer_config` has a role."""
 
+    arrival: float | None = None
+    """When the request arrived, in seconds on the clock of `time.monotonic`. Its limits count from then. Default: when
+    its prompt has been read."""
+
     trace_context: Mapping[str, str] | None = None
     """The client's OpenTelemetry context: the W3C headers `traceparent` and `tracestate`. The request's spans belong to
     it, and `trace_file` shows it."""

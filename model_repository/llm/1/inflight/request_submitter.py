@@ -1,5 +1,6 @@
 """Submits requests to the core, with the keys and values that other engines or the disk have of their prompts."""
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
@@ -104,10 +105,16 @@ class RequestSubmitter:
         for request in requests:
             if options is not None:
                 request.options, request.adapter = options, adapter
+                request.arrival = request.arrival if options.arrival is None else options.arrival
             self._policies.apply(request)
         if reads_disk:
             self.read_disk(requests[0])  # Other samples wait for the blocks of the first one.
         self._core.submit(*requests)
+
+    def lateness(self, options: RequestOptions) -> str | None:
+        """Return `expired` or `shed` if a request that is not submitted yet has waited as long as it may; else None."""
+        now = time.monotonic()
+        return self._policies.lateness(options, now if options.arrival is None else options.arrival, now)
 
     def read_disk(self, request: Request) -> None:
         """Give a request that is not submitted yet what is on disk of its prompt, if the queue has room for it."""

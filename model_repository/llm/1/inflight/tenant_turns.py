@@ -1,6 +1,7 @@
 """Work of several tenants, who take turns: who sends much waits for itself alone."""
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from inflight.errors import QueueFull
@@ -45,3 +46,21 @@ class TenantTurns(Generic[_T]):
         if queue:
             self._queues[tenant] = queue
         return work
+
+    def first(self) -> _T:
+        """Return the work whose turn is next. There must be some."""
+        return next(iter(self._queues.values()))[0]
+
+    def take_if(self, condition: Callable[[_T], bool]) -> list[_T]:
+        """Remove the work for which a condition is true, without anybody's turn being used up."""
+        taken: list[_T] = []
+        for tenant, queue in list(self._queues.items()):
+            kept = deque[_T]()
+            for work in queue:
+                (taken if condition(work) else kept).append(work)
+            if kept:
+                self._queues[tenant] = kept
+            else:
+                del self._queues[tenant]
+        self._count -= len(taken)
+        return taken

@@ -4,12 +4,15 @@ import logging
 from collections import deque
 
 from inflight import EngineDead, InvalidRequest, QueueFull
+from inflight.request import EXPIRED, SHED
 from serving.metrics_export import Refusals
 from serving.refusal_rate import RefusalRate
 from serving.sender import Sender
 
 logger = logging.getLogger(__name__)
 
+CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
+"""By the reason for which a request ended before its first step."""
 _CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
 _REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
 

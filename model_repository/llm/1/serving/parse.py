@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ _SAMPLING = [field.name for field in dataclasses.fields(SamplingParams) if field
 _OPTIONS = [
     field.name
     for field in dataclasses.fields(RequestOptions)
-    if field.name not in ("trace_context", "kv_transfer_params")
+    if field.name not in ("arrival", "trace_context", "kv_transfer_params")
 ]
 _HEADERS = {"traceparent": MAX_NAME_CHARACTERS, "tracestate": 512}
 """Those of W3C Trace Context, and how many characters they may have."""
@@ -283,7 +284,7 @@ def _options(fields: Mapping[str, Any], request: Any) -> RequestOptions:
     given.setdefault("client_request_id", request.request_id()[:MAX_NAME_CHARACTERS])
     if "kv_transfer_params" in fields:
         given["kv_transfer_params"] = KVTransferParams.of(fields["kv_transfer_params"])
-    return RequestOptions(**given, trace_context=_trace_context(fields, request))
+    return RequestOptions(**given, arrival=time.monotonic(), trace_context=_trace_context(fields, request))
 
 
 def _trace_context(fields: Mapping[str, Any], request: Any) -> Mapping[str, str] | None:

@@ -12,6 +12,7 @@ from inflight.kv_transfer.connector import Fetched
 from inflight.prompts import AnyPrompt
 from inflight.text.prompt_encoder import Prompt
 from serving.aborter import Aborter
+from serving.adapter_reads import AdapterReads
 from serving.failures import Failures
 from serving.long_prompts import LongPrompts, is_long
 from serving.parse import ParsedRequest
@@ -35,7 +36,7 @@ class Preparation:
         long_prompts: LongPrompts,
         images: LongPrompts,
         disk_reads: LongPrompts,
-        adapter_reads: LongPrompts,
+        adapter_reads: AdapterReads,
     ) -> None:
         self._engine = engine
         self._streams = streams
@@ -64,14 +65,16 @@ class Preparation:
     def _enter(self, stream: ResponseStream, parsed: ParsedRequest, compiled: "Future[Grammar] | None" = None) -> None:
         """Submit a request whose grammar is there. Raises nothing."""
         submit = functools.partial(self._submit_now, stream, parsed, compiled)
-        adapters, lora_name = self._engine.model.adapters, parsed.options.lora_name
-        must_read = bool(lora_name) and adapters is not None and not adapters.is_in_memory(lora_name)
+        must_read = self._adapter_reads.must_wait(parsed.options.lora_name)
         if not must_read and not parsed.images and not is_long(parsed):
             self._enter_short(submit, parsed)
             return
-        door = self._adapter_reads if must_read else self._images if parsed.images else self._long_prompts
         try:
-            door.add(parsed.options.tenant, submit)
+            if must_read:
+                self._adapter_reads.add(stream, parsed.options, submit)
+            else:
+                door = self._images if parsed.images else self._long_prompts
+                door.add(parsed.options.tenant, submit)
         except QueueFull as error:
             self._engine.submitter.release(parsed.options)
             self._streams.drop(stream)

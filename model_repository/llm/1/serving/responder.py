@@ -6,15 +6,15 @@ import threading
 
 from inflight import Engine
 from inflight.outputs import Delta, TokenEvent
-from inflight.request import CANCELLED, DEADLINE, ERROR, EXPIRED, INVALID, SHED
+from inflight.request import CANCELLED, DEADLINE, ERROR, INVALID
 from serving.aborter import Aborter
+from serving.failures import CODES_OF_LATE
 from serving.stream import ResponseStream
 from serving.streams import Streams
 
 logger = logging.getLogger(__name__)
 
 _CODES_OF_FAILED = {ERROR: "INTERNAL", INVALID: "INVALID_ARG"}
-_CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
 
 
 class Responder(threading.Thread):
@@ -64,10 +64,10 @@ class Responder(threading.Thread):
             self._aborter.abort(stream, "the request was cancelled", "CANCELLED")
         elif delta.finish_reason == DEADLINE and stream.wants_embedding:
             self._aborter.abort(stream, "the deadline passed before the whole prompt was read", "DEADLINE_EXCEEDED")
-        elif delta.finish_reason in _CODES_OF_LATE and not stream.has_output:
-            self._aborter.abort(stream, delta.error or "", _CODES_OF_LATE[delta.finish_reason])
+        elif delta.finish_reason in CODES_OF_LATE and not stream.has_output:
+            self._aborter.abort(stream, delta.error or "", CODES_OF_LATE[delta.finish_reason])
         else:
-            if delta.finish_reason in _CODES_OF_LATE:
+            if delta.finish_reason in CODES_OF_LATE:
                 delta.finish_reason = DEADLINE  # The client gets what the other samples have.
             stream.add(delta)
 

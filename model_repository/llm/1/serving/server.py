@@ -18,6 +18,7 @@ from typing import Any
 from inflight import InvalidRequest
 from serving import shared_memory
 from serving.aborter import Aborter
+from serving.adapter_reads import AdapterReads
 from serving.controls import Controls
 from serving.drain import Drain
 from serving.engine_thread import EngineThread
@@ -74,7 +75,7 @@ class Server:
             niceness=_IMAGE_NICENESS,
         )
         self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
-        self._adapter_reads = LongPrompts("adapter reads", "requests wait for LoRA adapters to be read")
+        self._adapter_reads = AdapterReads(engine, self._streams, self._aborter)
         self._doors = (self._long_prompts, self._images, self._disk_reads, self._adapter_reads)
         self._preparation = Preparation(engine, self._streams, self._failures, self._aborter, *self._doors)
         self._controls = Controls(

@@ -104,6 +104,11 @@ class ResponseStream:
         """Remember that the request is to end. The engine may not know it yet."""
         self._cancelled = True
 
+    @property
+    def was_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected, or `cancel` was called."""
         return self._cancelled or self.sender.is_cancelled()

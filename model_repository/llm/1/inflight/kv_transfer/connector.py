@@ -191,7 +191,10 @@ class KVConnector:
 
     def _deadline(self, begun: float, options: RequestOptions) -> float:
         seconds = self._config.fetch_timeout
-        return begun + (seconds if options.deadline_ms is None else min(seconds, options.deadline_ms / 1000))
+        if options.deadline_ms is None:
+            return begun + seconds
+        arrival = begun if options.arrival is None else options.arrival
+        return min(begun + seconds, arrival + options.deadline_ms / 1000)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

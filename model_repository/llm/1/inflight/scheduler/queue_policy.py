@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inflight.request import Request
+from inflight.request import EXPIRED, SHED, Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.scheduler_config import require_count
 
 REJECT = "REJECT"
@@ -40,21 +41,21 @@ class QueuePolicy:
         if self.timeout_action not in (REJECT, DELAY):
             raise ValueError(f"timeout_action is {self.timeout_action!r}; it must be {REJECT} or {DELAY}")
 
-    def set_limits(self, request: Request) -> None:
-        """Set the times until which a request may wait and run, counted from its arrival.
+    def limits(self, options: RequestOptions, arrival: float) -> tuple[float | None, float | None]:
+        """Return the times until which a request may wait, and until which it may wait or run.
 
         The request's own timeout (microseconds; 0: none) counts only with `allow_timeout_override`. If the action is
         REJECT, the request's own timeout ends the request whether it waits or runs. The default timeout limits only the
         wait, as in Triton. A deadline (milliseconds) always counts.
         """
-        deadline_ms = request.options.deadline_ms
-        own = request.options.timeout if self.allow_timeout_override else 0
+        deadline_ms = options.deadline_ms
+        own = options.timeout if self.allow_timeout_override else 0
         waits = [us for us in (own, self.default_timeout_microseconds) if us]
         lives = [deadline_ms * 1000] if deadline_ms is not None else []
         if own and self.timeout_action == REJECT:
             lives.append(own)
-        request.wait_until = request.arrival + min(waits) / 1e6 if waits else None
-        request.deadline = request.arrival + min(lives) / 1e6 if lives else None
+        wait_until = arrival + min(waits) / 1e6 if waits else None
+        return wait_until, arrival + min(lives) / 1e6 if lives else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,20 @@ class QueuePolicies:
         """Return the policy of a level."""
         return self.by_level.get(level, self.default)
 
+    def lateness(self, options: RequestOptions, arrival: float, now: float) -> str | None:
+        """Return `expired` or `shed` if a request has waited as long as it may, as the scheduler would; else None."""
+        policy = self.of(self.level(options.priority))
+        wait_until, deadline = policy.limits(options, arrival)
+        if deadline is not None and deadline <= now:
+            return EXPIRED
+        is_shed = wait_until is not None and wait_until <= now and policy.timeout_action == REJECT
+        return SHED if is_shed else None
+
     def apply(self, request: Request) -> None:
         """Set a request's level, and the times until which it may wait and run. Its arrival time must be set."""
         request.priority = self.level(request.options.priority)
-        self.of(request.priority).set_limits(request)
+        policy = self.of(request.priority)
+        request.wait_until, request.deadline = policy.limits(request.options, request.arrival)
 
 
 def read_policies(levels: Mapping[Any, Any]) -> dict[int, QueuePolicy]:

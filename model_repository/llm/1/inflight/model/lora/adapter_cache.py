@@ -11,13 +11,16 @@ from collections.abc import Iterable
 from inflight.errors import InvalidRequest, QueueFull
 from inflight.lora.adapter import Adapter
 from inflight.lora.lora_folder import LoraFolder, Version
-from inflight.model.lora.adapter_weights import read_adapter
+from inflight.model.lora.adapter_weights import AdapterWeights, read_adapter
 from inflight.model.lora.lora_layers import AdaptedLayers
 
 logger = logging.getLogger(__name__)
 
 # A collection stops all threads for some tenths of a second.
 _COLLECTION_INTERVAL_SECONDS = 10.0
+# Reading takes a processor, and clients may ask again and again.
+_REFUSED_SECONDS = 5.0
+_MAX_REFUSED = 1024
 
 
 class AdapterCache:
@@ -33,6 +36,8 @@ class AdapterCache:
         self._num_slots = len(self._free)
         self._kept = OrderedDict[str, tuple[Adapter, Version]]()
         """By name, the least recently used first."""
+        self._refused = OrderedDict[str, tuple[Version, float, str]]()
+        """Adapters that cannot be used, until when that is not looked at again, and why."""
         self._lock = threading.Lock()
         """Held while `_kept` changes."""
         self._reading = threading.Lock()
@@ -75,12 +80,7 @@ class AdapterCache:
         version = self.folder.version(name)
         if version is None:
             return None
-        try:
-            weights = read_adapter(self.folder.files(name), f"lora_name is {name!r}")
-            self._layers.check(weights)
-        except ValueError as error:
-            logger.warning("%s", error)
-            raise InvalidRequest(str(error)) from None
+        weights = self._weights(name, version)
         adapter = Adapter(name, self._free_slot(name), weights.digest)
         weakref.finalize(adapter, self._free.append, adapter.slot).atexit = False
         self._layers.put(adapter.slot, weights)
@@ -90,12 +90,42 @@ class AdapterCache:
         logger.info("adapter %s was read", name)
         return adapter
 
-    def _free_slot(self, name: str) -> int:
+    @property
+    def next_to_leave(self) -> str | None:
+        """The least recently used adapter."""
+        with self._lock:
+            return next(iter(self._kept), None)
+
+    def _weights(self, name: str, version: Version) -> AdapterWeights:
+        if name in self._refused:
+            refused, until, message = self._refused[name]
+            if refused == version and time.monotonic() < until:
+                raise InvalidRequest(message)
+        try:
+            weights = read_adapter(self.folder.files(name), f"lora_name is {name!r}")
+            self._layers.check(weights)
+        except ValueError as error:
+            logger.warning("%s", error)
+            self._refused[name] = version, time.monotonic() + _REFUSED_SECONDS, str(error)
+            self._refused.move_to_end(name)
+            if len(self._refused) > _MAX_REFUSED:
+                self._refused.popitem(last=False)
+            raise InvalidRequest(str(error)) from None
+        return weights
+
+    def make_room(self) -> bool:
+        """Give up adapters, the least recently used first, until there is room for another. Return whether there is.
+
+        This may collect garbage.
+        """
         if not self._has_free_slot() and time.monotonic() >= self._next_collection:
             # Requests of a beam search refer to each other, so that only the garbage collector frees them.
             gc.collect()
             self._next_collection = time.monotonic() + _COLLECTION_INTERVAL_SECONDS
-        if not self._has_free_slot():
+        return self._has_free_slot()
+
+    def _free_slot(self, name: str) -> int:
+        if not self.make_room():
             raise QueueFull(
                 f"lora_name is {name!r}; it cannot be read now, as unfinished requests use all of the "
                 f"{self._num_slots} adapters that may be in memory, max_loras"
@@ -103,7 +133,6 @@ class AdapterCache:
         return self._free.pop()
 
     def _has_free_slot(self) -> bool:
-        """Give up adapters, the least recently used first, until a slot is free. Return whether one is."""
         with self._lock:
             for name in list(self._kept):
                 if self._free:
