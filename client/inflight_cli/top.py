@@ -75,14 +75,15 @@ def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> N
                 requests = client.unfinished_requests()
                 reading = _read(client, model)
                 latest = turnover(readings[-1], reading)
+                # Keep one to compare with, even if the server did not answer for a long time.
+                while len(readings) > 1 and reading.seconds - readings[0].seconds > WINDOW_SECONDS:
+                    readings.popleft()
+                now = load(readings[0], reading)
             except (InflightError, KeyError) as error:
                 # The first reading was good, so the server is being started again, or its model is being loaded.
                 live.update(Text(f"{error.args[0]}; trying again", style="red"), refresh=True)
                 continue
             readings.append(reading)
             turnovers.append(latest)
-            # Keep at least two readings, even if the server did not answer for a long time.
-            while len(readings) > 2 and readings[-1].seconds - readings[0].seconds > WINDOW_SECONDS:
-                readings.popleft()
-            shown = screen(load(readings[0], readings[-1]), list(turnovers), requests, max_num_seqs, console.size)
+            shown = screen(now, list(turnovers), requests, max_num_seqs, console.size)
             live.update(shown, refresh=True)

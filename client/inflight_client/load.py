@@ -108,13 +108,16 @@ class Turnover:
 
 def occupancy(reading: Reading) -> Occupancy:
     """Return the state at one reading. Raises KeyError if a metric is missing."""
+    blocks = round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max"))
+    if not blocks:
+        raise KeyError("the server's metrics have no values yet")
     levels = reading.metrics.select("inflight:num_requests_waiting_by_priority", model=reading.model)
     return Occupancy(
         running=round(reading.value(_RUNNING)),
         waiting=round(reading.value("inflight:num_requests_waiting")),
         waiting_at_level={int(sample.labels["priority"]): round(sample.value) for sample in levels},
         blocks_used=round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")),
-        blocks=round(reading.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="max")),
+        blocks=blocks,
     )
 
 

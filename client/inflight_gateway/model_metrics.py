@@ -26,6 +26,7 @@ class ModelMetrics:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
+        self._servers = [httpx.URL(url).netloc.decode() for url in urls]
         self._http = httpx.AsyncClient(timeout=_SECONDS, trust_env=False)
         self._lock = asyncio.Lock()
         self._read_at = -_FRESH_SECONDS
@@ -40,9 +41,18 @@ class ModelMetrics:
         texts = await self._all()
         return next(iter(texts.values())) if len(self._urls) == 1 else merged(texts)
 
-    async def snapshots(self) -> list[MetricsSnapshot]:
-        """Return the metrics of each server that has any. Raises TransportError if they cannot be read."""
-        return [self._parsed(server, text) for server, text in (await self._all()).items()]
+    def __len__(self) -> int:
+        """The number of servers."""
+        return len(self._urls)
+
+    async def snapshots(self) -> list[MetricsSnapshot | None]:
+        """Return the metrics of each server, or None where they cannot be read.
+
+        Raises:
+            TransportError: none can be read.
+        """
+        texts = await self._all()
+        return [self._parsed(server, texts[server]) if server in texts else None for server in self._servers]
 
     async def snapshot(self) -> MetricsSnapshot:
         """Return all metrics. Raises TransportError if they cannot be read."""
@@ -53,8 +63,8 @@ class ModelMetrics:
         async with self._lock:
             if time.monotonic() - self._read_at >= _FRESH_SECONDS:
                 texts = await asyncio.gather(*map(self._read, self._urls))
-                servers = [httpx.URL(url).netloc.decode() for url in self._urls]
-                self._texts = {server: text for server, text in zip(servers, texts, strict=True) if text is not None}
+                found = zip(self._servers, texts, strict=True)
+                self._texts = {server: text for server, text in found if text is not None}
                 self._read_at = time.monotonic()
             if not self._texts:
                 raise TransportError(f"no metrics at {', '.join(self._urls)}")

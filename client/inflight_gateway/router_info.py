@@ -19,16 +19,21 @@ _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 
 @loads_router.get("/v1/loads")
 async def read_loads(service: TheService) -> Loads:
-    """How busy the model is, on each server."""
-    try:
-        snapshots = await service.model_metrics.snapshots()
-        loads = [_load(service, rank, metrics) for rank, metrics in enumerate(snapshots)]
-    except KeyError as error:
-        raise ApiError(404, "no_metrics", f"the model has no such metrics: {error.args[0]}") from error
+    """How busy the model is, on each server that has it. A server's rank is its place among all."""
+    loads, missing = [], KeyError("none")
+    for rank, metrics in enumerate(await service.model_metrics.snapshots()):
+        if metrics is None:
+            continue
+        try:
+            loads.append(_load(service, rank, metrics))
+        except KeyError as error:  # The model is being loaded there.
+            missing = error
+    if not loads:
+        raise ApiError(404, "no_metrics", f"the model has no such metrics: {missing.args[0]}") from missing
     return {
         "timestamp": time.time(),
         "version": version("inflight-client"),
-        "dp_rank_count": len(loads),
+        "dp_rank_count": len(service.model_metrics),
         "loads": loads,
         "aggregate": _sum(loads),
     }

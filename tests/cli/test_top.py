@@ -1,6 +1,7 @@
 """`inflight top` without a model to watch. tests/triton/test_top.py tests it with a server under load."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,11 @@ class Restarting:
             ModelNotReady("the model is loading"),
             DeadlineExceeded("nothing came"),
         ]
-        self._snapshots = [reading(0).metrics, MetricsSnapshot(()), reading(1).metrics]
+        whole = reading(0).metrics
+        # While a model is loaded, its metrics come one after the other, and their values later.
+        partial = MetricsSnapshot(tuple(sample for sample in whole.samples if "kv_cache" not in sample.name))
+        empty = MetricsSnapshot(tuple(replace(sample, value=0) for sample in whole.samples))
+        self._snapshots = [whole, MetricsSnapshot(()), partial, empty, reading(1).metrics]
 
     def unfinished_requests(self) -> list[Any]:
         if self._errors:

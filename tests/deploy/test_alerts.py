@@ -100,6 +100,19 @@ def test_a_queue_at_the_start_of_a_server_is_no_queue_that_never_ends(fires: Fir
     fires({**HEALTHY, waiting: "_x40 5+0x20 0+0x180"}, {41: set(), 45: set(), 60: set()})
 
 
+def test_routers_that_look_at_the_load_are_no_users(fires: Fires) -> None:
+    polls = f'inflight_gateway_requests_total{{{SERVER},endpoint="/v1/loads"'
+    many, failing = {f'{polls},status="200"}}': "0+15000x240"}, {f'{polls},status="503"}}': "0+15000x240"}
+    series = {**HEALTHY, **FAULTS["InflightRefusing"]}
+    fires({**series, **many}, {79: set(), 130: {"InflightRefusing"}})
+    fires({**HEALTHY, **failing}, {130: set()})
+
+
+def test_a_preemption_while_no_request_ends_is_no_thrashing(fires: Fires) -> None:
+    ended = f'inflight:request_success_total{{{MODEL},finished_reason="stop"}}'
+    fires({**HEALTHY, ended: "0+10x80 800+0x160"}, {79: set(), 130: set()})
+
+
 def test_old_metrics_are_a_stall(fires: Fires) -> None:
     fires({**HEALTHY, **OLD_METRICS}, {79: set(), 90: {"InflightStalled"}})
 

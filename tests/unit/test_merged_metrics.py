@@ -22,6 +22,16 @@ def test_a_label_is_kept_whatever_it_holds(tenant: str) -> None:
     assert page.count("# TYPE") == page.count("# HELP") == 1
 
 
+def test_servers_of_different_versions_share_the_comments_of_the_first() -> None:
+    old = PAGE.format(tenant="a", value=3)
+    page = merged({"one:8002": old.replace("What a tenant used", "Cost"), "two:8002": old})
+    assert [line for line in page.splitlines() if line.startswith("#")] == [
+        "# HELP inflight:tenant_cost_total Cost.",
+        "# TYPE inflight:tenant_cost_total counter",
+    ]
+    assert [sample.value for sample in parse_metrics(page).samples] == [3, 3]
+
+
 def test_fractions_of_several_instances_are_averaged() -> None:
     page = "".join(f'use{{model="llm",instance="llm_0_{number}"}} 0.5\n' for number in range(2))
     metrics = parse_metrics(page)

@@ -1,6 +1,8 @@
 """The trace tells of every request and every step, and its file is whole at any time."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,38 @@ def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(
         harness.core.step()
         harness.trace.flush()
     assert [record.message for record in caplog.records] == ["the trace ends here: No space left on device"]
+
+
+def test_a_disk_that_gets_full_leaves_a_complete_file(path: Path) -> None:
+    """In a process of its own, as the limit holds for all files of a process."""
+    run = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    assert "the trace ends here" in run.stderr
+    assert run.stdout.split() == ["0", "0", "2"]
+    assert json.loads(path.read_text())
+    assert 0 < path.stat().st_size <= 3000
+
+
+FULL_DISK = """
+import gc, resource, signal, sys, weakref
+from pathlib import Path
+from inflight.lora.adapter import Adapter
+from tests.unit.test_trace import Harness
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+harness, given_back = Harness(Path(sys.argv[1])), []
+for name in "ab":
+    harness.submit(name)
+for request in harness.core._unfinished.values():
+    request.adapter = Adapter(request.request_id, 0, "")
+    weakref.finalize(request.adapter, given_back.append, request.request_id)
+del request
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+while harness.core.has_work:
+    harness.core.step()
+    harness.trace.flush()
+gc.collect()
+print(len(harness.trace._tracks), len(harness.trace._records), len(given_back))
+"""
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

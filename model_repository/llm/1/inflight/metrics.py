@@ -120,7 +120,8 @@ class EngineMetrics:
             if scheduled.num_draft:
                 self._count_draft(scheduled, outcome)
             if scheduled.last_token_at is None:
-                self.observations.append((FIRST_TOKEN_SECONDS, ended - scheduled.request.arrival))
+                if result.token_ids:  # Otherwise the request fails, or begins anew without its draft.
+                    self.observations.append((FIRST_TOKEN_SECONDS, ended - scheduled.request.arrival))
             else:
                 decodes += scheduled.num_tokens == 1 + scheduled.num_draft
                 # Most requests got their last token at the same time, so a step has few different gaps.

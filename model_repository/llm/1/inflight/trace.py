@@ -7,6 +7,7 @@ event of its own, so that the trace also shows requests that still run.
 
 import json
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ class Trace:
 
     def __init__(self, path: str, token_budget: int, clock: Callable[[], float] = time.monotonic) -> None:
         try:
-            self._file = Path(path).open("wb")  # noqa: SIM115 - open as long as the engine runs
+            self._file = Path(path).open("wb", buffering=0)  # noqa: SIM115 - open as long as the engine runs
         except OSError as error:
             raise ValueError(f"trace_file is {path!r}, which cannot be written: {error.strerror}") from error
         self._token_budget = token_budget
@@ -75,6 +76,8 @@ class Trace:
             # The Unix time at which the trace begins. The times in the trace count from 0.
             {"ph": "i", "pid": _ENGINE, "tid": 1, "ts": 0, "name": "start", "args": {"unix_time": time.time()}},
         ]
+        self._size = 0
+        """Bytes in the file, which end with `_END`."""
         self._full = False
 
     def append(self, record: StepRecord) -> None:
@@ -84,29 +87,44 @@ class Trace:
 
     def flush(self) -> None:
         """Write the records since the last call. If that fails, log the error once and end the trace."""
+        if self._full:
+            return
         while self._records:
             self._add_record(self._records.popleft())
-        if not self._events or self._full:
+        if not self._events:
             return
         try:
             self._write()
         except OSError as error:
             logger.error("the trace ends here: %s", error)
             self._full = True
+        if self._full:
+            # What a request refers to, such as a LoRA adapter, must not stay in memory.
+            self._records.clear()
+            self._events.clear()
+            self._tracks.clear()
 
     def _write(self) -> None:
         rows = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self._events)
         self._events.clear()
-        if self._file.tell():
-            self._file.seek(-len(_END), 2)
-            self._file.write(b",\n")
-        else:
-            self._file.write(b"[\n")
-        self._file.write(rows.encode() + _END)
-        self._file.flush()
-        if self._file.tell() > MAX_BYTES:
+        text = (b",\n" if self._size else b"[\n") + rows.encode() + _END
+        begin = max(0, self._size - len(_END))
+        try:
+            self._write_at(begin, text)
+        except OSError:
+            # Remove what was written in part, so that the file is complete again.
+            os.ftruncate(self._file.fileno(), begin)
+            self._write_at(begin, _END if self._size else b"")
+            raise
+        self._size = begin + len(text)
+        if self._size > MAX_BYTES:
             logger.warning("the trace has reached %d bytes and ends here", MAX_BYTES)
             self._full = True
+
+    def _write_at(self, begin: int, text: bytes) -> None:
+        while text:
+            count = os.pwrite(self._file.fileno(), text, begin)
+            begin, text = begin + count, text[count:]
 
     # -- records to events -------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Keeps two processes from having metrics with the same labels at once."""
 
+import errno
+import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -16,7 +18,9 @@ class SeriesLock:
     def __init__(self, labels: Mapping[str, str]) -> None:
         # An abstract address exists in a network namespace, and a process id in one of processes.
         owner = f"{os.stat('/proc/self/ns/pid').st_ino}-{os.getppid()}"
-        self._address = f"\0inflight-metrics-{owner}-" + "-".join(labels.values())
+        # The kernel allows 107 bytes. The name of a model alone may have more.
+        digest = hashlib.blake2b("\0".join(labels.values()).encode(), digest_size=16).hexdigest()
+        self._address = f"\0inflight-metrics-{owner}-{digest}"
         self._socket: socket.socket | None = None
 
     def acquire(self) -> bool:
@@ -25,8 +29,10 @@ class SeriesLock:
             held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 held.bind(self._address)
-            except OSError:
+            except OSError as error:
                 held.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
                 return False
             self._socket = held
         return True
