@@ -174,7 +174,8 @@ def _check_metrics(client: Client, model: str) -> Finding:
         metrics = client.metrics()
     except TransportError as error:
         return Finding(Level.WARNING, "metrics", f"{error}; give --metrics-url")
-    count = len({sample.name for sample in metrics.samples if sample.name.startswith("inflight:")})
+    mine = (sample.name for sample in metrics.samples if sample.labels.get("model") == model)
+    count = len({name for name in mine if name.startswith("inflight:")})
     if not count:
         text = f"the server has no metrics of Inflight; check that {model} is loaded and is a model of Inflight"
         return Finding(Level.WARNING, "metrics", text)

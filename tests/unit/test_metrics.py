@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from inflight.core import EngineCore
+from inflight.lora.adapter import Adapter
 from inflight.metric_families.families import FAMILIES
 from inflight.metrics import (
     FILLED_BOUNDS,
     FIRST_TOKEN_SECONDS,
+    MAX_ADAPTERS,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     QUEUE_SECONDS,
@@ -28,6 +30,7 @@ from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
 from inflight.step_result import StepResult
+from inflight.tenant_costs import OTHERS
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_drafter import FakeDrafter
 from tests.unit.fake_model import FakeModel
@@ -215,3 +218,24 @@ def test_the_metrics_of_drafts_are_there_only_where_drafts_are_made() -> None:
             *([[""]] * 3 if places else [[]] * 3),
             label_values,
         ]
+
+
+def test_a_request_without_a_first_token_has_no_time_to_it() -> None:
+    harness = Harness(make_scheduler())
+    harness.run = lambda plan: [StepResult(()) for _ in plan.answered]  # type: ignore[method-assign]
+    harness.submit(make_request("a", 4))
+    harness.drain()
+    assert harness.core.stats().finished["error"] == 1
+    assert FIRST_TOKEN_SECONDS not in harness.observed()
+
+
+def test_many_adapters_share_a_count() -> None:
+    harness = Harness(make_scheduler(max_num_seqs=256))
+    for number in range(MAX_ADAPTERS + 20):
+        request = make_request(f"{number}", 4, max_tokens=1)
+        request.adapter = Adapter(f"a{number}", number, "")
+        harness.submit(request)
+        harness.drain()
+    counts = harness.core.metrics.lora_requests
+    assert len(counts) == MAX_ADAPTERS + 1
+    assert (counts["a0"], counts["a99"], counts[OTHERS]) == (1, 1, 20)

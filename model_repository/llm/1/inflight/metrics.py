@@ -15,6 +15,7 @@ from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.speculation.speculative_config import MAX_DRAFT
 from inflight.step_result import StepResult
+from inflight.tenant_costs import OTHERS
 
 # Names of the observed values. The first four are observed at every step and counted in histograms here. The others are
 # observed once per request.
@@ -39,6 +40,9 @@ FILLED_BOUNDS: dict[str, tuple[float, ...]] = {
     ),
 }
 """Upper bounds of the buckets, for the histograms that are filled here."""
+
+MAX_ADAPTERS = 100
+"""How many adapters have a count of their own."""
 
 # Far more than arise between two runs of a server's maintenance thread. Without that thread, the newest are kept.
 _MAX_OBSERVATIONS = 100_000
@@ -89,7 +93,7 @@ class EngineMetrics:
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.lora_requests: Counter[str] = Counter()
-        """Ended outputs of each adapter."""
+        """Ended outputs of each adapter; of `OTHERS` after the first `MAX_ADAPTERS`."""
 
     def step(
         self,
@@ -162,7 +166,9 @@ class EngineMetrics:
             if delta.finish_reason is not None:
                 self.finished[delta.finish_reason] += 1
                 if delta.request.adapter is not None:
-                    self.lora_requests[delta.request.adapter.name] += 1
+                    name = delta.request.adapter.name
+                    is_known = name in self.lora_requests or len(self.lora_requests) < MAX_ADAPTERS
+                    self.lora_requests[name if is_known else OTHERS] += 1
                 self.observations.extend(
                     (
                         (REQUEST_SECONDS, self._clock() - delta.request.arrival),

@@ -6,8 +6,8 @@ LORA = (
     Family(
         "inflight:lora_requests_total",
         COUNTER,
-        "Ended outputs of requests with a LoRA adapter, by the name of the adapter. It exists only with `lora_modules` "
-        "or `lora_folder`.",
+        "Ended outputs of requests with a LoRA adapter, by the name of the adapter. After the first 100 adapters, the "
+        "others share `(others)`. It exists only with `lora_modules` or `lora_folder`.",
         label="lora_name",
         read=lambda stats: stats.lora_requests,
     ),

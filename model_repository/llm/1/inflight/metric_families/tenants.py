@@ -33,7 +33,7 @@ TENANTS = (
     ),
     _of_tenants(
         "inflight:tenant_generation_tokens_total",
-        "Output tokens of a tenant's requests.",
+        "Tokens that a tenant's requests generated. Each beam of a search counts, as do tokens after a stop string.",
         lambda use, _: use.output_tokens,
     ),
     Family(
