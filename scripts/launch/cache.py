@@ -6,10 +6,19 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from scripts.launch.errors import LauncherError
+
 
 def cache_root() -> Path:
-    """Return the cache folder; it may not exist yet."""
-    return Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve()
+    """Return the cache folder. Raises LauncherError if it cannot be written."""
+    root = Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LauncherError(f"INFLIGHT_CACHE is {str(root)!r}; the folder cannot be made: {error.strerror}") from error
+    if not os.access(root, os.W_OK):
+        raise LauncherError(f"INFLIGHT_CACHE is {str(root)!r}; the folder cannot be written")
+    return root
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:

@@ -6,6 +6,7 @@ the header that opens the operator's interfaces; by default a random one) and AL
 make other hosts reach Triton).
 """
 
+import argparse
 import contextlib
 import os
 import re
@@ -172,4 +173,6 @@ def main(repository: Path = MODEL_REPOSITORY) -> int:
 
 
 if __name__ == "__main__":
+    # It takes no arguments, and only says so.
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

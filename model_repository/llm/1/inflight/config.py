@@ -94,7 +94,7 @@ class EngineConfig(SchedulerConfig):
 
     max_loras: int = 16
     """How many adapters of `lora_folder` are in memory at a time. The least recently used one makes room for another.
-    A request is refused while others use them all."""
+    Requests for others wait while unfinished ones use them all."""
 
     max_lora_rank: int = 16
     """Highest rank of an adapter in `lora_folder`."""
