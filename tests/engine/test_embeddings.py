@@ -1,6 +1,7 @@
 """Embeddings are the pooled hidden states of transformers' base model."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,6 +118,22 @@ def test_cancelled_and_late_ones_leave(tiny: Tiny) -> None:
     assert outputs["late"].finish_reason in ("deadline", "expired")
     assert [output.embedding for output in outputs.values()] == [None, None]
     assert engine.stats().blocks_used == 0
+
+
+def test_limits_count_from_the_arrival(tiny: Tiny) -> None:
+    """A request may have waited for its grammar, its images or its adapter before it was submitted."""
+    engine = tiny.engine()
+    arrival = time.monotonic() - 100
+    options = RequestOptions(deadline_ms=99_000, arrival=arrival)
+    engine.submit_embedding(PROMPTS[0], options=options, request_id="late")
+    engine.submit(PROMPTS[0], greedy(3), options, request_id="late text")
+    engine.submit(PROMPTS[0], greedy(3), RequestOptions(deadline_ms=10**6, arrival=arrival), request_id="in time")
+    outputs = drain(engine)
+    assert [outputs[name].finish_reason for name in ("late", "late text", "in time")] == [
+        "expired",
+        "expired",
+        "length",
+    ]
 
 
 def test_states_of_nan_end_with_an_error_and_hurt_nobody(tiny: Tiny) -> None:
