@@ -62,7 +62,8 @@ class GrammarState:
 
     def _follow(self) -> None:
         while not self.matcher.is_stopped() and (tokens := self.matcher.compute_ff_tokens()):
-            self.matcher.consume_tokens(tokens)
+            if not self.matcher.consume_tokens(tokens):
+                break
             self._seen += tokens
             self.forced += tokens
         if self.matcher.is_error():

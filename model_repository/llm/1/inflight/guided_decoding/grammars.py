@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from typing import Any
 
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer
@@ -21,6 +22,8 @@ from inflight.tenant_turns import TenantTurns
 
 logger = logging.getLogger(__name__)
 
+# Normalizers of the library tokenizers that change more than spaces.
+_CHANGE_TEXT = ("NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "Lowercase", "StripAccents", "BertNormalizer")
 _MAX_KEPT = 64
 _MAX_WAITING = 256
 _MAX_WAITING_IN_ALL = 1024
@@ -64,7 +67,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._tokenizer = functools.cache(lambda: _ll_tokenizer(tokenizer, vocab_size, eos_token_ids))
-        self._special_tokens = {} if tokenizer is None else _special_tokens(tokenizer, vocab_size)
+        self._special_tokens = functools.cache(lambda: _special_tokens(tokenizer, self._tokenizer()))
 
     def prepare(self) -> None:
         """Begin what only the first constraint has to wait for. It takes half a second."""
@@ -121,7 +124,7 @@ class Grammars:
         try:
             if isinstance(tokenizer, str):
                 raise InvalidRequest(f"structured_outputs is given, but {tokenizer}")
-            return Grammar(tokenizer, wanted.kind, grammar_text(wanted, self._special_tokens))
+            return Grammar(tokenizer, wanted.kind, grammar_text(wanted, self._special_tokens()))
         finally:
             self.num_compiled += 1
             self.seconds += time.perf_counter() - begun
@@ -136,26 +139,43 @@ def _ll_tokenizer(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: C
     plain.no_truncation()
     ends = sorted(token for token in eos_token_ids if token < vocab_size)
     try:
-        return LLTokenizer(_written(plain, vocab_size), n_vocab=vocab_size, eos_token=ends or None)
+        known = LLTokenizer(_written(plain, vocab_size), n_vocab=vocab_size, eos_token=ends or None)
     except ValueError as error:
         logger.warning("guided decoding is off: llguidance does not know this kind of tokenizer: %s", error)
         return f"llguidance does not know the model's kind of tokenizer: {error}"
+    # Without one, llguidance would take token 0 for it.
+    return known if ends else "the model has no end token with which an output could end"
 
 
 def _written(tokenizer: Tokenizer, vocab_size: int) -> str:
-    """Return a tokenizer as JSON, without the added tokens for which the model has no logit.
+    """Return a tokenizer as JSON, as llguidance needs it.
 
-    Outputs never have them, and llguidance refuses a tokenizer that is larger than the vocabulary.
+    Without the added tokens for which the model has no logit: outputs never have them, and llguidance refuses a
+    tokenizer that is larger than the vocabulary. And without what composes characters or changes their case: forced
+    text is tokenized, and then must be the text that the grammar has.
     """
-    text: str = tokenizer.to_str()
-    if all(token_id < vocab_size for token_id in tokenizer.get_added_tokens_decoder()):
-        return text
-    parts = json.loads(text)
+    parts = json.loads(tokenizer.to_str())
     parts["added_tokens"] = [token for token in parts["added_tokens"] if token["id"] < vocab_size]
+    parts["normalizer"] = _without_changes(parts["normalizer"])
     return json.dumps(parts)
 
 
-def _special_tokens(tokenizer: Tokenizer, vocab_size: int) -> dict[str, int]:
-    """The ids of control tokens by their texts. Other added tokens are text for llguidance."""
-    added = tokenizer.get_added_tokens_decoder()
-    return {token.content: token_id for token_id, token in added.items() if token.special and token_id < vocab_size}
+def _without_changes(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    if normalizer is None or normalizer["type"] in _CHANGE_TEXT:
+        return None
+    if normalizer["type"] != "Sequence":
+        return normalizer
+    kept = [part for part in map(_without_changes, normalizer["normalizers"]) if part is not None]
+    return {**normalizer, "normalizers": kept} if kept else None
+
+
+def _special_tokens(tokenizer: Tokenizer | None, ll_tokenizer: LLTokenizer | str) -> dict[str, int]:
+    """The ids of the tokens that no text has, for llguidance, by what they are in a text.
+
+    These are all special tokens, and others in angle brackets, such as `<tool_call>` and `</think>` of Qwen.
+    """
+    if tokenizer is None or isinstance(ll_tokenizer, str):
+        return {}
+    added = tokenizer.get_added_tokens_decoder().items()
+    known = ((token.content, token_id) for token_id, token in added if token_id < ll_tokenizer.vocab_size)
+    return {content: token_id for content, token_id in known if ll_tokenizer.is_special_token(token_id)}
