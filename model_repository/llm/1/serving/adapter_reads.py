@@ -114,8 +114,8 @@ class AdapterReads(threading.Thread):
         reason = self._submitter.lateness(waiting.options)
         if reason is not None and waiting.stream in self._streams:
             message = (
-                f"Request timeout expired: lora_name is {waiting.options.lora_name!r}, which could not be read in time, "
-                "as unfinished requests use the adapters that are in memory, at most max_loras"
+                f"Request timeout expired: lora_name is {waiting.options.lora_name!r}; it was not read in time, as "
+                "unfinished requests use the adapters that are in memory, at most max_loras"
             )
             self._aborter.abort(waiting.stream, message, CODES_OF_LATE[reason])
         return reason is not None
