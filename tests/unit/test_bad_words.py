@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from inflight.logits_processors.bad_words import BadWords
 from inflight.logits_processors.edits import LogitEdits
@@ -47,3 +49,19 @@ def test_a_word_is_matched_with_and_without_a_leading_space() -> None:
 @pytest.mark.parametrize("word", ["\n", "\n\n", " ", "  ", " \n", "\nUser:", "\tx"])
 def test_white_space_is_matched_as_it_is(word: str) -> None:
     assert token_sequences(by_character, [word]) == (tuple(map(ord, word)),)
+
+
+def test_a_word_is_also_forbidden_where_no_space_comes_before_it() -> None:
+    """Llama 2's tokenizer puts a space before every text, but not before what stands after a bracket or a line."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"damn(", "da", "mn", "damn", "▁damn"]
+    merges = [("d", "a"), ("m", "n"), ("da", "mn"), ("▁", "damn")]
+    vocabulary = {name: index for index, name in enumerate(names)}
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+
+    def forbidden(word: str) -> set[tuple[str, ...]]:
+        return {tuple(tokenizer.convert_ids_to_tokens(ids)) for ids in token_sequences(tokenizer, [word])}
+
+    assert {("damn",), ("▁damn",)} <= forbidden("damn")
+    assert ("<0x0A>",) in forbidden("\n")

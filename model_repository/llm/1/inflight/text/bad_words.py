@@ -1,7 +1,10 @@
 """Tokenises the words that an output must not contain."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+# After it, a tokenizer adds no space of its own, as Llama 2's does at the beginning of a text.
+_ANCHOR = "\n"
 
 
 def token_sequences(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -9,9 +12,20 @@ def token_sequences(tokenizer: Any, words: Sequence[str]) -> tuple[tuple[int, ..
 
     White space itself, and a word that begins with other white space than spaces, is taken as it is.
     """
-    spellings = [spelling for word in words for spelling in _spellings(word)]
-    sequences = (tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in spellings)
-    return tuple(sequence for sequence in sequences if sequence)
+
+    def encode(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    anchor = encode(_ANCHOR)
+
+    def tokens(spelling: str) -> Iterator[tuple[int, ...]]:
+        yield encode(spelling)
+        anchored = encode(_ANCHOR + spelling)
+        if anchored[: len(anchor)] == anchor:
+            yield anchored[len(anchor) :]
+
+    sequences = (sequence for word in words for spelling in _spellings(word) for sequence in tokens(spelling))
+    return tuple(dict.fromkeys(sequence for sequence in sequences if sequence))
 
 
 def _spellings(word: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from inflight.text.content_parts import reads_parts, with_parts
 from inflight.text.control_tokens import check_control_tokens
 from inflight.text.json_tree import check_tree
 from inflight.text.message_order import in_order
+from inflight.text.thoughts import with_thoughts_apart
 
 MAX_TEMPLATE_KWARGS = 32
 _MAX_NAME_CHARACTERS = 64
@@ -57,9 +58,13 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     end = _checked_end(chat, messages[-1])
     in_form = with_parts if _reads_parts(tokenizer) else list
     messages = in_order(messages, lambda probe: tokenizer.apply_chat_template(in_form(probe), tokenize=False))
+    tools = None if chat.tools is None else checked_tools(chat.tools)
+    template = tokenizer.get_chat_template(tools=tools)
+    if not chat.continue_final_message:
+        messages = with_thoughts_apart(messages, template)
     parts: dict[str, Any] = {
         "messages": in_form(messages),
-        "tools": None if chat.tools is None else checked_tools(chat.tools),
+        "tools": tools,
         "chat_template_kwargs": _checked_kwargs(tokenizer, chat.template_kwargs),
     }
 
@@ -72,7 +77,7 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
 
     try:
         check_size(render(**parts))
-        check_control_tokens(tokenizer, tokenizer.get_chat_template(tools=parts["tools"]), parts, render)
+        check_control_tokens(tokenizer, template, parts, render, check_size)
     except InvalidRequest:
         raise
     except jinja2.TemplateError as error:
