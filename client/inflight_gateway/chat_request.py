@@ -265,8 +265,8 @@ class ChatRequest(Generation, ChatEnd):
     @field_validator("top_logprobs")
     @classmethod
     def _only_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and not info.data.get("logprobs"):
-            raise ValueError("it must be absent unless logprobs is true")
+        if value and not info.data.get("logprobs"):
+            raise ValueError("it must be 0 or absent unless logprobs is true")
         return value
 
     @property

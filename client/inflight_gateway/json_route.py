@@ -15,7 +15,7 @@ from inflight_gateway.strict_json import Unwritable, read_json
 class _JsonRequest(Request):
     async def json(self) -> Any:
         """Return the body. Raises ApiError for what cannot be written again, and ValueError for what is not JSON."""
-        if (encoding := self.headers.get("content-encoding", "identity")) != "identity":
+        if (encoding := self.headers.get("content-encoding", "identity")).lower() != "identity":
             text = f"Content-Encoding is {encoding!a}; the body must not be compressed"
             raise ApiError(415, "unsupported_encoding", text)
         body = await self.body()

@@ -162,6 +162,7 @@ class Generation(Authored, GuidedFields):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "default"] | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: str | None = None
 
     @field_validator("stream_options")

@@ -82,7 +82,13 @@ class Service:
 
     async def describe(self, name: str) -> Model:
         """Describe the model or the LoRA adapter with this name. Raises what `adapter` raises."""
-        model: Model = {"id": name, "object": "model", "created": self.created, "owned_by": "inflight"}
+        model: Model = {
+            "id": name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "inflight",
+            "root": self.model_name,
+        }
         if await self.adapter(name) is not None:
             model["parent"] = self.model_name
         if (context := self.model.max_model_len) is not None:

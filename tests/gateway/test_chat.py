@@ -134,6 +134,7 @@ def test_a_stream_without_obfuscation_is_what_there_is(client: OpenAI) -> None:
         ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
         ({"stop": ["a", "b"], "seed": 1, "response_format": {"type": "text"}}, {"stop": ["a", "b"], "seed": 1}),
         ({"parallel_tool_calls": False, "store": False}, {}),
+        ({"logprobs": False, "top_logprobs": 0, "prompt_cache_retention": "24h"}, {}),
     ],
 )
 def test_fields_reach_the_server(client: OpenAI, fields: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, BadRequestError, beta_tool
 
 from inflight_client import ModelDescription
 from inflight_gateway.errors import ApiError
@@ -330,3 +330,33 @@ def test_keys(guarded: GatewayProcess) -> None:
         pytest.raises(anthropic.AuthenticationError, match="the API key is wrong"),
     ):
         client.messages.create(model="llm", max_tokens=9, messages=user("one"))
+
+
+def test_the_tool_runner_of_anthropic_goes_on_without_threads(client: Anthropic) -> None:
+    """It looks into `details` for what is not supported, and then sends whole conversations."""
+
+    @beta_tool
+    def weather(city: str) -> str:
+        """How the weather is.
+
+        Args:
+            city: where.
+        """
+        return f"rain in {city}"
+
+    (message,) = client.beta.messages.tool_runner(
+        model="llm", max_tokens=8, tools=[weather], messages=user("Hello"), max_iterations=1
+    )
+    assert message.content
+    with pytest.raises(BadRequestError, match="thread is not supported"):
+        client.messages.create(
+            model="llm", max_tokens=8, messages=user("Hello"), extra_body={"thread": {"type": "create"}}
+        )
+
+
+def test_fields_that_change_nothing(client: Anthropic) -> None:
+    fields: Any = {
+        "cache_control": {"type": "ephemeral"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "summarized"},
+    }
+    assert client.messages.create(model="llm", max_tokens=8, messages=user("Hello"), **fields).content

@@ -42,6 +42,11 @@ def test_parsed_text(client: OpenAI) -> None:
     assert parameters["structured_outputs"] == {"json_object": True}
 
 
+def test_the_end_token_can_be_ignored(client: OpenAI) -> None:
+    _, parameters = arrived(client, input="!request", extra_body={"ignore_eos": True, "stop": None})
+    assert parameters["ignore_eos"] is True
+
+
 def test_events_of_text(client: OpenAI) -> None:
     with client.responses.create(model="llm", input="one two", stream=True) as stream:
         events = list(stream)

@@ -25,7 +25,7 @@ def test_tokens_and_their_text(gateway: GatewayProcess, body: dict[str, Any]) ->
 def test_the_list_of_models_tells_the_length_of_the_context(gateway: GatewayProcess) -> None:
     post(gateway, "/v1/chat/completions", {"model": "llm", "messages": user("a")})  # By now, the model is known.
     (model,) = httpx.get(f"{gateway.url}/v1/models").json()["data"]
-    assert (model["id"], model["max_model_len"]) == ("llm", 8192)
+    assert (model["id"], model["root"], model["max_model_len"]) == ("llm", "llm", 8192)
 
 
 @pytest.mark.parametrize(

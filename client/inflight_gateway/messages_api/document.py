@@ -1,12 +1,13 @@
 """The object that describes a message, and errors in Anthropic's format."""
 
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from inflight_client import Usage
 
+_THREAD = "thread"
 _ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -43,6 +44,7 @@ class ErrorDetail(TypedDict):
 
     type: str
     message: str
+    details: NotRequired[dict[str, Any]]
 
 
 class ErrorDocument(TypedDict):
@@ -76,7 +78,11 @@ def usage_count(usage: Usage) -> dict[str, int]:
     }
 
 
-def error_document(status: int, message: str) -> ErrorDocument:
-    """Return the body of a response with this status, or an event."""
+def error_document(status: int, message: str, param: str | None = None) -> ErrorDocument:
+    """Return the body of a response with this status, or an event. `param` is the field that the error is about."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    error: ErrorDetail = {"type": kind, "message": message}
+    if param == _THREAD:
+        # Anthropic's own libraries then send whole conversations, without threads.
+        error["details"] = {"error_code": "thread_unsupported_request", "unsupported": [_THREAD]}
+    return {"type": "error", "error": error}

@@ -42,7 +42,8 @@ class _Rewriting:
                 await self._send_error(self._start)
 
     async def _send_error(self, start: Message) -> None:
-        document = error_document(start["status"], json.loads(self._body)["error"]["message"])
+        error = json.loads(self._body)["error"]
+        document = error_document(start["status"], error["message"], error.get("param"))
         body = json.dumps(document).encode()
         MutableHeaders(scope=start)["content-length"] = str(len(body))
         await self._send(start)

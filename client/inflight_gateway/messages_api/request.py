@@ -46,6 +46,7 @@ class Thinking(Strict):
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = Field(None, description="Not enforced.")
+    display: Literal["summarized"] | None = Field(None, description="Thoughts are in the answer as they are.")
 
 
 class OutputFormat(Strict):
@@ -116,6 +117,7 @@ class Conversation(Authored):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
+    cache_control: CacheControl | None = None
     # A field of this server that Anthropic does not have.
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."

@@ -109,6 +109,8 @@ def _sampling(body: ResponsesRequest, request: Request, adapter: str | None) -> 
     }
     if body.top_p is not None:
         asked["top_p"] = body.top_p
+    if body.ignore_eos is not None:
+        asked["ignore_eos"] = body.ignore_eos
     return cast(Sampling, {**asked, **queueing(body, request.scope, adapter)})
 
 

@@ -125,7 +125,8 @@ class ResponsesRequest(Authored):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
 
-    # A field of this server that OpenAI does not have.
+    # Fields of this server that OpenAI does not have.
+    ignore_eos: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."
     )
@@ -142,4 +143,5 @@ class ResponsesRequest(Authored):
     client_metadata: dict[str, Any] | None = None
     reasoning: Reasoning | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: str | None = None
