@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 
+from inflight_client import TransportError
 from inflight_client.metrics import MetricsSnapshot
 from inflight_gateway.errors import ApiError
 from inflight_gateway.responses import Load, Loads, ServerInfo
@@ -20,8 +21,12 @@ _BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 @loads_router.get("/v1/loads")
 async def read_loads(service: TheService) -> Loads:
     """How busy the model is, on each server that has it. A server's rank is its place among all."""
+    try:
+        snapshots = await service.model_metrics.snapshots()
+    except TransportError as error:
+        raise ApiError(503, "no_metrics", "Triton's metrics cannot be read; see the option --metrics-url") from error
     loads, missing = [], KeyError("none")
-    for rank, metrics in enumerate(await service.model_metrics.snapshots()):
+    for rank, metrics in enumerate(snapshots):
         if metrics is None:
             continue
         try:

@@ -93,7 +93,7 @@ def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:
     """
     obstacle = _obstacle(hub_id, revision)
     if obstacle is not None and not isinstance(obstacle, OfflineModeIsEnabled):
-        logger.warning("the hub cannot be used, so the copy of %s in the cache is: %r", hub_id, obstacle)
+        logger.warning("the hub cannot be used, so %s must be in the cache: %r", hub_id, obstacle)
     is_local = obstacle is not None
     try:
         commit = resolve_revision(hub_id, revision=revision, local_files_only=is_local)
