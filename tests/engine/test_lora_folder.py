@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import gc
 import os
 import shutil
 import threading
@@ -128,6 +129,34 @@ def test_cancelled_refused_and_searching_requests_give_their_place_back(tiny: Ti
             engine.submit(PROMPT, greedy(10**6), options)
         drain(engine)
     assert ask(engine, "a3") == merged(tiny.module, 3)
+
+
+@pytest.mark.parametrize("params", [greedy(TOKENS), SamplingParams(max_tokens=TOKENS, beam_width=2)])
+def test_ended_requests_give_their_place_back_whoever_still_refers_to_them(
+    tiny: Tiny, folder: Path, params: SamplingParams
+) -> None:
+    engine = make_engine(tiny.folder, lora_folder=str(folder), max_loras=1)
+    ended = []
+    for number in range(3):
+        engine.submit(PROMPT, params, RequestOptions(lora_name=f"a{number}"))
+        ended += engine.core._unfinished.values()
+        if number == 1:
+            engine.cancel(ended[-1].request_id)
+        drain(engine)
+    assert len(ended) == 3
+
+
+def test_a_refused_beam_search_gives_its_place_back_at_once(tiny: Tiny, folder: Path) -> None:
+    engine = make_engine(tiny.folder, lora_folder=str(folder), max_loras=1, max_queue_size=1)
+    engine.submit(PROMPT, greedy(TOKENS))
+    gc.disable()
+    try:
+        with pytest.raises(QueueFull, match="max_queue_size"):
+            engine.submit(PROMPT, SamplingParams(max_tokens=TOKENS, beam_width=2), RequestOptions(lora_name="a0"))
+        drain(engine)
+        assert ask(engine, "a1") == merged(tiny.module, 1)
+    finally:
+        gc.enable()
 
 
 def test_replaced_files_are_read_and_removed_ones_are_gone(tiny: Tiny, folder: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from inflight.core import EngineCore
-from inflight.lora.adapter import Adapter
 from inflight.metric_families.families import FAMILIES
 from inflight.metrics import (
     FILLED_BOUNDS,
@@ -26,6 +25,7 @@ from inflight.metrics import (
 )
 from inflight.outputs import OutputProcessor
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.scheduler import Scheduler
@@ -232,9 +232,7 @@ def test_a_request_without_a_first_token_has_no_time_to_it() -> None:
 def test_many_adapters_share_a_count() -> None:
     harness = Harness(make_scheduler(max_num_seqs=256))
     for number in range(MAX_ADAPTERS + 20):
-        request = make_request(f"{number}", 4, max_tokens=1)
-        request.adapter = Adapter(f"a{number}", number, "")
-        harness.submit(request)
+        harness.submit(make_request(f"{number}", 4, max_tokens=1, options=RequestOptions(lora_name=f"a{number}")))
         harness.drain()
     counts = harness.core.metrics.lora_requests
     assert len(counts) == MAX_ADAPTERS + 1

@@ -222,11 +222,14 @@ class EngineCore:
         return self._settled(events)
 
     def _settled(self, events: list[TokenEvent]) -> list[TokenEvent]:
-        """Return `events` after making the ids of the finished requests free again."""
+        """Return `events` after making the ids and the adapters of the finished requests free again."""
         with self._wake:
             for event in events:
                 if event.finish_reason is not None:
                     del self._unfinished[event.request.request_id]
+                    # An event, a batch or a beam may refer to the request for longer, and others wait for the slot.
+                    for each in event.request.members:
+                        each.adapter = None
         return events
 
     def _take_arrivals(self) -> list[TokenEvent]:

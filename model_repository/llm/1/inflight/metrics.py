@@ -165,8 +165,7 @@ class EngineMetrics:
             self.output_tokens += len(delta.token_ids)
             if delta.finish_reason is not None:
                 self.finished[delta.finish_reason] += 1
-                if delta.request.adapter is not None:
-                    name = delta.request.adapter.name
+                if name := delta.request.options.lora_name:
                     is_known = name in self.lora_requests or len(self.lora_requests) < MAX_ADAPTERS
                     self.lora_requests[name if is_known else OTHERS] += 1
                 self.observations.extend(

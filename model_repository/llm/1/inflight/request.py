@@ -80,7 +80,7 @@ class Request:
 
     # Set from the options when the request is queued.
     adapter: Adapter | None = None
-    """Changes the model for this request."""
+    """Changes the model for this request. None once it has ended."""
     images: PromptImages | None = None
     """Those of its prompt."""
     embeds: PromptEmbeds | None = None

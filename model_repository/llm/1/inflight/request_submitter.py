@@ -102,14 +102,19 @@ class RequestSubmitter:
             raise InvalidRequest(
                 f"lora_name is {adapter.name!r}; it must be absent with images, which are read without adapters"
             )
-        for request in requests:
-            if options is not None:
-                request.options, request.adapter = options, adapter
-                request.arrival = request.arrival if options.arrival is None else options.arrival
-            self._policies.apply(request)
-        if reads_disk:
-            self.read_disk(requests[0])  # Other samples wait for the blocks of the first one.
-        self._core.submit(*requests)
+        try:
+            for request in requests:
+                if options is not None:
+                    request.options, request.adapter = options, adapter
+                    request.arrival = request.arrival if options.arrival is None else options.arrival
+                self._policies.apply(request)
+            if reads_disk:
+                self.read_disk(requests[0])  # Other samples wait for the blocks of the first one.
+            self._core.submit(*requests)
+        except Exception:
+            for request in requests:  # A beam search refers to itself, and would keep its adapter in memory.
+                request.adapter = None
+            raise
 
     def lateness(self, options: RequestOptions) -> str | None:
         """Return `expired` or `shed` if a request that is not submitted yet has waited as long as it may; else None."""

@@ -1,6 +1,5 @@
 """The adapters of `lora_folder` that are in memory."""
 
-import gc
 import logging
 import threading
 import time
@@ -16,8 +15,6 @@ from inflight.model.lora.lora_layers import AdaptedLayers
 
 logger = logging.getLogger(__name__)
 
-# A collection stops all threads for some tenths of a second.
-_COLLECTION_INTERVAL_SECONDS = 10.0
 # Reading takes a processor, and clients may ask again and again.
 _REFUSED_SECONDS = 5.0
 _MAX_REFUSED = 1024
@@ -26,8 +23,8 @@ _MAX_REFUSED = 1024
 class AdapterCache:
     """Reads adapters when they are asked for, each into a slot. The least recently used one makes room for another.
 
-    An adapter keeps its slot for as long as a request refers to it, even if its files were replaced or removed in the
-    meantime. Any thread may use this.
+    An adapter keeps its slot for as long as an unfinished request refers to it, even if its files were replaced or
+    removed in the meantime. Any thread may use this.
     """
 
     def __init__(self, folder: LoraFolder, slots: Iterable[int], layers: AdaptedLayers) -> None:
@@ -42,7 +39,6 @@ class AdapterCache:
         """Held while `_kept` changes."""
         self._reading = threading.Lock()
         """Held while an adapter is read, which takes longer."""
-        self._next_collection = 0.0
         self.num_read = 0
 
     def __len__(self) -> int:
@@ -114,25 +110,7 @@ class AdapterCache:
         return weights
 
     def make_room(self) -> bool:
-        """Give up adapters, the least recently used first, until there is room for another. Return whether there is.
-
-        This may collect garbage.
-        """
-        if not self._has_free_slot() and time.monotonic() >= self._next_collection:
-            # Requests of a beam search refer to each other, so that only the garbage collector frees them.
-            gc.collect()
-            self._next_collection = time.monotonic() + _COLLECTION_INTERVAL_SECONDS
-        return self._has_free_slot()
-
-    def _free_slot(self, name: str) -> int:
-        if not self.make_room():
-            raise QueueFull(
-                f"lora_name is {name!r}; it cannot be read now, as unfinished requests use all of the "
-                f"{self._num_slots} adapters that may be in memory, max_loras"
-            )
-        return self._free.pop()
-
-    def _has_free_slot(self) -> bool:
+        """Give up adapters, the least recently used first, until there is room for another. Return whether there is."""
         with self._lock:
             for name in list(self._kept):
                 if self._free:
@@ -143,3 +121,11 @@ class AdapterCache:
                 if (used := reference()) is not None:
                     self._kept[name] = used, version
         return bool(self._free)
+
+    def _free_slot(self, name: str) -> int:
+        if not self.make_room():
+            raise QueueFull(
+                f"lora_name is {name!r}; it cannot be read now, as unfinished requests use all of the "
+                f"{self._num_slots} adapters that may be in memory, max_loras"
+            )
+        return self._free.pop()
