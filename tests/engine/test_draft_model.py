@@ -109,6 +109,40 @@ def test_a_request_that_leaves_takes_its_drafts_along(tiny: Tiny, nearly: Path) 
     assert_nothing_is_left(engine)
 
 
+def test_a_draft_is_made_anew_after_a_step_that_ran_out_of_memory(tiny: Tiny, caplog: pytest.LogCaptureFixture) -> None:
+    plain = tiny.engine()
+    (expected,) = plain.generate([make_prompt(9)], greedy(31))
+    engine = drafting(plain, tiny.folder)
+    engine.submit(make_prompt(9), greedy(31), request_id="it")
+    engine.step()
+
+    def lack_memory(*_: Any) -> None:
+        hook.remove()
+        raise torch.OutOfMemoryError("no memory")
+
+    hook = plain.model.module.register_forward_pre_hook(lack_memory)
+    assert drain(engine)["it"].token_ids == expected.token_ids
+    assert engine.stats().accepted_draft_tokens == engine.stats().draft_tokens > 10
+    assert "the draft model has failed" not in caplog.text
+    assert_nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("num_requests", [1, 3])
+def test_drafts_that_are_cut_for_lack_of_blocks_stay_right(
+    tiny: Tiny, num_requests: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token after the part of a draft that was used is the next one of the draft, which has been computed."""
+    engine = drafting(tiny.engine(), tiny.folder, kv_cache_tokens=256)
+    for seed in range(6):
+        engine.generate([make_prompt(64, seed)], greedy(1))
+    assert engine.stats().blocks_used == 0
+    assert engine._scheduler.tables.pool.num_empty == 0
+    prompts = [make_prompt(14 + number, 20 + number) for number in range(num_requests)]
+    outputs = engine.generate(prompts, greedy(50, ignore_eos=True))
+    assert all(output.num_accepted == output.num_drafted > 20 for output in outputs)
+    assert "the draft model has failed" not in caplog.text
+
+
 def failing(fault: Exception) -> Callable[[StepPlan], Sequence[Any]]:
     def run(plan: StepPlan) -> Sequence[Any]:
         raise fault

@@ -46,7 +46,8 @@ class DraftSequence:
             first += 1
         mine[first:] = token_ids[first:]
         self.is_readable = self.is_readable and self._can_read(mine[first:])
-        computed = min(first, sequence.num_computed)
+        # The next draft needs the logits of the last token, which a draft that was not used may have computed.
+        computed = min(first, sequence.num_computed, len(token_ids) - 1)
         if sequence.blocks:
             sequence.num_computed = self._num_known
             tables.commit(sequence, computed - self._num_known)
