@@ -71,6 +71,14 @@ def test_drafts_of_a_model_change_nothing(tiny: Tiny, nearly: Path, adaptive: bo
     assert_nothing_is_left(engine)
 
 
+@pytest.mark.parametrize("limit", ["max_num_seqs", "max_num_batched_tokens"])
+def test_steps_of_a_single_row_are_measured(tiny: Tiny, nearly: Path, limit: str) -> None:
+    plain = tiny.engine()
+    (expected,) = plain.generate([make_prompt(9)], greedy(20))
+    engine = drafting(plain, nearly, adaptive=True, **{limit: 1})
+    assert engine.generate([make_prompt(9)], greedy(20))[0].token_ids == expected.token_ids
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_same_model_drafts_what_is_drawn(tiny: Tiny, temperature: float) -> None:
     """The draft has the random numbers of the request, so that equal models draw equal tokens."""

@@ -23,12 +23,12 @@ def measure_rows(run: Callable[[StepPlan], object], *, block_size: int, num_bloc
         run: computes a plan, like `ModelRunner.run`, and writes into the first blocks of the cache.
         block_size: tokens of a block.
         num_blocks: blocks of the cache.
-        max_rows: maximum number of rows in a step; at least 2 are measured where the cache has room for them.
+        max_rows: maximum number of rows in a step. 1 and 2 are measured in any case, as a line needs two points.
     """
     most = min(max_rows, num_blocks * block_size)
     rows, seconds = [], []
     begun = time.perf_counter()
-    for count in sorted({*(each for each in _ROWS if each < most), min(max(2, most), _ROWS[-1])}):
+    for count in sorted({1, *(each for each in _ROWS if each < most), min(max(2, most), _ROWS[-1])}):
         plan = _plan(count, block_size)
         run(plan)
         rows.append(count)
