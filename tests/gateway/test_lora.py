@@ -183,7 +183,7 @@ def test_who_waits_for_room_can_leave(drafting_server: TritonServer, answers: di
         running = [client.stream(PROMPT, lora_name=name, max_tokens=1000, ignore_eos=True) for name in many[:2]]
         for stream in running:
             next(iter(stream))
-        with pytest.raises(DeadlineExceeded, match="lora_name is 'many-2', it was not read in time"):
+        with pytest.raises(DeadlineExceeded, match="lora_name is 'many-2'; it was not read in time"):
             client.generate(PROMPT, lora_name=many[2], deadline_ms=300, **ASKED)
         waiting = client.stream(PROMPT, lora_name=many[3], **ASKED)
         read = pool.submit(list, waiting)
