@@ -25,7 +25,5 @@ def locked_ports(folder: Path, ports: Mapping[str, int]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LauncherError(
-                    f"{name} is {port}; another server uses that port, or will when it is ready"
-                ) from error
+                raise LauncherError(f"{name} is {port}; another server uses that port, or is about to") from error
         yield

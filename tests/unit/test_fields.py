@@ -33,8 +33,9 @@ def test_no_name_stands_for_two_fields() -> None:
 def test_what_a_request_can_ask_of_the_engine_can_be_given_over_the_wire() -> None:
     ours = {field.name for field in FIELDS}
     for owner in (SamplingParams, RequestOptions):
-        # The trace context is made of the fields `traceparent` and `tracestate`, or comes from Triton.
-        assert {field.name for field in dataclasses.fields(owner)} - {"trace_context"} <= ours
+        # The trace context is made of the fields `traceparent` and `tracestate`, or comes from Triton. The arrival is
+        # when the server gets the request.
+        assert {field.name for field in dataclasses.fields(owner)} - {"trace_context", "arrival"} <= ours
 
 
 def test_every_output_is_one_that_a_request_can_ask_for() -> None:

@@ -9,13 +9,13 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
+from inflight import tenant_costs
 from inflight.outputs import Delta
 from inflight.request import FINISH_REASONS
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.speculation.speculative_config import MAX_DRAFT
 from inflight.step_result import StepResult
-from inflight.tenant_costs import OTHERS
 
 # Names of the observed values. The first four are observed at every step and counted in histograms here. The others are
 # observed once per request.
@@ -93,7 +93,7 @@ class EngineMetrics:
         self.output_tokens = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.lora_requests: Counter[str] = Counter()
-        """Ended outputs of each adapter; of `OTHERS` after the first `MAX_ADAPTERS`."""
+        """Ended outputs of each adapter; of `tenant_costs.OTHERS` after the first `MAX_ADAPTERS`."""
 
     def step(
         self,
@@ -167,7 +167,7 @@ class EngineMetrics:
                 self.finished[delta.finish_reason] += 1
                 if name := delta.request.options.lora_name:
                     is_known = name in self.lora_requests or len(self.lora_requests) < MAX_ADAPTERS
-                    self.lora_requests[name if is_known else OTHERS] += 1
+                    self.lora_requests[name if is_known else tenant_costs.OTHERS] += 1
                 self.observations.extend(
                     (
                         (REQUEST_SECONDS, self._clock() - delta.request.arrival),
