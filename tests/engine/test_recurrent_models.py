@@ -1,6 +1,7 @@
 """Models with recurrent states: what reuse, failures, settings and kernels do to them."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from inflight import Engine, EngineConfig, UnsupportedModel
+from inflight import Engine, EngineConfig, SamplingParams, UnsupportedModel
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
 from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.recurrent.state_pool import StatePool
 from scripts.reference.tiny_models import RECURRENT, SERVED, save_model
-from tests.engine.models import greedy, make_engine, make_prompt, tokens
+from tests.engine.models import drain, greedy, make_engine, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 CHAT = make_prompt(30)
@@ -67,6 +69,36 @@ def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, Loaded
         hook.remove()
     assert failed == [99, 49]
     assert engine.stats().blocks_used == 0
+
+
+@pytest.mark.parametrize("fault", [torch.OutOfMemoryError("no memory"), RuntimeError("broken")])
+def test_beams_whose_states_were_not_copied_in_a_failed_step_begin_again(
+    loaded: tuple[Path, LoadedModel], fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where prompts are not cut, a step may hold a prompt alone, and the copies of states of the next beams."""
+    copy, fails = StatePool.copy, []
+
+    def copy_or_fail(pool: StatePool, pairs: Sequence[tuple[int, int]]) -> None:
+        if fails:
+            raise fails.pop()
+        copy(pool, pairs)
+
+    monkeypatch.setattr(StatePool, "copy", copy_or_fail)
+    settings = {"block_size": 1, "enable_prefix_caching": False, "enable_chunked_prefill": False}
+    params = SamplingParams(max_tokens=12, beam_width=3, ignore_eos=True)
+    wanted = engine_of(loaded, **settings).generate([make_prompt(5)], params)[0].token_ids
+    preemptions = 0
+    for steps in range(2, 12):
+        engine = engine_of(loaded, **settings)
+        beams = engine.submit(make_prompt(5), params)
+        for _ in range(steps):
+            engine.step()
+        engine.submit(make_prompt(7), greedy(2))
+        fails.append(fault)
+        assert drain(engine)[beams].token_ids == wanted
+        fails.clear()
+        preemptions += engine.stats().preemptions
+    assert preemptions > 0
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,23 @@ class World:
         self.tables.admit(request, self.tables.prefixes.lookup(request))
         return request
 
-    def step(self, work: dict[Request, int], *, fails: bool = False) -> StatePlan:
-        """Compute so many tokens of each request, and check what the states were before."""
-        requests = list(work)
-        ends = [request.num_computed + count for request, count in work.items()]
-        plan = self.tables.plan_states(requests, ends)
+    def plan(self, work: dict[Request, int]) -> StatePlan:
+        plan = self.tables.plan_states(list(work), [request.num_computed + count for request, count in work.items()])
         assert plan is not None
+        return plan
+
+    def fail(self, work: dict[Request, int]) -> set[int]:
+        """Begin to compute so many tokens of each request. Return the slots whose states are lost."""
+        plan = self.plan(work)
+        lost = self.states.abandon(plan)
+        for slot in (*lost, *(snapshot.slot for snapshot in plan.snapshots)):
+            self.slots[slot] = (-1,)
+        return lost
+
+    def step(self, work: dict[Request, int]) -> StatePlan:
+        """Compute so many tokens of each request, and check what the states were before."""
+        plan, requests = self.plan(work), list(work)
+        ends = [request.num_computed + count for request, count in work.items()]
         read = [self.slots[source] for source, _ in plan.copies]
         self.slots.update(zip([target for _, target in plan.copies], read, strict=True))
         for row, (request, end) in enumerate(zip(requests, ends, strict=True)):
@@ -47,11 +58,6 @@ class World:
                 assert at < snapshot.end <= end
                 self.slots[snapshot.slot] = tuple(request.token_ids[: snapshot.end])
             self.slots[request.slot] = tuple(request.token_ids[:end])
-        if fails:
-            self.states.abandon(plan)
-            for request in requests:
-                self.tables.release(request)
-            return plan
         for request, end in zip(requests, ends, strict=True):
             self.tables.commit(request, end - request.num_computed)
         self.states.commit(plan, requests, failed=())
@@ -157,10 +163,13 @@ def test_states_are_those_of_the_computed_tokens_whatever_happens(num_snapshots:
                 request.token_ids.append(rng.randrange(3))
                 assert world.tables.grow(request)
         work = {r: rng.randint(1, r.num_uncomputed) for r in running if rng.random() < 0.7}
-        fails = rng.random() < 0.1
-        world.step(work, fails=fails)
-        if fails:
-            running = [request for request in running if request not in work]
+        if rng.random() < 0.9:
+            world.step(work)
+            continue
+        lost = world.fail(work)
+        for request in [request for request in running if request.slot in lost]:
+            running.remove(request)
+            world.tables.release(request)
     for request in running:
         world.tables.release(request)
     free, kept = world.states._free, list(world.states._kept.values())

@@ -219,12 +219,9 @@ class BlockTables:
         """Return what the next step does with the states of requests that it computes up to `ends`."""
         return None if self.states is None else self.states.plan(requests, ends, self.prefixes.name_of)
 
-    def abandon_states(self, states: StatePlan | None) -> bool:
-        """Give up the recurrent states of a step that failed. Return False if the model has none."""
-        if self.states is None or states is None:
-            return False
-        self.states.abandon(states)
-        return True
+    def abandon_states(self, states: StatePlan | None) -> set[int]:
+        """Give up the recurrent states of a step that failed. Return the slots of requests that have lost theirs."""
+        return set() if self.states is None or states is None else self.states.abandon(states)
 
     # -- beams -------------------------------------------------------------------------------------------------------
 

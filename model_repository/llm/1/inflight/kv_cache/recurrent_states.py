@@ -144,6 +144,10 @@ class RecurrentStates:
         if name is not None and (slot := self._kept.pop(name, None)) is not None:
             self._free.append(slot)
 
-    def abandon(self, plan: StatePlan) -> None:
-        """Take back the slots of snapshots after a step that failed."""
+    def abandon(self, plan: StatePlan) -> set[int]:
+        """Take back the slots of snapshots after a step that failed. Return the slots whose states are lost.
+
+        These are also those of requests that were not computed, if the step was to copy a state there.
+        """
         self._free += [snapshot.slot for snapshot in plan.snapshots]
+        return {*plan.slots, *(target for _, target in plan.copies)}

@@ -318,12 +318,12 @@ class Scheduler:
         for request in plan.preempted:
             self.tables.forget_swapped(request)
         self.tables.host.forget_arriving()
-        self.tables.abandon_states(plan.states)
+        lost = self.tables.abandon_states(plan.states)
         removed = [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
-        # Beams may get copies of blocks in a step in which they compute nothing.
+        # Beams may get copies of blocks and states in a step in which they compute nothing.
         copies = {copy for _, copy in plan.forked}
-        for request in self.running.ranked() if copies else ():
-            if self.running.has(request) and not copies.isdisjoint(request.blocks):
+        for request in self.running.ranked() if copies or lost else ():
+            if self.running.has(request) and (request.slot in lost or not copies.isdisjoint(request.blocks)):
                 self.preemptor.preempt(request, swap=False)
         return removed
 
@@ -331,7 +331,7 @@ class Scheduler:
         """After a step for which the device had too little memory, limit the next steps to half as many tokens.
 
         If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
-        before the step, whose block copies have been made. But recurrent states that the step may have changed are
+        before the step, whose block copies have been made. But recurrent states that the step was to change are
         computed again. Return False and do nothing if the step cannot be halved.
         """
         for each in plan.scheduled:
@@ -339,10 +339,10 @@ class Scheduler:
         if not plan.can_be_halved:
             return False
         self.limit.shrink(plan.num_tokens)
-        if self.tables.abandon_states(plan.states):
-            for each in plan.scheduled:
-                if self.running.has(each.request):
-                    self.preemptor.preempt(each.request, swap=False)
+        lost = self.tables.abandon_states(plan.states)
+        for request in self.running.ranked() if lost else ():
+            if self.running.has(request) and request.slot in lost:
+                self.preemptor.preempt(request, swap=False)
         for request in reversed(self.running.ranked()[self.limit.sequences :]):
             if self.running.has(request) and request.leader is not self.running.ranked()[0].leader:
                 self.preemptor.preempt(request, swap=False)
