@@ -231,6 +231,31 @@ def test_nothing_ends_before_min_tokens() -> None:
     assert [step.token for step in steps] == [1, 2]
 
 
+@given(
+    st.lists(st.lists(st.sampled_from([-0.5, -1.0, -1.5, -4.0]), min_size=12, max_size=12), min_size=10, max_size=10),
+    st.integers(2, 3),
+    st.sets(st.integers(0, 11), max_size=5),
+    st.integers(0, 2),
+)
+def test_other_tokens_of_a_beam_than_its_candidates_change_nothing(
+    logprobs: list[list[float]], width: int, stops: set[int], min_tokens: int
+) -> None:
+    """Also where many are equally likely. `logprobs` has a row for each beam of each step."""
+    params = SamplingParams(beam_width=width, min_tokens=min_tokens, early_stopping="never")
+    few, every = (BeamSearch(params, max_tokens=4, stop_token_ids=stops) for _ in range(2))
+    assert few.num_candidates == width + len(stops)
+    rows = iter(logprobs)
+    outputs: list[list[int]] = [[]]
+    while True:
+        ranked = [sorted(enumerate(next(rows)), key=lambda each: -each[1]) for _ in outputs]
+        steps = every.advance([dict(row) for row in ranked], outputs)
+        assert few.advance([dict(row[: few.num_candidates]) for row in ranked], outputs) == steps
+        assert few.finished == every.finished
+        if steps is None:
+            return
+        outputs = [[*outputs[step.parent], step.token] for step in steps]
+
+
 def test_early_stopping_ends_with_enough_outputs() -> None:
     for early, ends in ((True, True), ("never", False)):
         beams = search(2, early_stopping=early, length_penalty=2.0)

@@ -6,8 +6,9 @@ are the next beams.
 """
 
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -40,8 +41,8 @@ class BeamSearch:
 
     def __init__(self, params: SamplingParams, *, max_tokens: int, stop_token_ids: Collection[int]) -> None:
         self.width = params.beam_width
-        self.num_candidates = max(2, 1 + len(stop_token_ids)) * self.width
-        """How many of the likeliest tokens of each beam compete. Of these, enough go on whatever ends."""
+        self.num_candidates = self.width + len(stop_token_ids)
+        """How many of the likeliest tokens of each beam compete. Of these, `width` go on whatever ends."""
         self._params, self._max_tokens = params, max_tokens
         self._stops = frozenset(stop_token_ids)
         self.restart()
@@ -62,18 +63,21 @@ class BeamSearch:
         """Choose the next beams, best first. Return None if the search ends.
 
         Args:
-            found: for each beam its `num_candidates` likeliest tokens, with their log-probabilities.
+            found: for each beam its `num_candidates` likeliest tokens, best first, with their log-probabilities.
             outputs: for each beam its output tokens so far.
         """
         self._length += 1
+        goes_on = self.width if self._length < self._max_tokens else 0
         steps: list[Step] = []
         logprobs: list[np.float32] = []
         for rank, (logprob, beam, token) in enumerate(self._candidates(found)):
-            if token in self._stops or self._length >= self._max_tokens:
+            if rank >= self.width and len(steps) == goes_on:
+                break
+            if token in self._stops or not goes_on:
                 if rank < self.width:
                     reason = STOP if token in self._stops else LENGTH
                     self.finished.append(self._hypothesis((*outputs[beam], token), reason, logprob))
-            elif len(steps) < self.width:
+            elif len(steps) < goes_on:
                 steps.append(Step(beam, token))
                 logprobs.append(logprob)
         self.finished = sorted(self.finished, key=lambda each: -each.score)[: self.width]
@@ -90,16 +94,16 @@ class BeamSearch:
         empty = [self._hypothesis((), reason, np.float32(0))] * self.width
         return [*self.finished, *cut, *empty][: self.width]
 
-    def _candidates(self, found: Sequence[Mapping[int, float]]) -> list[tuple[np.float32, int, int]]:
-        """Return the log-probability, beam and token of the likeliest continuations of all beams."""
-        may_end = self._length > self._params.min_tokens
-        every = (
-            (before + np.float32(logprob), beam, token)
-            for beam, (before, likeliest) in enumerate(zip(self._logprobs, found, strict=True))
-            for token, logprob in likeliest.items()
-            if may_end or token not in self._stops
-        )
-        return heapq.nlargest(self.num_candidates, every, key=lambda each: each[0])
+    def _candidates(self, found: Sequence[Mapping[int, float]]) -> Iterable[tuple[np.float32, int, int]]:
+        """Yield the log-probability, beam and token of the continuations of all beams, the likeliest first."""
+        # Few of them are looked at, while many stop tokens make many candidates.
+        return heapq.merge(*map(self._continuations, count(), found), key=lambda each: -each[0])
+
+    def _continuations(self, beam: int, likeliest: Mapping[int, float]) -> Iterator[tuple[np.float32, int, int]]:
+        may_end, before = self._length > self._params.min_tokens, self._logprobs[beam]
+        for token, logprob in likeliest.items():
+            if may_end or token not in self._stops:
+                yield before + np.float32(logprob), beam, token
 
     def _hypothesis(self, token_ids: tuple[int, ...], reason: str, logprob: np.float32) -> Hypothesis:
         return Hypothesis(token_ids, reason, float(logprob), self._score(logprob, len(token_ids)))
