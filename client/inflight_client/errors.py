@@ -4,7 +4,7 @@ InflightError
 ├── InvalidRequest      the server understood the request and will never accept it in this form
 ├── AccessDenied        the credentials are missing or wrong
 ├── ServerOverloaded    refused for now; the same request may succeed later
-├── ModelNotReady       the model does not exist, is loading, unloading or draining, or its process does not answer
+├── ModelNotReady       the model does not exist, is loading, unloading or draining, has stopped, or does not answer
 ├── DeadlineExceeded    not finished within one of the request's time limits
 ├── RequestCancelled    cancelled by this client or by the server, or the client was closed
 ├── TransportError      there is no connection to the server, it broke, or nothing comes through it
@@ -36,7 +36,7 @@ class ServerOverloaded(InflightError):
 
 
 class ModelNotReady(InflightError):
-    """The model does not exist, is loading, unloading or draining, or its process does not answer."""
+    """The model does not exist, is loading, unloading or draining, has stopped, or its process does not answer."""
 
 
 class DeadlineExceeded(InflightError):
@@ -58,8 +58,8 @@ class ServerFault(InflightError):
 # Triton's message, without a code, if the process of a Python model died or got no CPU time for a second.
 _SILENT_MODEL = re.compile(r"Stub process '.*' is not healthy")
 
-# Of a model that is about to end. Unlike one that is busy, it will never take the request.
-_DRAINING = "the server is draining"
+# Of a model that is about to end, or whose engine has. Unlike one that is busy, it will never take the request.
+_NEVER_TAKES = ("the server is draining", "the engine has stopped")
 
 # The model puts the name of an error code before its message: Triton's codes, and one of gRPC's that Triton lacks.
 _ERROR_OF_CODE: dict[str, type[InflightError]] = {
@@ -86,6 +86,8 @@ def error_of_model(text: str) -> InflightError | None:
     answer.
     """
     code, _, message = text.partition(": ")
+    if code == "UNAVAILABLE" and message.startswith(_NEVER_TAKES):
+        return ModelNotReady(message)
     if (kind := _ERROR_OF_CODE.get(code)) is not None:
-        return ModelNotReady(message) if message.startswith(_DRAINING) else kind(message)
+        return kind(message)
     return ModelNotReady(text) if _SILENT_MODEL.search(text) else None

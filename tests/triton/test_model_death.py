@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inflight_client import Client, InflightError, RetryPolicy, Timeouts
+from inflight_client import Client, InflightError, ModelNotReady, RetryPolicy, Timeouts
 from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from scripts.reference.tiny_models import SERVED, save_model
@@ -139,8 +139,9 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
                 sabotage(server, "calm", "responder ends")
                 assert errors(running, NOTICE_SECONDS) == {"the responder thread has ended"}
             assert not calm.is_serving()
-            with pytest.raises(InflightError, match="the engine has stopped"):
-                calm.generate(PROMPT)
+            for ask in (calm.check_serving, lambda: calm.generate(PROMPT)):
+                with pytest.raises(ModelNotReady, match="the engine has stopped"):
+                    ask()
             manage(server, "calm", "load")
             assert calm.generate(PROMPT, max_tokens=8).choices == answer.choices
 

@@ -13,12 +13,14 @@ from inflight_client import (
     ModelNotReady,
     RequestCancelled,
     RetryPolicy,
+    ServerFault,
     ServerOverloaded,
     TextStream,
     Timeouts,
     TransportError,
     Usage,
 )
+from inflight_client.errors import error_of_model
 from inflight_client.fleet.addresses import is_dns_name, split_url
 from inflight_client.fleet.attempts import Attempts
 from inflight_client.fleet.balance import BALANCES, LeastLoaded, PrefixAffinity, RoundRobin
@@ -193,6 +195,28 @@ def test_a_server_that_is_away_gets_nothing_until_it_is_back() -> None:
     assert made.ejected == [lost]
     made.take_back([lost])
     assert {begin(made, f"{number} " * 200) for number in range(20)} == set(made.servers)
+
+
+@pytest.mark.parametrize("message", ["the server is draining; send", "the engine has stopped: rank 1 has ended"])
+def test_a_model_that_takes_nothing_any_more_is_left_out(message: str) -> None:
+    made = fleet(2)
+    attempts = Attempts(made, of("x"), LIMITS)
+    server, _, _ = attempts.next()
+    error = error_of_model(f"UNAVAILABLE: {message}")
+    assert isinstance(error, ModelNotReady)
+    attempts.end(error)
+    attempts.check(error, begun=False)
+    assert made.ejected == [server]
+    assert attempts.next()[0] is not server
+
+
+def test_a_request_that_may_have_ended_the_engine_goes_nowhere_else() -> None:
+    attempts = Attempts(fleet(2), of("x"), LIMITS)
+    attempts.next()
+    error = error_of_model("INTERNAL: the engine has stopped: out of memory")
+    assert isinstance(error, ServerFault)
+    with pytest.raises(ServerFault):
+        attempts.check(error, begun=False)
 
 
 def test_if_all_are_away_they_are_tried_nevertheless() -> None:

@@ -92,6 +92,7 @@ class EngineCore:
             self._scheduler.read_prompt(request)
         with self._wake:
             if self._closed or self._death is not None:
+                # Clients look for the beginning of this message.
                 raise EngineDead(f"the engine has stopped: {self._death or 'closed'}")
             for request in requests:
                 if request.request_id in self._unfinished:

@@ -8,6 +8,7 @@ from typing import Any
 from inflight.core import EngineCore
 from serving import values
 from serving.drain import MESSAGE, Drain
+from serving.failures import ENGINE_DEAD_CODE
 from serving.response import ResponseFormat
 from serving.sender import Sender
 from serving.stream import ResponseStream
@@ -46,7 +47,7 @@ class Controls:
         elif (control := self._asked(parameters)) is None:
             return False
         elif not self._is_alive():
-            sender.fail("the engine has stopped", "INTERNAL")
+            sender.fail("the engine has stopped", ENGINE_DEAD_CODE)
         elif control == "list_requests":
             oldest = itertools.islice(self._streams, _MAX_LISTED)
             self._send(sender, [stream.summary(self._core) for stream in oldest])

@@ -13,8 +13,14 @@ logger = logging.getLogger(__name__)
 
 CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
 """By the reason for which a request ended before its first step."""
-_CODES: dict[type[Exception], str] = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", EngineDead: "INTERNAL"}
-_REFUSALS = {"INVALID_ARG": "invalid", "UNAVAILABLE": "overload", "INTERNAL": "error"}
+ENGINE_DEAD_CODE = "UNAVAILABLE"
+"""Of what a dead engine refuses: another server can do it. What ran ends with INTERNAL, as it may be the cause."""
+# The code, and the reason in the metrics.
+_REFUSALS: dict[type[Exception], tuple[str, str]] = {
+    InvalidRequest: ("INVALID_ARG", "invalid"),
+    QueueFull: ("UNAVAILABLE", "overload"),
+    EngineDead: (ENGINE_DEAD_CODE, "error"),
+}
 
 
 class Failures:
@@ -29,15 +35,16 @@ class Failures:
 
     def refuse(self, sender: Sender, error: Exception) -> None:
         """Answer a request that never ran with the matching error."""
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-        if code is None:
+        known = next((known for kind, known in _REFUSALS.items() if isinstance(error, kind)), None)
+        if known is None:
             logger.error("request %s failed because of an internal error", sender.name, exc_info=error)
-        self.refusals.add(_REFUSALS[code or "INTERNAL"])
-        message = str(error) if code else f"{type(error).__name__}: {error}"
+        code, reason = known or ("INTERNAL", "error")
+        self.refusals.add(reason)
+        message = str(error) if known else f"{type(error).__name__}: {error}"
         if code == "INVALID_ARG" and not self._rate.take():
             self._unsent.append((sender, message, code))
         else:
-            self.fail(sender, message, code or "INTERNAL")
+            self.fail(sender, message, code)
 
     def fail(self, sender: Sender, message: str, code: str) -> None:
         """End a request with an error. If that cannot be sent now, `send_waiting` tries again."""
