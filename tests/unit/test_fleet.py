@@ -1,4 +1,5 @@
 import math
+import socket
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -21,7 +22,7 @@ from inflight_client import (
     Usage,
 )
 from inflight_client.errors import error_of_model
-from inflight_client.fleet.addresses import is_dns_name, split_url
+from inflight_client.fleet.addresses import AddressBook, is_dns_name, split_url
 from inflight_client.fleet.attempts import Attempts
 from inflight_client.fleet.balance import BALANCES, LeastLoaded, PrefixAffinity, RoundRobin
 from inflight_client.fleet.connection import FleetConnection
@@ -80,6 +81,46 @@ def test_wrong_lists_are_refused(url: str, message: str) -> None:
 )
 def test_which_hosts_are_names(address: str, expected: bool) -> None:
     assert is_dns_name(Options(address, None, {}, 1, 1)) is expected
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The addresses of names, in place of a name server. A name that is not here cannot be resolved."""
+    known: dict[str, list[str]] = {}
+
+    def look_up(host: str, port: str, **options: object) -> list[tuple[object, ...]]:
+        if host not in known:
+            raise socket.gaierror("temporary failure in name resolution")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, int(port))) for address in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+def book(*hosts: str) -> AddressBook:
+    return AddressBook([Options(f"{host}:1", None, {}, 1, 1) for host in hosts])
+
+
+def test_a_name_that_cannot_be_resolved_does_not_concern_the_others(names: dict[str, list[str]]) -> None:
+    made = book("llm-1", "llm-2", "127.0.0.9")
+    assert set(made.look_up()) == {"127.0.0.9:1"}
+    names |= {"llm-1": ["127.0.0.1", "127.0.0.3"], "llm-2": ["127.0.0.2"]}
+    assert set(made.look_up()) == {"127.0.0.1:1", "127.0.0.3:1", "127.0.0.2:1", "127.0.0.9:1"}
+
+
+def test_a_name_that_cannot_be_resolved_any_more_keeps_its_addresses(names: dict[str, list[str]]) -> None:
+    made = book("llm-1", "llm-2")
+    names |= {"llm-1": ["127.0.0.1"], "llm-2": ["127.0.0.2"]}
+    made.look_up()
+    del names["llm-2"]
+    names["llm-1"] = ["127.0.0.7"]
+    assert set(made.look_up()) == {"127.0.0.7:1", "127.0.0.2:1"}
+
+
+@pytest.mark.usefixtures("names")
+def test_without_any_address_the_error_names_a_server() -> None:
+    with pytest.raises(TransportError, match="the address of llm-2:1 is unknown"):
+        book("llm-1", "llm-2").look_up()
 
 
 # -- prefixes ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 
 from inflight_client.errors import TransportError
@@ -41,6 +42,35 @@ def is_dns_name(options: Options) -> bool:
     except ValueError:
         return True
     return False
+
+
+class AddressBook:
+    """The addresses of the servers that a URL names."""
+
+    def __init__(self, named: Sequence[Options]) -> None:
+        self._named = named
+        self._found: dict[str, list[Options]] = {}
+        """The last addresses of each name."""
+        self.has_names = any(map(is_dns_name, named))
+        """Whether there are names to look up."""
+
+    def look_up(self) -> dict[str, Options]:
+        """Look the names up, and return the options of each address. This may take seconds.
+
+        A name that cannot be resolved now keeps its last addresses, and does not concern the other names.
+
+        Raises:
+            TransportError: no address is known.
+        """
+        error: TransportError | None = None
+        for named in self._named:
+            try:
+                self._found[named.address] = resolve(named) if is_dns_name(named) else [named]
+            except TransportError as caught:
+                error = caught
+        if error is not None and not self._found:
+            raise error
+        return {options.address: options for found in list(self._found.values()) for options in found}
 
 
 def resolve(options: Options) -> list[Options]:

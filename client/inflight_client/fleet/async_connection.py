@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from inflight_client import questions
 from inflight_client.asking import ask_async
-from inflight_client.errors import InflightError, RequestCancelled, TransportError, client_closed
-from inflight_client.fleet.addresses import is_dns_name, resolve
+from inflight_client.errors import InflightError, RequestCancelled, client_closed
+from inflight_client.fleet.addresses import AddressBook
 from inflight_client.fleet.attempts import Attempts
 from inflight_client.fleet.balance import Balance
 from inflight_client.fleet.fleet import Fleet
@@ -35,8 +35,8 @@ class AsyncFleetConnection:
     ) -> None:
         """`named` are the servers of the URL, and `model` is the model that probes ask."""
         self.fleet = Fleet(balance)
-        self._named, self._connect, self._model = named, connect, model
-        self._has_names = any(map(is_dns_name, named))
+        self._connect, self._model = connect, model
+        self._addresses = AddressBook(named)
         self._connections: dict[Server, AsyncConnection] = {}
         self._first_look = asyncio.Lock()
         self._closed = False
@@ -69,7 +69,7 @@ class AsyncFleetConnection:
         async with self._first_look:
             if not self.fleet.servers:
                 await self._look_up()
-                if self._has_names:
+                if self._addresses.has_names:
                     self._watch()
 
     async def is_ready(self, model: str, timeout: float) -> bool:
@@ -112,7 +112,8 @@ class AsyncFleetConnection:
             self._keeper = asyncio.create_task(self._keep())
 
     async def _look_up(self) -> None:
-        found = {options.address: options for named in self._named for options in await _resolve(named)}
+        look_up = self._addresses.look_up
+        found = await asyncio.to_thread(look_up) if self._addresses.has_names else look_up()
         if self._closed:
             return
         new, gone = self.fleet.set_addresses(found)
@@ -128,12 +129,9 @@ class AsyncFleetConnection:
             ejected = self.fleet.ejected
             answers = await asyncio.gather(*(self._serves(server) for server in ejected))
             self.fleet.take_back([server for server, serves in zip(ejected, answers, strict=True) if serves])
-            if loop.time() - looked_up >= LOOK_SECONDS and self._has_names:
+            if loop.time() - looked_up >= LOOK_SECONDS and self._addresses.has_names:
                 looked_up = loop.time()
-                try:
-                    await self._look_up()
-                except TransportError:
-                    continue  # The servers that are known may well be there.
+                await self._look_up()  # It does not fail, as there are addresses since `prepare`.
 
     async def _serves(self, server: Server) -> bool:
         try:
@@ -158,10 +156,6 @@ class AsyncFleetConnection:
         answer = await self._first(ask)
         assert answer is not None  # There is at least one server.
         return answer
-
-
-async def _resolve(named: Options) -> list[Options]:
-    return await asyncio.to_thread(resolve, named) if is_dns_name(named) else [named]
 
 
 class AsyncFleetCall:

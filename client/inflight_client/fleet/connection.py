@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from inflight_client import questions
 from inflight_client.asking import ask
-from inflight_client.errors import InflightError, RequestCancelled, TransportError, client_closed
-from inflight_client.fleet.addresses import is_dns_name, resolve
+from inflight_client.errors import InflightError, RequestCancelled, client_closed
+from inflight_client.fleet.addresses import AddressBook
 from inflight_client.fleet.attempts import Attempts
 from inflight_client.fleet.balance import Balance
 from inflight_client.fleet.fleet import Fleet
@@ -31,8 +31,8 @@ class FleetConnection:
     ) -> None:
         """`named` are the servers of the URL, and `model` is the model that probes ask."""
         self.fleet = Fleet(balance)
-        self._named, self._connect, self._model = named, connect, model
-        self._has_names = any(map(is_dns_name, named))
+        self._connect, self._model = connect, model
+        self._addresses = AddressBook(named)
         self._connections: dict[Server, Connection] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -104,15 +104,11 @@ class FleetConnection:
             raise client_closed()
         if not self.fleet.servers:
             self._look_up()
-            if self._has_names:
+            if self._addresses.has_names:
                 self._watch()
 
     def _look_up(self) -> None:
-        found = {
-            options.address: options
-            for named in self._named
-            for options in (resolve(named) if is_dns_name(named) else [named])
-        }
+        found = self._addresses.look_up()
         with self._lock:
             if self._closed.is_set():
                 return
@@ -125,12 +121,9 @@ class FleetConnection:
         looked_up = time.monotonic()
         while not self._closed.wait(PROBE_SECONDS):
             self.fleet.take_back([server for server in self.fleet.ejected if self._serves(server)])
-            if time.monotonic() - looked_up >= LOOK_SECONDS and self._has_names:
+            if time.monotonic() - looked_up >= LOOK_SECONDS and self._addresses.has_names:
                 looked_up = time.monotonic()
-                try:
-                    self._look_up()
-                except TransportError:
-                    continue  # The servers that are known may well be there.
+                self._look_up()  # It does not fail, as there are addresses since `prepare`.
 
     def _serves(self, server: Server) -> bool:
         try:
