@@ -55,8 +55,9 @@ class ServerFault(InflightError):
     """The server failed while it served the request."""
 
 
-# Triton's message, without a code, if the process of a Python model died or got no CPU time for a second.
-_SILENT_MODEL = re.compile(r"Stub process '.*' is not healthy")
+# Triton's messages, without a code, if the process of a Python model died or got no CPU time for a second, and if there
+# is no such model, or it is being loaded. A moment later it may be ready, so nobody can be asked what was meant.
+_NOT_READY = re.compile(r"Stub process '.*' is not healthy|^Request for unknown model ?:")
 
 # Of a model that is about to end, or whose engine has. Unlike one that is busy, it will never take the request.
 _NEVER_TAKES = ("the server is draining", "the engine has stopped")
@@ -82,12 +83,12 @@ def client_closed() -> InflightError:
 def error_of_model(text: str) -> InflightError | None:
     """Return the error that the message of a failed response means, or None if the message alone does not decide.
 
-    It decides if it begins with the name of a Triton error code, or if it is Triton's message for a model that does not
-    answer.
+    It decides if it begins with the name of a Triton error code, or if it is one of Triton's messages for a model that
+    does not answer or is not there.
     """
     code, _, message = text.partition(": ")
     if code == "UNAVAILABLE" and message.startswith(_NEVER_TAKES):
         return ModelNotReady(message)
     if (kind := _ERROR_OF_CODE.get(code)) is not None:
         return kind(message)
-    return ModelNotReady(text) if _SILENT_MODEL.search(text) else None
+    return ModelNotReady(text) if _NOT_READY.search(text) else None

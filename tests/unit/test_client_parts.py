@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from inflight_client import AsyncTextStream, InvalidRequest, RetryPolicy, TextStream, Timeouts, TransportError, Usage
+from inflight_client import (
+    AsyncTextStream,
+    InvalidRequest,
+    ModelNotReady,
+    RetryPolicy,
+    TextStream,
+    Timeouts,
+    TransportError,
+    Usage,
+)
+from inflight_client.errors import error_of_model
 from inflight_client.metrics import parse_metrics
 from inflight_client.options import TimeLimits, metrics_url_of
 from inflight_client.request import Request, make_request
@@ -32,6 +42,16 @@ nothing NaN
 
 def test_the_name_of_a_model_stays_one_part_of_the_path() -> None:
     assert http_wire.model_path("../llm?a=1#b") == "/v2/models/..%2Fllm%3Fa%3D1%23b"
+
+
+@pytest.mark.parametrize("reason", ["'llm' has no available versions", "'llm' version 1 is not at ready state"])
+def test_a_model_that_was_being_loaded_was_not_ready(reason: str) -> None:
+    """The message alone decides: the model may be ready when the server is asked."""
+    assert isinstance(error_of_model(f"Request for unknown model: {reason}"), ModelNotReady)
+
+
+def test_a_tensor_that_does_not_fit_may_mean_either() -> None:
+    assert error_of_model("unexpected inference input 'stream' for model 'completion'") is None
 
 
 def test_metrics_are_read() -> None:
