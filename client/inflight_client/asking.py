@@ -39,7 +39,7 @@ class Asking(ABC):
 
     @abstractmethod
     def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
-        """Ask the model on every server that is in order, and return the answers."""
+        """Ask the model on every server that is in order, and return the answers: at least one."""
 
     def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running: the oldest first, at most 100 of each server."""
@@ -113,7 +113,7 @@ class AsyncAsking(ABC):
 
     @abstractmethod
     async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
-        """Ask the model on every server that is in order, and return the answers."""
+        """Ask the model on every server that is in order, and return the answers: at least one."""
 
     async def unfinished_requests(self) -> list[UnfinishedRequest]:
         """The requests that are waiting or running: the oldest first, at most 100 of each server."""

@@ -272,8 +272,7 @@ class AsyncClient(AsyncAsking):
     async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
         if not isinstance(self._fleet, AsyncFleetConnection):
             return [await self._ask(question, seconds)]
-        connections = await self._fleet.connections()
-        return await asyncio.gather(*(ask_async(connection, question, seconds) for connection in connections))
+        return await self._fleet.ask_all(question, seconds)
 
     async def __aenter__(self) -> Self:
         return self

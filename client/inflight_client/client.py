@@ -333,7 +333,7 @@ class Client(Asking):
     def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
         if not isinstance(self._fleet, FleetConnection):
             return [self._ask(question, seconds)]
-        return [ask(connection, question, seconds) for connection in self._fleet.connections()]
+        return self._fleet.ask_all(question, seconds)
 
     def __enter__(self) -> Self:
         return self

@@ -202,6 +202,19 @@ def test_a_server_is_told_its_name_and_not_its_address(monkeypatch: pytest.Monke
         proxy.server_close()
 
 
+@pytest.mark.parametrize("kind", [Client, Blocking])
+def test_a_server_that_is_away_is_left_out_of_what_concerns_all(kind: Any, servers: list[TritonServer]) -> None:
+    # Port 1 is reserved, and no process listens on it.
+    with kind(f"{servers[0].grpc_url},127.0.0.1:1") as client:
+        assert client.unfinished_requests() == []
+        fleet = getattr(client, "client", client)._fleet.fleet
+        assert [server.address for server in fleet.ejected] == ["127.0.0.1:1"]
+    with kind("127.0.0.1:1,127.0.0.2:1") as client:
+        for _ in range(2):
+            with pytest.raises(TransportError):
+                client.unfinished_requests()
+
+
 def test_a_name_that_does_not_exist() -> None:
     with Client("no-such-host.invalid:8001", retry=ONCE) as client, pytest.raises(TransportError, match="no-such-host"):
         client.generate("a")

@@ -15,6 +15,7 @@ from inflight_client.fleet.fleet import Fleet
 from inflight_client.fleet.schedule import LOOK_SECONDS, PROBE_SECONDS
 from inflight_client.fleet.server import Server
 from inflight_client.options import Options, TimeLimits
+from inflight_client.questions import Question
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -48,12 +49,30 @@ class AsyncFleetConnection:
             raise client_closed()
         return AsyncFleetCall(self, request, limits)
 
-    async def connections(self) -> list[AsyncConnection]:
-        """The connections to the servers that are in order; to all, if none is."""
+    async def _able(self) -> list[Server]:
+        """The servers that are in order; all, if none is."""
         await self.prepare()
         servers = self.fleet.servers
-        able = [server for server in servers if not server.is_ejected]
-        return [self.connection_of(server) for server in able or servers]
+        return [server for server in servers if not server.is_ejected] or servers
+
+    async def ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        """See `FleetConnection`. All are asked at the same time."""
+        answers: list[_T] = []
+        away: list[InflightError] = []
+
+        async def ask(server: Server) -> None:
+            try:
+                answers.append(await ask_async(self.connection_of(server), question, seconds))
+            except InflightError as error:
+                if not self.fleet.asked(server, error):
+                    raise
+                await self.ended(server)
+                away.append(error)
+
+        await asyncio.gather(*map(ask, await self._able()))
+        if away and not answers:
+            raise away[-1]
+        return answers
 
     def connection_of(self, server: Server) -> AsyncConnection:
         """The connection to a server. Raises RequestCancelled after `close`."""
@@ -142,9 +161,9 @@ class AsyncFleetConnection:
     async def _first(self, ask: Callable[[AsyncConnection], Awaitable[_T | None]]) -> _T | None:
         """Ask one server after the other. Raises the last error if none answers."""
         error: InflightError | None = None
-        for connection in await self.connections():
+        for server in await self._able():
             try:
-                if (answer := await ask(connection)) is not None:
+                if (answer := await ask(self.connection_of(server))) is not None:
                     return answer
             except InflightError as caught:
                 error = caught

@@ -15,6 +15,7 @@ from inflight_client.fleet.fleet import Fleet
 from inflight_client.fleet.schedule import LOOK_SECONDS, PROBE_SECONDS
 from inflight_client.fleet.server import Server
 from inflight_client.options import Options, TimeLimits
+from inflight_client.questions import Question
 from inflight_client.request import Request
 from inflight_client.response import Reply
 from inflight_client.server_info import ModelInfo, ServerInfo
@@ -44,12 +45,31 @@ class FleetConnection:
             raise client_closed()
         return FleetCall(self, request, limits)
 
-    def connections(self) -> list[Connection]:
-        """The connections to the servers that are in order; to all, if none is."""
+    def _able(self) -> list[Server]:
+        """The servers that are in order; all, if none is."""
         self.prepare()
         servers = self.fleet.servers
-        able = [server for server in servers if not server.is_ejected]
-        return [self.connection_of(server) for server in able or servers]
+        return [server for server in servers if not server.is_ejected] or servers
+
+    def ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
+        """Ask the model on every server that is in order, and return the answers. Servers that are away are left out.
+
+        Raises:
+            InflightError: no server answers, or one has another reason not to.
+        """
+        answers: list[_T] = []
+        away: InflightError | None = None
+        for server in self._able():
+            try:
+                answers.append(ask(self.connection_of(server), question, seconds))
+            except InflightError as error:
+                if not self.fleet.asked(server, error):
+                    raise
+                self.ended(server)
+                away = error
+        if away is not None and not answers:
+            raise away
+        return answers
 
     def connection_of(self, server: Server) -> Connection:
         """The connection to a server. Raises RequestCancelled after `close`."""
@@ -134,9 +154,9 @@ class FleetConnection:
     def _first(self, ask: Callable[[Connection], _T | None]) -> _T | None:
         """Ask one server after the other. Raises the last error if none answers."""
         error: InflightError | None = None
-        for connection in self.connections():
+        for server in self._able():
             try:
-                if (answer := ask(connection)) is not None:
+                if (answer := ask(self.connection_of(server))) is not None:
                     return answer
             except InflightError as caught:
                 error = caught

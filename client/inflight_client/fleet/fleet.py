@@ -64,9 +64,18 @@ class Fleet:
         """A request that began on a server has ended there, perhaps with an error."""
         with self._lock:
             server.num_running -= 1
-            if isinstance(error, TransportError | ModelNotReady) and not server.is_ejected:
-                server.is_ejected = True
-                self._balance.forget(server)
+            self._judge(server, error)
+
+    def asked(self, server: Server, error: InflightError) -> bool:
+        """A server has failed to answer a question. Return whether it is ejected, now or before."""
+        with self._lock:
+            self._judge(server, error)
+            return server.is_ejected
+
+    def _judge(self, server: Server, error: InflightError | None) -> None:
+        if isinstance(error, TransportError | ModelNotReady) and not server.is_ejected:
+            server.is_ejected = True
+            self._balance.forget(server)
 
     def take_back(self, servers: Sequence[Server]) -> None:
         """Send requests again to servers that were ejected."""
