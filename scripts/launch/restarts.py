@@ -7,6 +7,7 @@ from typing import Never
 
 from inflight.cgroup import control_groups
 from scripts.launch.errors import LauncherError
+from scripts.launch.output import say
 from scripts.launch.server_process import ServerProcess
 
 # Short, because users wait, and a start takes longer anyway.
@@ -30,7 +31,7 @@ def keep_running(server: ServerProcess, start: Callable[[], None]) -> Never:
         _report(death, server.log_tail(), kills - before)
         server.kill()
         pause = backoff.pause(served)
-        print(f"Starting it again in {pause:g} s", flush=True)
+        say(f"Starting it again in {pause:g} s")
         time.sleep(pause)
         try:
             start()
@@ -53,9 +54,9 @@ class Backoff:
 
 
 def _report(death: str, log: str, kills: int) -> None:
-    print(f"error: {death}. Its last lines:", *log.splitlines()[-_SHOWN_LINES:], sep="\n  ")
+    say(f"error: {death}. Its last lines:", *(f"  {line}" for line in log.splitlines()[-_SHOWN_LINES:]))
     if kills:
-        print(f"The kernel has ended {kills} of the processes here, because they used too much memory")
+        say(f"The kernel has ended {kills} of the processes here, because they used too much memory")
 
 
 def out_of_memory_kills(root: Path = Path("/")) -> int:

@@ -23,6 +23,7 @@ from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.exposure import check_loopback
 from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
+from scripts.launch.output import say
 from scripts.launch.restarts import keep_running
 from scripts.launch.scratch import scratch_folder
 from scripts.launch.server_log import LogFilter
@@ -124,15 +125,15 @@ def serve(settings: ServeSettings, repository: Path) -> int:
             grpc_port=settings.grpc_port,
             metrics_port=settings.metrics_port,
             arguments=settings.arguments,
-            log=lambda line: print(line, end="", flush=True) if shown.shows(line) else None,
+            log=lambda line: say(line, end="") if shown.shows(line) else None,
             runtime=runtime,
         )
 
         def start() -> None:
-            print(f"Starting Triton with {model}", flush=True)
+            say(f"Starting Triton with {model}")
             server.start()
             server.wait_ready(READY_SECONDS, ["llm"])
-            print(_ready_line(server), flush=True)
+            say(_ready_line(server))
 
         try:
             keep_running(server, start)
@@ -143,7 +144,7 @@ def serve(settings: ServeSettings, repository: Path) -> int:
 
 
 def _drain(server: TritonServer) -> int:
-    print(f"Finishing running requests, {server.drain_seconds} s at most (again to stop at once)", flush=True)
+    say(f"Finishing running requests, {server.drain_seconds} s at most (again to stop at once)")
     with contextlib.suppress(KeyboardInterrupt):
         server.drain("llm")
         server.stop()

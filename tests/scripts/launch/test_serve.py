@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import http.client
+import json
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from scripts.launch.serve import ServeSettings, read_settings, resolve_model
 from scripts.launch.server_process import ADDRESS, fill_ports
 from scripts.launch.triton_server import SHARED_MEMORY
 from scripts.reference.tiny_models import SERVED, save_model
+from tests.eventually import eventually
 from tests.processes import children, is_model
 
 READY_SECONDS = 60
@@ -170,6 +172,44 @@ def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str], 
     client.close()
     assert launcher.returncode == 130
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+
+
+def test_without_a_reader_of_its_output_running_requests_finish(
+    repository: Path, ports: dict[str, str], launch: Launch
+) -> None:
+    """As when the terminal is closed."""
+    launcher, _ = launch(repository)
+    assert launcher.stdout is not None
+    with contextlib.closing(http.client.HTTPConnection(ADDRESS, int(ports["HTTP_PORT"]))) as client:
+        client.request("POST", "/v2/models/llm/generate", '{"text_input": "1"}')
+        assert any("taking up a request" in line for line in launcher.stdout)
+        launcher.stdout.close()
+        launcher.send_signal(signal.SIGTERM)
+        answer = client.getresponse()
+        assert (answer.status, json.loads(answer.read())["text_output"]) == (200, "1")
+    launcher.wait(30)
+
+
+def test_without_a_reader_of_its_output_a_server_is_started_again(
+    repository: Path, ports: dict[str, str], launch: Launch
+) -> None:
+    launcher, _ = launch(repository)
+    assert launcher.stdout is not None
+    launcher.stdout.close()
+    (first,) = children(launcher.pid)
+    first.send(signal.SIGKILL)
+    url = f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/models/llm/ready"
+
+    def is_back() -> bool:
+        found = children(launcher.pid)
+        try:
+            return found != [] and found[0].pid != first.pid and httpx.get(url).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    assert eventually(is_back, READY_SECONDS)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.wait(30)
 
 
 def output_up_to(launcher: "subprocess.Popen[str]", start: str) -> list[str]:
