@@ -32,11 +32,13 @@ class Fleet:
     """N servers, each with a gateway, behind a load balancer. A context manager: it starts and stops all of them.
 
     Raises:
-        LauncherError: a program is missing, or does not start.
+        LauncherError: there are no servers, or a program is missing or does not start.
     """
 
     def __init__(self, model: Path, count: int, balancer: str, *, kv_cache_tokens: int, prometheus: bool) -> None:
         """Each server gets its share of the processors, at least one, and a KV cache of so many tokens."""
+        if count < 1:
+            raise LauncherError(f"the number of servers is {count}; it must be at least 1")
         self._stack = contextlib.ExitStack()
         # A server is ended with the thread that started it.
         self._starter = self._stack.enter_context(ThreadPoolExecutor(1))

@@ -6,9 +6,11 @@ import pytest
 
 from scripts.fleet.configs import FOLDER, configs
 from scripts.fleet.envoy import envoy_config, install
+from scripts.fleet.fleet import Fleet
 from scripts.fleet.haproxy import haproxy_config
 from scripts.fleet.member import Member
 from scripts.fleet.nginx import nginx_config
+from scripts.launch.errors import LauncherError
 
 MEMBERS = [Member(f"llm-{number}", f"127.0.0.{number}") for number in (1, 2, 3)]
 BINDS = {"grpc_bind": "127.0.0.1:18001", "http_bind": "127.0.0.1:19000"}
@@ -23,6 +25,11 @@ def program(name: str) -> str:
 
 def test_the_files_for_users_are_what_the_fleet_runs() -> None:
     assert {file.name: file.read_text() for file in FOLDER.iterdir()} == configs()
+
+
+def test_a_fleet_has_servers(tmp_path: Path) -> None:
+    with pytest.raises(LauncherError, match="the number of servers is 0; it must be at least 1"):
+        Fleet(tmp_path, 0, "none", kv_cache_tokens=1024, prometheus=False)
 
 
 def test_haproxy_takes_its_configuration(tmp_path: Path) -> None:
