@@ -125,6 +125,12 @@ RECURRENT: dict[str, TinyModel] = {
         t.JambaConfig(**_GROUPED, attn_layer_period=3, attn_layer_offset=1, num_experts=2, mamba_d_state=8),
         "Mamba, which continues with single tokens only",
     ),
+    "falcon_mamba": TinyModel(
+        t.FalconMambaConfig(
+            vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
+        ),
+        "norms without a weight, though they have one",
+    ),
     "mamba2": TinyModel(
         t.Mamba2Config(
             vocab_size=VOCABULARY,

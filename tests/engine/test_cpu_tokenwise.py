@@ -110,8 +110,16 @@ def test_norms_are_replaced_only_if_they_behave_like_ours() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
+    class WeightlessRMSNorm(PlusOneRMSNorm):
+        """As in Falcon Mamba, where the rows are not as wide as the weight, which is not used."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + self.eps).to(x.dtype)
+
+    weightless = WeightlessRMSNorm()
+    nn.init.ones_(weightless.weight)
     norms = {"plus_one": PlusOneRMSNorm(), "odd": OddRMSNorm(), "channels": ChannelsLayerNorm(32).bfloat16()}
-    model = nn.ModuleDict({**norms, "layer": layer})
+    model = nn.ModuleDict({**norms, "weightless": weightless, "layer": layer})
     x, odd = random(4, 32) + 2, model["odd"]
     wanted = [model[name](x).double() for name in ("plus_one", "layer")]
     assert [name for _, name, _ in replace_norms(model)] == ["plus_one", "layer"]

@@ -11,9 +11,11 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from inflight import Engine
+from inflight.model.cpu.fast_norm import FastRMSNorm
 from inflight.model.cpu.packed_linear import PackedLinear, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
+from inflight.model.loading import optimize
 from scripts.launch.default_model import default_model
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, greedy, make_engine, make_prompt
@@ -205,6 +207,20 @@ def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine)
         for output, other in zip(together, outputs, strict=True):
             assert output.token_ids == other.token_ids
             assert output.logprobs == other.logprobs
+
+
+def test_torch_serves_a_model_that_fails_with_the_kernels(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(module: Any) -> list[tuple[Any, str, Any]]:
+        norm = module.model.norm
+        module.model.norm = FastRMSNorm(torch.ones(16, dtype=torch.bfloat16), 1e-6, norm)
+        return [(module.model, "norm", norm)]
+
+    monkeypatch.setattr(optimize, "replace_norms", replace)
+    engine = tiny.engine(dtype="bfloat16", block_size=16)
+    assert engine.model.backend.name == "torch"
+    assert len(engine.generate([make_prompt(9)], greedy(4))[0].token_ids) == 4
+    with pytest.raises(ValueError, match="quantization is 'int8', which fails the self-check with llama"):
+        tiny.engine(dtype="bfloat16", block_size=16, quantization="int8")
 
 
 def test_torch_attends_if_the_kernels_do_not_support_the_block_size(tiny: Tiny) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from inflight.config import EngineConfig
+from inflight.errors import UnsupportedModel
 from inflight.model.attention.backend import CPU_KERNELS, CUDA_KERNELS, TORCH, AttentionBackend
 from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_gelu import replace_gelus
@@ -59,9 +60,14 @@ def optimize(
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
     replaced = replace_norms(module) + replace_gelus(module)
-    replaced += pack_linears(module, config.quantization, int4_scales)
-    eager = reading.forward(module, backend)
-    if not check.passes(eager, layers, backend):
+    try:
+        replaced += pack_linears(module, config.quantization, int4_scales)
+        eager = reading.forward(module, backend)
+        passes = check.passes(eager, layers, backend)
+    except UnsupportedModel as error:  # The dry run of `pack_linears` fails with the replaced layers.
+        logger.info("%s", error)
+        passes = False
+    if not passes:
         _check_no_quantization(config, f"fails the self-check with {module.config.model_type}")
         logger.warning(
             "the CPU kernels fail the self-check with %s; torch's own operators serve", module.config.model_type
