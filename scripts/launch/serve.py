@@ -24,6 +24,7 @@ from scripts.launch.errors import LauncherError
 from scripts.launch.exposure import check_loopback
 from scripts.launch.model_repository import MODEL_REPOSITORY, render_repository
 from scripts.launch.output import say
+from scripts.launch.port_locks import locked_ports
 from scripts.launch.restarts import keep_running
 from scripts.launch.scratch import scratch_folder
 from scripts.launch.server_log import LogFilter
@@ -113,12 +114,18 @@ def resolve_model(model: str) -> str:
 def serve(settings: ServeSettings, repository: Path) -> int:
     """Serve `repository` until a signal arrives, and return the exit status. A server that dies is started again.
 
-    Raises LauncherError if the runtime or the model cannot be downloaded, or the server does not become ready at first.
+    Raises LauncherError if the runtime or the model cannot be downloaded, another server is about to use a port, or the
+    server does not become ready at first.
     """
     runtime = triton_runtime()
     model = settings.model or str(default_model())
     shown = LogFilter()
-    with scratch_folder(cache_root() / "serving") as scratch:
+    ports = {
+        "HTTP_PORT": settings.http_port,
+        "GRPC_PORT": settings.grpc_port,
+        "METRICS_PORT": settings.metrics_port,
+    }
+    with locked_ports(cache_root() / "ports", ports), scratch_folder(cache_root() / "serving") as scratch:
         server = TritonServer(
             render_repository(scratch / "models", parameters={"model": model}, source=repository),
             http_port=settings.http_port,
