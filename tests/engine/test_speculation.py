@@ -218,6 +218,21 @@ def test_not_a_number_behind_a_wrong_draft_is_not_read(tiny: Tiny) -> None:
     assert (found.token_ids, found.finish_reason) == (expected.token_ids, expected.finish_reason)
 
 
+def test_a_draft_beside_a_token_that_is_forced_and_forbidden_costs_nothing(texts: Engine) -> None:
+    """A forced token is not sampled. Behind a draft it is, and then bad words leave none; the draft is right."""
+    assert texts.encoder is not None
+    (a,), drafts = texts.encoder.encode("a"), DRAFTS["short"]
+    constraint = StructuredOutputs(regex="([ab]1){20}")
+    params = greedy(60, logit_bias={a: 100}, structured_outputs=constraint, bad_words=("1",))
+    (expected,) = texts.generate(["A word: "], params)
+    assert expected.text == "a1" * 20
+    engine = drafting(texts, drafts)
+    (output,) = engine.generate(["A word: "], params)
+    assert output.token_ids == expected.token_ids
+    assert output.num_accepted > 0
+    assert engine.stats().preemptions == 0
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     for config, message in (
         ({"method": "eagle"}, "method is 'eagle'; it must be one of ngram, suffix, draft_model"),

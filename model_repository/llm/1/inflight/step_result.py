@@ -42,6 +42,6 @@ class StepResult:
     prompt_state: NDArray[np.float32] | None = None
     """The hidden state [width] of the last prompt token, with a first token if `StepPlan.shows_states`."""
     is_tainted: bool = False
-    """Whether no token follows some token of a draft. Keys and values of this step may not be numbers."""
+    """Whether the logits after some token, also one of a draft, are not numbers. Nor may the keys and values be."""
     is_faulty: bool = False
     """Whether what was read is not a number. There are no new tokens then."""

@@ -33,9 +33,16 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, masks: TokenMasks | None 
     way = kernel_sampler if kernel_sampler.takes(logits) else torch_sampler
     tokens, logprobs = way.sample(logits, batch, masks)
     return [
-        StepResult(()) if token < 0 else StepResult((token,), (logprobs[row],) if row in logprobs else ())
+        StepResult((), is_tainted=_is_tainted(logits[row]))
+        if token < 0
+        else StepResult((token,), (logprobs[row],) if row in logprobs else ())
         for row, token in enumerate(tokens)
     ]
+
+
+def _is_tainted(logits: torch.Tensor) -> bool:
+    # NaN is not larger than anything. Nor is the largest logit if none is possible before any change.
+    return not bool(logits.max() > -torch.inf)
 
 
 def logprobs(logits: torch.Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[TokenLogprobs]:

@@ -29,7 +29,7 @@ def _verified(each: ScheduledRequest, rows: Sequence[StepResult]) -> StepResult:
     return StepResult(
         [token for row in right for token in row.token_ids],
         [entry for row in right for entry in row.logprobs],
-        is_tainted=not all(row.token_ids for row in rows),
+        is_tainted=any(row.is_tainted for row in rows),
     )
 
 
