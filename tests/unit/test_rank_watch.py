@@ -12,6 +12,14 @@ def test_a_rank_that_ended_before_anybody_listened_is_reported() -> None:
     assert [str(death) for death in heard] == ["rank 1 has ended"]
 
 
+def test_a_rank_that_ends_while_a_model_is_loaded_is_reported() -> None:
+    watch = Watch([])
+    heard: list[EngineDead] = []
+    watch.expect_loading(heard.append)
+    watch.give_up("rank 1 has ended")
+    assert [str(death) for death in heard] == ["rank 1 has ended"]
+
+
 def test_a_rank_that_ends_later_is_reported_once() -> None:
     watch = Watch([])
     heard: list[EngineDead] = []

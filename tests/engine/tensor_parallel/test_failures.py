@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import subprocess
 import tempfile
 import threading
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ import torch
 import transformers as t
 
 from inflight import Engine, EngineConfig, EngineDead, SamplingParams, UnsupportedModel
+from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.parallel import rank_process
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.plan import check_plan
@@ -95,6 +97,73 @@ def test_a_rank_that_cannot_be_started_leaves_nothing_of_the_others(
         Workers(3)
     assert list(tmp_path.iterdir()) == []
     assert (set(psutil.Process().children()), set(os.listdir("/proc/self/fd"))) == before
+
+
+# A rank whose weights cannot be fetched.
+BROKEN_RANK = """
+import os
+from inflight.model.loading.checkpoint import Checkpoint
+from inflight.model.parallel.worker import main
+
+def fetch_weights(self):
+    {fault}
+
+Checkpoint.fetch_weights = fetch_weights
+main()
+"""
+
+
+def load_in_time(tiny: Tiny, workers: Workers) -> DividedModel:
+    """Load a model. On a thread of its own, so that a load that hangs fails the test instead."""
+    loaded: Future[DividedModel] = Future()
+
+    def load() -> None:
+        try:
+            loaded.set_result(DividedModel(config_of(tiny.folder), workers))
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            loaded.set_exception(error)
+
+    threading.Thread(target=load, daemon=True).start()
+    return loaded.result(JOIN_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("os.kill(os.getpid(), 9)", EngineDead, "rank 1 has ended with the status -9"),
+        ("raise OSError('the disk is full')", RuntimeError, "rank 1: ValueError: .* the disk is full"),
+    ],
+    ids=["dies", "fails"],
+)
+def test_a_rank_that_fails_before_it_reads_its_weights_ends_the_load(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], message: str
+) -> None:
+    popen = subprocess.Popen
+
+    def start_broken(command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        place = command.index("-m")
+        return popen([*command[:place], "-c", BROKEN_RANK.format(fault=fault), *command[place + 2 :]], **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", start_broken)
+        workers = Workers(2)
+    with pytest.raises(error, match=message):
+        load_in_time(tiny, workers)
+    workers.close()
+
+
+def test_if_rank_0_fails_before_it_reads_its_weights_the_others_serve_on(
+    tiny: Tiny, one_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Checkpoint) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "fetch_weights", fail)
+        with pytest.raises(ValueError, match="the disk is full"):
+            load_in_time(tiny, one_worker)
+    engine = Engine(config_of(tiny.folder), DividedModel(config_of(tiny.folder), one_worker))
+    assert len(engine.generate([PROMPTS[0]], SamplingParams(max_tokens=2))[0].token_ids) == 2
 
 
 def test_the_death_of_a_rank_between_steps_is_told() -> None:

@@ -31,9 +31,9 @@ class DividedModel:
             Exception: what `load_model` raises here, or a RuntimeError that says what it has raised on another rank.
         """
         self.workers = workers
-        workers.be_patient()
         rendezvous = workers.new_rendezvous()
-        self.shards = Shards(0, workers.size, device_of(config), rendezvous, workers.host)
+        self.shards = shards = Shards(0, workers.size, device_of(config), rendezvous, workers.host)
+        workers.be_patient(lambda _: shards.abandon())
         workers.tell(PREPARE, pickle.dumps(Load(config, rendezvous, checkpoint_digest(config))))
         self.together(lambda: None, _PREPARING_SECONDS)
         workers.tell(LOAD, b"")

@@ -1,6 +1,7 @@
 """The ranks over which a model is divided, as one of them sees them, and the collectives between them."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,8 @@ _COLLECTIVE = timedelta(seconds=60)
 _CONNECTING = timedelta(seconds=10)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
+_POLL_SECONDS = 0.05
+_ARRIVED, _LEFT = "arrived", "left"
 
 RANK_LEFT = "another rank has left the step"
 
@@ -30,7 +33,7 @@ class Shards:
     """One rank's view of the ranks. All ranks must call the same methods in the same order.
 
     It does not use torch's default process group but in `loading`, so that a process can have several models. If a rank
-    fails between two collectives, it calls `abandon`; the collective for which the others wait then fails too. After
+    fails between two collectives, or while it loads, it calls `abandon`; what the others wait for then fails too. After
     `renew` on all ranks, they can go on.
 
     Collectives are gloo's on CPUs and NCCL's on GPUs. gloo's ranks talk over the addresses that they are given: on one
@@ -44,6 +47,8 @@ class Shards:
         """Whether each rank computes the whole model for now."""
         self._store, self._host = rendezvous.store(size), host
         self._group: Any = None
+        self._loading: Any = PrefixStore("loading", self._store)
+        """The part of the store for `loading`. None once all have loaded."""
 
     @contextmanager
     def loading(self) -> Iterator[None]:
@@ -52,6 +57,7 @@ class Shards:
         Raises:
             RuntimeError: the process has a default group already, or another rank has failed.
         """
+        self._wait_for_arrivals()
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.device)
@@ -62,7 +68,7 @@ class Shards:
         os.environ.update(variables)
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            store=PrefixStore("loading", self._store),
+            store=self._loading,
             rank=self.rank,
             world_size=self.size,
             timeout=_LOADING,
@@ -71,6 +77,7 @@ class Shards:
         try:
             yield
             self._wait_for_all()
+            self._loading = None
         finally:
             dist.destroy_process_group()
             for name, value in before.items():
@@ -78,6 +85,17 @@ class Shards:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
+
+    def _wait_for_arrivals(self) -> None:
+        """Return when all ranks are about to join torch's group. That would also wait for a rank that has failed."""
+        self._loading.add(_ARRIVED, 1)
+        ends = time.monotonic() + _LOADING.total_seconds()
+        while self._loading.add(_ARRIVED, 0) < self.size:
+            if self._loading.add(_LEFT, 0) > 0:
+                raise RankLeft(f"{RANK_LEFT}: it has failed before it has read its weights")
+            if time.monotonic() > ends:
+                raise RankLeft(f"{RANK_LEFT}: it does not read its weights for {_LOADING}")
+            time.sleep(_POLL_SECONDS)
 
     def _wait_for_all(self) -> None:
         try:
@@ -100,7 +118,9 @@ class Shards:
         self._group = group(store, self.rank, self.size, options)
 
     def abandon(self) -> None:
-        """Close the connections to the other ranks: the collective for which they wait fails."""
+        """Close the connections to the other ranks: what they wait for fails. Any thread may call this."""
+        if (loading := self._loading) is not None:
+            loading.add(_LEFT, 1)
         group, self._group = self._group, None
         if group is not None and self.device.type == "cuda":
             group.abort()

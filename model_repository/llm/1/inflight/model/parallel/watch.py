@@ -33,19 +33,19 @@ class Watch(threading.Thread):
         self._on_death: Callable[[EngineDead], None] | None = None
         self._lock = threading.Lock()
 
-    def expect_loading(self) -> None:
-        """A model is to be loaded: for minutes, a rank may show no sign of life."""
-        self._expect(_SILENT_LOOKS_WHILE_LOADING, None)
+    def expect_loading(self, on_death: Callable[[EngineDead], None]) -> None:
+        """A model is to be loaded: for minutes, a rank may show no sign of life. `on_death` hears if it ends."""
+        self._expect(_SILENT_LOOKS_WHILE_LOADING, on_death)
 
     def expect_steps(self, on_death: Callable[[EngineDead], None]) -> None:
         """From now on, a rank may be silent for less than 3 seconds. `on_death` hears if it is not so."""
         self._expect(_SILENT_LOOKS, on_death)
 
-    def _expect(self, most_silent: int, on_death: Callable[[EngineDead], None] | None) -> None:
+    def _expect(self, most_silent: int, on_death: Callable[[EngineDead], None]) -> None:
         with self._lock:
             self._most_silent, self._on_death = most_silent, on_death
             fault = self.fault
-        if fault is not None and on_death is not None:
+        if fault is not None:
             on_death(EngineDead(fault))  # A rank ended while nobody listened.
 
     def run(self) -> None:

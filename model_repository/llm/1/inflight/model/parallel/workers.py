@@ -73,9 +73,12 @@ class Workers:
             return Rendezvous(name, folder=self.folder)
         return Rendezvous(name, address=(self.host, self._store.port))
 
-    def be_patient(self) -> None:
-        """A model is to be loaded: for minutes, a rank may show no sign of life."""
-        self._watch.expect_loading()
+    def be_patient(self, on_death: Callable[[EngineDead], None]) -> None:
+        """A model is to be loaded: for minutes, a rank may show no sign of life.
+
+        `on_death` is called on another thread when a rank has ended or was stopped.
+        """
+        self._watch.expect_loading(on_death)
 
     def serve(self, on_death: Callable[[EngineDead], None]) -> None:
         """From now on, a rank that shows no sign of life for 3 seconds counts as stopped.
