@@ -1,13 +1,10 @@
 """The processes of the other ranks, as rank 0 commands them."""
 
 import contextlib
-import shutil
 import socket
-import tempfile
 import weakref
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
@@ -15,6 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 from inflight.errors import EngineDead
 from inflight.model.parallel.machines.join import Machines
 from inflight.model.parallel.rank_process import LocalRank, RankProcess, abandon
+from inflight.model.parallel.ranks_folder import RanksFolder
 from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.watch import FINDING_SECONDS, Watch
 
@@ -41,12 +39,13 @@ class Workers:
         self.size = size
         self.host = LOOPBACK if machines is None else machines.host
         """The address of this machine at which the other ranks reach it."""
-        self.folder = Path(tempfile.mkdtemp(prefix="inflight-ranks-"))
+        folder = RanksFolder()
+        self.folder = folder.path
         """Only this user can read it. Where all ranks are on this machine, they find each other through files in it."""
         self._store: Any = None
         ranks: list[RankProcess] = []
         with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            undo.callback(folder.remove)
             undo.callback(abandon, ranks)
             if machines is not None:
                 ranks += machines.join()
@@ -58,7 +57,7 @@ class Workers:
         self._watch = Watch(ranks)
         self._watch.start()
         # Also ends them when nobody closes this object.
-        self.close = weakref.finalize(self, _end, self._watch, self.folder)
+        self.close = weakref.finalize(self, _end, self._watch, folder)
         """Ends the processes, and waits for it."""
 
     @property
@@ -132,10 +131,10 @@ def _hold_store(host: str) -> Any:
         return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def _end(watch: Watch, folder: Path) -> None:
+def _end(watch: Watch, folder: RanksFolder) -> None:
     watch.stopping.set()
     for rank in watch.ranks:
         rank.connection.close()
     for rank in watch.ranks:
         rank.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove()
