@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 
-from inflight import InvalidRequest, StructuredOutputs
+from inflight import StructuredOutputs
 from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.grammars import Grammars
 from inflight_gateway.reasoning import REASONING_FORMATS
@@ -71,8 +71,10 @@ def test_forced_text_is_not_normalized(normalizer: normalizers.Normalizer, text:
         assert (written if "choice" in wanted else json.loads(written)) == text
 
 
-def test_a_model_without_an_end_token_cannot_be_guided() -> None:
+def test_an_output_of_a_model_without_an_end_token_ends_with_one_that_does_not_show() -> None:
     tokenizer = byte_level()
     grammars = Grammars(tokenizer, tokenizer.get_vocab_size(), [])
-    with pytest.raises(InvalidRequest, match="the model has no end token with which an output could end"):
-        grammars.compile(StructuredOutputs(regex="[ab]{1,3}")).result()
+    state = grammars.compile(StructuredOutputs(regex="[ab]{1,3}")).result().begin()
+    state.accept(tokenizer.token_to_id("a"))
+    end = tokenizer.token_to_id("<end>")
+    assert [token_id for token_id in (0, end) if state.num_legal([token_id])] == [end]

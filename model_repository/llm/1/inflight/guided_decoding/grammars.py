@@ -139,12 +139,20 @@ def _ll_tokenizer(tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: C
     plain.no_truncation()
     ends = sorted(token for token in eos_token_ids if token < vocab_size)
     try:
-        known = LLTokenizer(_written(plain, vocab_size), n_vocab=vocab_size, eos_token=ends or None)
+        written = _written(plain, vocab_size)
+        return LLTokenizer(written, n_vocab=vocab_size, eos_token=ends or _without_text(plain, vocab_size))
     except ValueError as error:
         logger.warning("guided decoding is off: llguidance does not know this kind of tokenizer: %s", error)
         return f"llguidance does not know the model's kind of tokenizer: {error}"
-    # Without one, llguidance would take token 0 for it.
-    return known if ends else "the model has no end token with which an output could end"
+
+
+def _without_text(tokenizer: Tokenizer, vocab_size: int) -> int | None:
+    """Return a token that does not show, for a model without an end token. None if there is none.
+
+    An output may end with it where its grammar allows the end. llguidance would take token 0, which may be a letter.
+    """
+    added = tokenizer.get_added_tokens_decoder().items()
+    return next((token_id for token_id, token in added if token.special and token_id < vocab_size), None)
 
 
 def _written(tokenizer: Tokenizer, vocab_size: int) -> str:
