@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, Llama4TextConfig
+from transformers import BloomConfig, DiffLlamaConfig, DogeConfig, GraniteConfig, Llama4TextConfig, PreTrainedConfig
 
 from inflight import Engine, EngineConfig, UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
@@ -29,6 +29,15 @@ from tests.engine.models import greedy, make_engine, make_prompt, tokens
 
 BLOCK = 4
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
 
 
 @pytest.fixture(scope="module", params=["bloom", "bart"])
@@ -159,6 +168,40 @@ def test_llama_4_is_not_padded_where_it_scales_queries_by_positions(
     assert isinstance(engine.model.forward, PaddedForward)
     assert engine.model.forward.pads == pads
     assert tokens(engine.generate(PROMPTS, greedy(20))) == [generate(model, prompt, 20) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(("chosen", "pads"), [(8, False), (48, False), (255, False), (256, True)])
+def test_doge_is_not_padded_where_it_chooses_among_tokens(chosen: int, pads: bool, tmp_path: Path) -> None:
+    model = save_model(DogeConfig(**SIZES, keep_window_size=chosen), tmp_path)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            # It is zero at first. Then all tokens score the same, and the choice is arbitrary.
+            layer.self_attn.A.normal_(0, 0.5)
+    model.save_pretrained(tmp_path)
+    engine = make_engine(tmp_path)
+    assert isinstance(engine.model.forward, PaddedForward)
+    assert engine.model.forward.pads == pads
+    prompts = [*PROMPTS, make_prompt(70), make_prompt(100)]
+    assert tokens(engine.generate(prompts, greedy(12))) == [generate(model, prompt, 12) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [GraniteConfig(**SIZES, sliding_window=100), DiffLlamaConfig(**SIZES, sliding_window=64)],
+    ids=lambda config: config.model_type,
+)
+def test_a_window_of_the_cache_that_the_masks_do_not_have_is_refused(config: PreTrainedConfig, tmp_path: Path) -> None:
+    save_model(config, tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"its own attention cannot be used either.* does not come out right"):
+        make_engine(tmp_path)
+
+
+def test_a_window_of_the_cache_that_is_too_wide_to_try_bounds_the_length(tmp_path: Path) -> None:
+    config = {**SIZES, "max_position_embeddings": 1024}
+    save_model(DiffLlamaConfig(**config, sliding_window=700), tmp_path)
+    assert make_engine(tmp_path).model.max_model_len == 700
+    with pytest.raises(ValueError, match="max_model_len is 701; it must be at most 700"):
+        make_engine(tmp_path, max_model_len=701)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("lora_modules", {"a": "nowhere"}), ("tensor_parallel_size", 2)])

@@ -27,7 +27,7 @@ from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import image_forwards, optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
-from inflight.model.loading.reading import Reading, with_our_attention, with_own_attention
+from inflight.model.loading.reading import Reading, bound_of_own_attention, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer
 from inflight.model.loading.weights import load_divided_module, load_module
@@ -198,8 +198,9 @@ def _read(
         reason = str(error)
     try:
         support.check_settings_of_own_attention(module.config, config)
-        max_model_len = _max_model_len(config, text_config, tokenizer, None)
-        readings = with_own_attention(module, text_config, max_model_len)
+        bound = bound_of_own_attention(text_config, LONGEST)
+        max_model_len = _max_model_len(config, text_config, tokenizer, bound)
+        readings = with_own_attention(module, text_config, max_model_len, LONGEST)
         check = check_of(module, readings, max_model_len)
         reading = check.right_reading(readings)
     except UnsupportedModel as error:

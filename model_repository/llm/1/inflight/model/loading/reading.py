@@ -36,6 +36,13 @@ class Reading:
         """The sliding window of each layer."""
         return [layer.window for layer in self.layers]
 
+    @property
+    def thresholds(self) -> list[int]:
+        """Numbers of tokens beyond which a token may not see all tokens before it."""
+        if self.own_attention is not None:
+            return list(self.own_attention.thresholds)
+        return [window for window in self.windows if window]
+
     def forward(self, module: torch.nn.Module, backend: AttentionBackend) -> ForwardPass:
         """Return the forward pass that runs the model's own Python code."""
         if self.own_attention is not None:
@@ -72,8 +79,22 @@ def with_our_attention(
     return [Reading(each, kept) for each in candidates for kept in dict.fromkeys((states, sequential))], bound
 
 
-def with_own_attention(module: Any, text_config: PreTrainedConfig, max_model_len: int) -> list[Reading]:
+def bound_of_own_attention(text_config: PreTrainedConfig, longest_checked: int) -> int | None:
+    """Return a bound on the length of a model whose own code attends; None if nothing bounds it.
+
+    `generate` computes with the cache of transformers, which the config's window may cut although the model's masks do
+    not. A trial shows whether that happens, unless the window has `longest_checked` tokens or more.
+    """
+    window = support.unlisted_window(text_config)
+    return window if window and window >= longest_checked else None
+
+
+def with_own_attention(
+    module: Any, text_config: PreTrainedConfig, max_model_len: int, longest_checked: int
+) -> list[Reading]:
     """Return the possible readings of a model whose own code attends, the fastest first.
+
+    Prompts of `longest_checked` tokens or more are too long to try.
 
     Raises:
         UnsupportedModel: The model has recurrent states, or keeps something else than keys and values.
@@ -83,7 +104,8 @@ def with_own_attention(module: Any, text_config: PreTrainedConfig, max_model_len
     implementation = _choose_own(module)
     parts, layers = probe_cache(module)
     ways = (True, False) if support.allows_padding(text_config, max_model_len) else (False,)
-    return [Reading(layers, own_attention=OwnAttention(parts, implementation, pads)) for pads in ways]
+    tried = tuple(tokens for tokens in support.thresholds(text_config) if tokens < longest_checked)
+    return [Reading(layers, own_attention=OwnAttention(parts, implementation, pads, tried)) for pads in ways]
 
 
 def _choose_own(module: Any) -> str:

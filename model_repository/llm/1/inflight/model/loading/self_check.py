@@ -57,7 +57,7 @@ class SelfCheck:
         reference: Callable[[], AbstractContextManager[None]] = nullcontext,
         worst: Callable[[float], float] = float,
     ) -> None:
-        """The prompts are longer than the windows of all `readings`, as far as 640 tokens and `max_model_len` allow.
+        """The prompts exceed the thresholds of all `readings`, as far as 640 tokens and `max_model_len` allow.
         For a model that is divided over ranks, the forward pass in the context `reference` is that of the whole model,
         and `worst` returns the greatest error of all ranks, so that all decide alike.
         """
@@ -212,8 +212,8 @@ def _failing_as_unsupported(module: Any) -> Iterator[None]:
 
 
 def _prompts(module: Any, readings: Sequence[Reading], max_model_len: int) -> list[list[int]]:
-    """Two prompts of random tokens. The first is longer than any window, within `LONGEST` and `max_model_len`."""
-    widest = max((window or 0 for reading in readings for window in reading.windows), default=0)
+    """Two prompts of random tokens. The first is longer than any threshold, within `LONGEST` and `max_model_len`."""
+    widest = max((tokens for reading in readings for tokens in reading.thresholds), default=0)
     long = min(max(_LONG, widest + _DECODED + 5), LONGEST, max_model_len)
     short = min(max(_SHORT, long // 2), max_model_len)
     vocabulary = vocab_size(module)

@@ -17,6 +17,8 @@ _RECURRENT = frozenset({"linear_attention", "conv"})
 _BOTH = frozenset({"hybrid", "hybrid_sliding"})
 # Layers that choose the tokens they see by other rules. Only the model's own attention follows them.
 _OF_ITS_OWN = frozenset({"chunked_attention", "indexed_attention"})
+# Fields with a number of tokens beyond which the model's own attention follows another rule.
+_THRESHOLDS = ("sliding_window", "attention_chunk_size", "index_topk", "keep_window_size", "window_size")
 # Layers without either: multilayer perceptrons and mixtures of experts.
 _NEITHER = frozenset({"mlp", "moe"})
 # With these types, the frequencies of all requests change once one sequence in the batch exceeds the original length.
@@ -154,13 +156,30 @@ def _attending(text_config: PreTrainedConfig) -> list[str]:
     return [kind for kind in _layer_types(text_config) if kind in _ATTENTION | _BOTH]
 
 
+def unlisted_window(text_config: PreTrainedConfig) -> int | None:
+    """Return the window to which transformers' cache cuts every layer. Its mask need not have that window.
+
+    None if the config has no window, or lists the types of layers. Then masks and the cache follow the list.
+    """
+    return None if _layer_types(text_config) else getattr(text_config, "sliding_window", None)
+
+
+def thresholds(text_config: PreTrainedConfig) -> tuple[int, ...]:
+    """Return the numbers of tokens beyond which a model's own code may attend by another rule."""
+    values = (getattr(text_config, name, None) for name in _THRESHOLDS)
+    return tuple(value for value in values if value is not None)
+
+
 def allows_padding(text_config: PreTrainedConfig, max_model_len: int) -> bool:
     """Whether padding may change nothing that the self-check cannot see.
 
-    Llama 4 scales queries by the number of tokens before them, padding included, from `floor_scale` tokens on.
+    Llama 4 scales queries by the number of tokens before them, padding included, from `floor_scale` tokens on. Doge
+    chooses `keep_window_size` tokens, padding included, if there are more.
     """
-    scales = getattr(text_config, "attn_temperature_tuning", False)
-    return not scales or max_model_len < text_config.floor_scale
+    if getattr(text_config, "attn_temperature_tuning", False) and max_model_len >= text_config.floor_scale:
+        return False
+    chosen = getattr(text_config, "keep_window_size", None)
+    return chosen is None or max_model_len <= chosen
 
 
 def max_length(text_config: PreTrainedConfig) -> int | None:

@@ -32,6 +32,8 @@ class OwnAttention:
     """transformers' name of the attention function."""
     pads: bool
     """Whether padding changes nothing. If not, only sequences of equal length are computed together."""
+    thresholds: tuple[int, ...] = ()
+    """Numbers of tokens beyond which it may attend by another rule."""
 
 
 class PaddedForward:
