@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from inflight import Engine, SamplingParams
 from tests.engine.models import Tiny, alone, greedy, make_engine, make_prompt
+from tests.unit.tiny_tokenizers import byte_level
 
 PROMPT = make_prompt(12)
 
@@ -125,3 +127,46 @@ def test_a_beam_names_the_stop_token_that_ended_it(tiny: Tiny) -> None:
     assert all(beam.stop_reason == beam.token_ids[-1] == stop for beam in ended)
     assert all(beam.stop_reason is None for beam in output.beams if beam.finish_reason != "stop")
     assert output.stop_reason == output.beams[0].stop_reason
+
+
+def variant(tiny: Tiny, folder: Path, generation: dict[str, object] | None, **config: object) -> Path:
+    """The tiny model with another generation_config.json, or none, and these fields in its config.json."""
+    shutil.copytree(tiny.folder, folder)
+    if generation is None:
+        (folder / "generation_config.json").unlink()
+    else:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**written, **config}))
+    return folder
+
+
+def test_without_a_generation_config_the_config_comes_before_the_tokenizer(tiny: Tiny, tmp_path: Path) -> None:
+    folder = variant(tiny, tmp_path / "model", None, eos_token_id=[7, 9], repetition_penalty=1.3)
+    PreTrainedTokenizerFast(tokenizer_object=byte_level(), eos_token="!").save_pretrained(folder)
+    model = make_engine(folder).model
+    assert model.tokenizer.eos_token_id not in (None, 7, 9)
+    assert model.eos_token_ids == {7, 9}
+    assert model.defaults.repetition_penalty == 1.3
+
+
+def test_negative_end_of_sequence_tokens_are_left_out(
+    tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine(variant(tiny, tmp_path / "model", {"eos_token_id": [2, -1]}))
+    assert engine.model.eos_token_ids == {2}
+    assert "eos_token_id of generation_config.json has -1" in caplog.text
+    assert len(alone(engine, PROMPT, greedy(6, min_tokens=6))) == 6
+
+
+@pytest.mark.parametrize("value", ["2", [2, None], 2.5])
+def test_end_of_sequence_tokens_must_be_tokens(tiny: Tiny, tmp_path: Path, value: object) -> None:
+    with pytest.raises(ValueError, match=r"eos_token_id of generation_config.json is .*; it must be a token id"):
+        make_engine(variant(tiny, tmp_path / "model", {"eos_token_id": value}))
+
+
+def test_a_damaged_generation_config_is_named(tiny: Tiny, tmp_path: Path) -> None:
+    folder = variant(tiny, tmp_path / "model", {})
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2,}')
+    with pytest.raises(ValueError, match=r"its generation_config.json cannot be read"):
+        make_engine(folder)

@@ -70,3 +70,29 @@ def test_max_tokens_and_all_that_is_not_sampling_stay_as_they_are() -> None:
     given = GenerationDefaults.of(SAMPLES).fill(asked)
     assert (given.max_tokens, given.min_tokens, given.stop, given.seed) == (None, 3, ("x",), 7)
     assert given.presence_penalty == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("top_p", 1.5), ("top_k", -2), ("top_k", 2.5), ("min_p", 2), ("temperature", -1.0)),
+        *(("repetition_penalty", 0), ("repetition_penalty", "1.1"), ("max_new_tokens", 0), ("do_sample", "false")),
+    ],
+)
+def test_values_that_no_request_may_have_are_ignored_with_a_warning(
+    name: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = {field: given for field, given in SAMPLES.items() if field != name}
+    assert GenerationDefaults.of({**rest, name: value}) == GenerationDefaults.of(rest)
+    (record,) = caplog.records
+    assert f"the generation config: {name} is" in record.getMessage()
+    assert repr(value).strip("'") in record.getMessage()
+
+
+def test_a_whole_number_may_be_written_as_a_fraction() -> None:
+    defaults = GenerationDefaults.of({"do_sample": True, "top_k": 50.0, "max_new_tokens": 2048.0})
+    assert (repr(defaults.sampling["top_k"]), repr(defaults.max_tokens)) == ("50", "2048")
+
+
+def test_a_top_p_of_0_leaves_the_likeliest_token_as_in_transformers() -> None:
+    assert filled({**SAMPLES, "top_p": 0.0}) == {"temperature": 0.0, **NEUTRAL}

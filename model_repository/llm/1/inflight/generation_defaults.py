@@ -1,14 +1,19 @@
 """Values from a model's generation_config for the fields that a request leaves out."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inflight.errors import InvalidRequest
 from inflight.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS = 16
 _SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
+_FIELDS = (*_SAMPLING_FIELDS, "do_sample", "max_new_tokens", "repetition_penalty")
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,14 @@ class GenerationDefaults:
 
     @classmethod
     def of(cls, generation_config: Mapping[str, Any]) -> "GenerationDefaults":
-        """Read the content of a generation_config.json."""
-        given = {name: value for name, value in generation_config.items() if value is not None}
+        """Read the content of a generation_config.json. Values that no request may have are ignored, with a warning."""
+        given = {name: value for name in _FIELDS if (value := _usable(name, generation_config.get(name))) is not None}
         sampling = {name: given[name] for name in _SAMPLING_FIELDS if name in given}
+        # With a top_p of 0, transformers samples among the likeliest token alone.
+        samples = given.get("do_sample", False) and generation_config.get("top_p") != 0
         return cls(
             max_tokens=given.get("max_new_tokens", DEFAULT_MAX_TOKENS),
-            sampling={"temperature": 1.0, **sampling} if given.get("do_sample") else {"temperature": 0.0},
+            sampling={"temperature": 1.0, **sampling} if samples else {"temperature": 0.0},
             repetition_penalty=given.get("repetition_penalty", 1.0),
         )
 
@@ -41,3 +48,23 @@ class GenerationDefaults:
         filled["repetition_penalty"] = self.repetition_penalty
         missing = {name: value for name, value in filled.items() if getattr(params, name) is None}
         return dataclasses.replace(params, **missing)  # type: ignore[arg-type]
+
+
+def _usable(name: str, value: Any) -> Any:
+    """Return a value of a generation_config, or None if it is none that a request may have."""
+    if value is None or (name == "top_p" and value == 0):
+        return None
+    if name == "do_sample":
+        if isinstance(value, bool):
+            return value
+        logger.warning("the generation config: do_sample is %r; it must be true or false, so it is ignored", value)
+        return None
+    if name in ("top_k", "max_new_tokens") and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    parameter = "max_tokens" if name == "max_new_tokens" else name
+    try:
+        SamplingParams(**{parameter: value})
+    except InvalidRequest as error:
+        logger.warning("the generation config: %s is ignored, because %s", name, error)
+        return None
+    return value

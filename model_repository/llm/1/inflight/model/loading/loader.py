@@ -1,7 +1,7 @@
 """Loads a model from a Hugging Face folder or hub id and checks that it can be served."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
@@ -24,6 +24,7 @@ from inflight.model.images.load_reader import load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.checkpoint import Checkpoint
+from inflight.model.loading.generation_files import eos_token_ids, generation_config
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import image_forwards, optimize
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
@@ -152,7 +153,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
             if adapters is not None:
                 images = forward.special
                 forward = replace(forward, special=RoutedForward(images, EagerAdapted(images), has_adapters))
-    generation = _generation_config(config)
+    generation = generation_config(config.model)
     return LoadedModel(
         module=module,
         layers=layers,
@@ -160,7 +161,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         backend=backend,
         forward=forward,
         tokenizer=tokenizer,
-        eos_token_ids=_eos_token_ids(config, generation, tokenizer),
+        eos_token_ids=eos_token_ids(config.model, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
         vocab_size=vocab_size(module),
@@ -274,26 +275,3 @@ def _max_model_len(
             f"max_model_len is {wanted}; it must be at most {bound}, the longest context that is computed correctly"
         )
     return wanted or bound or 0
-
-
-def _generation_config(config: EngineConfig) -> Mapping[str, Any]:
-    try:
-        return dict(GenerationConfig.from_pretrained(config.model, revision=config.revision).to_diff_dict())
-    except OSError:
-        # Many folders have no generation_config.json; that is no error.
-        return {}
-
-
-def _eos_token_ids(config: EngineConfig, generation: Mapping[str, Any], tokenizer: Any | None) -> frozenset[int]:
-    """End-of-sequence tokens from the first source that has them: generation_config.json, the tokenizer, config.json.
-
-    config.json is read as written, because a config class may add a default that the model does not use.
-    """
-    written, _ = PreTrainedConfig.get_config_dict(config.model, revision=config.revision)
-    candidates = (
-        generation.get("eos_token_id"),
-        None if tokenizer is None else tokenizer.eos_token_id,
-        written.get("eos_token_id"),
-    )
-    eos = next((candidate for candidate in candidates if candidate is not None), ())
-    return frozenset([eos] if isinstance(eos, int) else eos)
