@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BloomConfig, DiffLlamaConfig, DogeConfig, GraniteConfig, Llama4TextConfig, PreTrainedConfig
+from transformers import (
+    BloomConfig,
+    DiffLlamaConfig,
+    DogeConfig,
+    GraniteConfig,
+    Llama4TextConfig,
+    MptConfig,
+    PreTrainedConfig,
+)
 
 from inflight import Engine, EngineConfig, UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
@@ -209,6 +217,11 @@ def test_settings_that_need_our_attention_are_refused(setting: str, value: Any, 
     save_model(OWN_ATTENTION["llama4_text"].config, tmp_path)
     with pytest.raises(UnsupportedModel, match=f"llama4_text attends by its own code.* {setting}"):
         make_engine(tmp_path, max_model_len=256, **{setting: value})
+
+
+def test_mpt_names_its_longest_context_in_its_own_way(tmp_path: Path) -> None:
+    save_model(MptConfig(vocab_size=VOCABULARY, d_model=64, n_layers=2, n_heads=4, max_seq_len=64), tmp_path)
+    assert make_engine(tmp_path).model.max_model_len == 64
 
 
 def test_a_length_is_asked_for_where_nothing_bounds_it(tmp_path: Path) -> None:

@@ -21,8 +21,6 @@ _OF_ITS_OWN = frozenset({"chunked_attention", "indexed_attention"})
 _THRESHOLDS = ("sliding_window", "attention_chunk_size", "index_topk", "keep_window_size", "window_size")
 # Layers without either: multilayer perceptrons and mixtures of experts.
 _NEITHER = frozenset({"mlp", "moe"})
-# With these types, the frequencies of all requests change once one sequence in the batch exceeds the original length.
-_BATCH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
 def check_config(config: PreTrainedConfig) -> None:
@@ -184,9 +182,11 @@ def allows_padding(text_config: PreTrainedConfig, max_model_len: int) -> bool:
 
 def max_length(text_config: PreTrainedConfig) -> int | None:
     """The longest sequence that the model computes correctly, or None if the config does not say."""
-    bounds = [getattr(text_config, "max_position_embeddings", None)]
+    bounds = [getattr(text_config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
     for rope in _rope_parameters(text_config):
-        if rope.get("rope_type", rope.get("type")) in _BATCH_DEPENDENT_ROPE:
+        # Its frequencies change for the whole batch once one sequence exceeds the original length. Those of "dynamic"
+        # change beyond max_position_embeddings, which is a bound in any case.
+        if rope.get("rope_type", rope.get("type")) == "longrope":
             original = rope.get("original_max_position_embeddings")
             bounds.append(original or getattr(text_config, "original_max_position_embeddings", None))
     return min((bound for bound in bounds if bound is not None), default=None)
