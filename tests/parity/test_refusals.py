@@ -1,5 +1,6 @@
 """What cannot be served right is refused at load, with the reason."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,15 @@ from transformers import (
     LlamaConfig,
     Phi3Config,
     PreTrainedConfig,
+    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
-from inflight.model.loading.support import check_config
+from inflight.model.loading.support import check_config, max_length
 from scripts.reference.tiny_models import REFUSED, SERVED, save_model
+from tests.unit.tiny_tokenizers import byte_level
 
 
 def config_for(folder: Path) -> EngineConfig:
@@ -65,6 +68,59 @@ def test_attention_in_both_directions_within_images_is_no_reason() -> None:
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere.*no config\.json"):
         Engine(config_for(tmp_path / "nowhere"))
+
+
+def change_json(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("num_hidden_layers", "3", "StrictDataclassFieldValidationError.*num_hidden_layers"),
+        ("num_attention_heads", 5, "StrictDataclassClassValidationError.*hidden size"),
+        ("dtype", "float8", "AttributeError.*float8"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named(field: str, value: object, reason: str, tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_json(tmp_path / "config.json", **{field: value})
+    with pytest.raises(ValueError, match=rf"(?s)model is '.*'; its config cannot be read: {reason}"):
+        Engine(config_for(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("rope_theta", "10000", "TypeError: unsupported operand"), ("hidden_act", "swishglu", "KeyError: 'swishglu'")],
+)
+def test_a_config_with_which_no_model_can_be_made_is_refused(
+    field: str, value: object, reason: str, tmp_path: Path
+) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    file = tmp_path / "config.json"
+    written = {name: given for name, given in json.loads(file.read_text()).items() if name != "rope_parameters"}
+    file.write_text(json.dumps({**written, field: value}))
+    with pytest.raises(UnsupportedModel, match=f"llama cannot be loaded as a decoder: {reason}"):
+        Engine(config_for(tmp_path))
+
+
+def test_a_tokenizer_of_a_newer_library_is_named(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    change_json(tmp_path / "tokenizer.json", decoder={"type": "Newer"})
+    with pytest.raises(
+        ValueError, match=r"model is '.*'; its tokenizer\.json .* cannot be read, .*: data did not match"
+    ):
+        Engine(config_for(tmp_path))
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("dynamic", 256), ("longrope", 64), ("yarn", 256)])
+def test_only_longrope_bounds_the_context_by_the_original_length(kind: str, longest: int) -> None:
+    rope = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=256, rope_parameters=rope)
+    assert max_length(config) == longest
 
 
 def test_folder_without_safetensors_is_refused(tmp_path: Path) -> None:

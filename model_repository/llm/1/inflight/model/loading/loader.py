@@ -228,8 +228,12 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
         hf_config: PreTrainedConfig = AutoConfig.from_pretrained(
             config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
+    except Exception as error:
+        # Configs check and convert their fields by all kinds of code. The text of some errors is a bare name.
+        kind = type(error).__name__
+        raise ValueError(f"model is {config.model!r}; its config cannot be read: {kind}: {error}") from error
     return hf_config
 
 

@@ -18,7 +18,7 @@ def load_tokenizer(config: EngineConfig) -> Any | None:
     """Return the tokenizer in the folder `config.model`; None if there is none, or none with a Rust backend.
 
     Raises:
-        ValueError: A file with a chat template is damaged. The message names it.
+        ValueError: A file is damaged or too new. The message names it.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -27,6 +27,12 @@ def load_tokenizer(config: EngineConfig) -> Any | None:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
         return None
+    except Exception as error:
+        # The library tokenizers raises this very class where a file has parts that it does not know.
+        raise ValueError(
+            f"model is {config.model!r}; its tokenizer.json or tokenizer_config.json cannot be read, or needs a newer "
+            f"version of the library tokenizers: {type(error).__name__}: {error}"
+        ) from error
     # Without files, transformers makes a tokenizer for some models that has one token.
     if not tokenizer.is_fast or tokenizer.backend_tokenizer.get_vocab_size() <= 1:
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")

@@ -58,8 +58,10 @@ def load_module(
         loaded: Any = _with_our_attention_or_its_own(load)
     except (OSError, ImportError, SafetensorError) as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
-    except (ValueError, KeyError) as error:
-        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        # Values of the config that its class lets pass. The text of some errors is a bare name.
+        kind = type(error).__name__
+        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {kind}: {error}") from error
     except RuntimeError as error:
         if "conversion of the weights" not in str(error):
             raise
