@@ -1,14 +1,17 @@
 """`prompt_logprobs` are those of transformers, whatever the chunks, the cache, the neighbours and preemptions."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import OPTConfig
 
 from inflight import Engine, InvalidRequest, RequestOutput, SamplingParams
 from inflight.model.sampling.piecewise import PIECE
-from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
+from scripts.reference.tiny_models import VOCABULARY, save_model
+from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
 
 PROMPTS = [make_prompt(length, seed=length) for length in (1, 2, 30, 71, 8, 16)]
 
@@ -190,3 +193,17 @@ def test_named_tokens_come_in_place_of_the_likeliest(tiny: Tiny) -> None:
             assert rank == 1 + int((row > row[token]).sum())
     assert [len(entry.top) for entry in plain.logprobs or ()] == [1] * 4
     assert not any(entry.others for entry in plain.logprobs or ())
+
+
+def test_a_model_that_calls_the_decoder_within_its_base_model_is_scored(tmp_path: Path) -> None:
+    config = OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        word_embed_proj_dim=64,
+        num_hidden_layers=2,
+        ffn_dim=96,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+    )
+    module = save_model(config, tmp_path)
+    assert_right(module, make_engine(tmp_path).generate([PROMPTS[3]], scoring())[0], 2)

@@ -72,4 +72,7 @@ def hidden_states(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
 
 def _base(module: Any) -> Any | None:
     base = getattr(module, "base_model", module)
-    return None if base is module else base
+    if base is module:
+        return None
+    # The base models of OPT and BART only wrap a decoder, which the whole model calls itself.
+    return dict(base.named_children()).get("decoder", base) if len(list(base.children())) == 1 else base
