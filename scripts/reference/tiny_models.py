@@ -125,6 +125,19 @@ RECURRENT: dict[str, TinyModel] = {
         t.JambaConfig(**_GROUPED, attn_layer_period=3, attn_layer_offset=1, num_experts=2, mamba_d_state=8),
         "Mamba, which continues with single tokens only",
     ),
+    "nemotron_h": TinyModel(
+        t.NemotronHConfig(
+            **{**_GROUPED, "hybrid_override_pattern": "M-M*M"},
+            head_dim=16,
+            mamba_num_heads=8,
+            mamba_head_dim=16,
+            n_groups=2,
+            ssm_state_size=16,
+            # Most time steps would be below.
+            time_step_min=2.0,
+        ),
+        "Mamba-2 whose time steps are bounded in prompts, but not in output",
+    ),
     "falcon_mamba": TinyModel(
         t.FalconMambaConfig(
             vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0

@@ -1,7 +1,7 @@
 """Models with recurrent states: what reuse, failures, settings and kernels do to them."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from inflight import Engine, EngineConfig, SamplingParams, UnsupportedModel
+from inflight import Engine, EngineConfig, RequestOutput, SamplingParams, UnsupportedModel
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.recurrent.state_pool import StatePool
+from inflight.model.recurrent.time_steps import bound_steps, bounded_steps
 from scripts.reference.tiny_models import RECURRENT, SERVED, save_model
 from tests.engine.models import drain, greedy, make_engine, make_prompt, tokens
 
@@ -34,6 +35,11 @@ def engine_of(loaded: tuple[Path, LoadedModel], **settings: Any) -> Engine:
     return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}), model)
 
 
+def chosen(output: RequestOutput) -> list[float]:
+    assert output.prompt_logprobs is not None
+    return [each.chosen for each in output.prompt_logprobs if each is not None]
+
+
 def test_turns_of_a_chat_reuse_states_and_stay_the_same(loaded: tuple[Path, LoadedModel]) -> None:
     engine, calm = engine_of(loaded), engine_of(loaded, enable_prefix_caching=False)
     prompt, cached = CHAT, []
@@ -50,6 +56,30 @@ def test_samples_of_a_prompt_compute_it_once(loaded: tuple[Path, LoadedModel]) -
     engine = engine_of(loaded)
     engine.generate([CHAT] * 4, greedy(2))
     assert engine.stats().hits["device"] == 3 * 24
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose time steps are bounded in prompts, but not in output."""
+    folder = tmp_path_factory.mktemp("nemotron_h")
+    save_model(RECURRENT["nemotron_h"].config, folder)
+    return folder
+
+
+def test_time_steps_of_a_prompt_do_not_depend_on_its_chunks(bounded: Path) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    whole, one_by_one = (make_engine(bounded, max_num_batched_tokens=budget, max_num_seqs=1) for budget in (64, 1))
+    wanted, found = (chosen(engine.generate([CHAT], params)[0]) for engine in (whole, one_by_one))
+    assert found == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_chat_reuses_no_output_whose_time_steps_had_no_bounds(bounded: Path) -> None:
+    engine, calm = make_engine(bounded), make_engine(bounded, enable_prefix_caching=False)
+    answer = engine.generate([CHAT], greedy(12, ignore_eos=True))[0].token_ids
+    prompt = [*CHAT, *answer, *make_prompt(5)]
+    found, wanted = engine.generate([prompt], greedy(12)), calm.generate([prompt], greedy(12))
+    assert tokens(found) == tokens(wanted)
+    assert found[0].num_cached_tokens == 24
 
 
 def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, LoadedModel]) -> None:
@@ -136,7 +166,7 @@ def test_bfloat16_uses_the_kernels(name: str, tmp_path: Path) -> None:
     save_model(RECURRENT[name].config, tmp_path)
     engine = make_engine(tmp_path, dtype="bfloat16", max_model_len=256, block_size=16)
     assert engine.model.backend.name == "cpu kernels"
-    assert len(engine.generate([CHAT], greedy(8))[0].token_ids) == 8
+    assert len(engine.generate([CHAT], greedy(8, ignore_eos=True))[0].token_ids) == 8
 
 
 @pytest.mark.parametrize(("heads", "key_heads", "keys", "values"), [(4, 2, 24, 16), (3, 3, 128, 128)])
@@ -193,15 +223,37 @@ def test_step_of_mamba_2(heads: int, groups: int, width: int, size: int) -> None
     assert_close(*states, rtol=1e-5, atol=1e-5)
 
 
-def both(model: str, function: str, inputs: Any, *, l2norm: bool = False) -> tuple[Any, Any]:
-    """What a function returns with our kernel, and what transformers' own code does."""
+def test_bounded_time_steps_of_mamba_2() -> None:
+    step = with_kernels("nemotron_h", "mamba2_selective_state_update", [bound_steps])
+    generator = torch.Generator().manual_seed(0)
+
+    def after(dt: torch.Tensor, **others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        state, x, b, c = (torch.ones(size) for size in ((5, 4, 24, 16), (5, 4, 24), (5, 2, 16), (5, 2, 16)))
+        a = torch.full((4, 1, 1), -1.0).expand(-1, 24, 16)
+        output = step(state, x, dt.expand(-1, -1, 24), a, b, c, **others)
+        return output, state
+
+    raw, bias = torch.randn(5, 4, 1, generator=generator), torch.ones(4, 1)
+    with fast_steps(), bounded_steps((1.0, 1.5)):
+        found = after(raw, dt_bias=bias.expand(-1, 24), dt_softplus=True)
+    assert_close(found, after(torch.nn.functional.softplus(raw + bias).clamp(1.0, 1.5)), rtol=1e-5, atol=1e-5)
+
+
+def with_kernels(model: str, function: str, others: Sequence[Callable[..., None]] = ()) -> Any:
+    """A function of transformers' code that calls our kernel in `fast_steps`, after `others` have replaced it, too."""
     if not load_kernels():
         pytest.skip("this processor has no kernels")
     code = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
     classes = [each for each in vars(code).values() if isinstance(each, type) and issubclass(each, torch.nn.Module)]
     module = next(each for each in classes if each.__module__ == code.__name__)
-    replace_steps([module.__new__(module)])
-    step = getattr(code, function)
+    for replace in (*others, replace_steps):
+        replace([module.__new__(module)])
+    return getattr(code, function)
+
+
+def both(model: str, function: str, inputs: Any, *, l2norm: bool = False) -> tuple[Any, Any]:
+    """What a function returns with our kernel, and what transformers' own code does."""
+    step = with_kernels(model, function)
     others = {"output_final_state": True, "use_qk_l2norm_in_kernel": True} if l2norm else {"dt_softplus": True}
     with fast_steps():
         found = step(*inputs(), **others)

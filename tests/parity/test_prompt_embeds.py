@@ -12,8 +12,8 @@ from inflight import EmbedsPrompt, Engine, EngineConfig, SamplingParams
 from scripts.reference.tiny_models import MODELS, OWN_ATTENTION, RECURRENT, SERVED, VOCABULARY, save_model
 
 NUM_TOKENS = 10
-# `generate` takes no embeddings for Falcon-H1.
-KINDS = (SERVED | OWN_ATTENTION | RECURRENT).keys() - {"falcon_h1"}
+# `generate` takes no embeddings for these.
+KINDS = (SERVED | OWN_ATTENTION | RECURRENT).keys() - {"falcon_h1", "nemotron_h"}
 
 
 class Served:

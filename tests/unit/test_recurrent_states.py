@@ -17,10 +17,13 @@ BLOCK, SEQUENCES = 4, 4
 
 
 class World:
-    """Requests whose states are the tokens that were computed. Each slot holds what was written there."""
+    """Requests whose states are the tokens that were computed. Each slot holds what was written there.
 
-    def __init__(self, num_snapshots: int) -> None:
-        self.states = RecurrentStates(SEQUENCES, num_snapshots, BLOCK)
+    Unless output can be reused, the states of output are other ones than those of a prompt with the same tokens.
+    """
+
+    def __init__(self, num_snapshots: int, *, reuses_output: bool = True) -> None:
+        self.states = RecurrentStates(SEQUENCES, num_snapshots, BLOCK, reuses_output=reuses_output)
         self.tables = BlockTables(BlockPool(64), BLOCK, prefix_caching=num_snapshots > 0, states=self.states)
         self.slots: dict[int, tuple[int, ...]] = {}
         self._count = 0
@@ -30,6 +33,10 @@ class World:
         request = Request(str(self._count), list(tokens), SamplingParams(), max_tokens=max_tokens, seed=0)
         self.tables.admit(request, self.tables.prefixes.lookup(request))
         return request
+
+    def state(self, request: Request, end: int) -> tuple[int, ...]:
+        output = 0 if self.states.reuses_output else 1000
+        return tuple(t if i < len(request.prompt_ids) else output + t for i, t in enumerate(request.token_ids[:end]))
 
     def plan(self, work: dict[Request, int]) -> StatePlan:
         plan = self.tables.plan_states(list(work), [request.num_computed + count for request, count in work.items()])
@@ -53,11 +60,11 @@ class World:
         for row, (request, end) in enumerate(zip(requests, ends, strict=True)):
             at = request.num_computed
             if at:
-                assert self.slots[request.slot] == tuple(request.token_ids[:at])
+                assert self.slots[request.slot] == self.state(request, at)
             for snapshot in (each for each in plan.snapshots if each.row == row):
                 assert at < snapshot.end <= end
-                self.slots[snapshot.slot] = tuple(request.token_ids[: snapshot.end])
-            self.slots[request.slot] = tuple(request.token_ids[:end])
+                self.slots[snapshot.slot] = self.state(request, snapshot.end)
+            self.slots[request.slot] = self.state(request, end)
         for request, end in zip(requests, ends, strict=True):
             self.tables.commit(request, end - request.num_computed)
         self.states.commit(plan, requests, failed=())
@@ -92,6 +99,25 @@ def test_a_chat_goes_on_from_its_last_answer() -> None:
     # One of the prompt, and the newest one of the answer.
     assert world.states.num_snapshots == 2
     assert world.admit([*request.token_ids, 1, 2]).num_computed == 16
+
+
+def test_only_prompts_are_reused_if_output_has_other_states() -> None:
+    world = World(8, reuses_output=False)
+    request = world.admit(range(9))
+    world.step({request: 9})
+    for token in range(100, 108):
+        request.token_ids.append(token)
+        assert world.tables.grow(request)
+        world.step({request: 1})
+    world.tables.release(request)
+    known = list(request.token_ids)
+    following = world.admit([*known, 1, 2])
+    assert following.num_computed == 8
+    # All of it is now a prompt in the cache. The first request, which begins again, has most of it as output.
+    world.finish(following)
+    world.tables.admit(request, world.tables.prefixes.lookup(request))
+    assert request.num_computed == 8
+    assert world.admit([*known, 1, 2]).num_computed == 16
 
 
 def test_the_third_prompt_with_a_common_beginning_reuses_it() -> None:
@@ -144,11 +170,14 @@ def test_a_released_request_leaves_no_copy_behind() -> None:
     assert world.step({world.admit(range(20, 30)): 3}).copies == ()
 
 
+@pytest.mark.parametrize("reuses_output", [True, False])
 @pytest.mark.parametrize("num_snapshots", [1, 3, 8])
 @given(seed=st.integers(0, 10_000))
-def test_states_are_those_of_the_computed_tokens_whatever_happens(num_snapshots: int, seed: int) -> None:
+def test_states_are_those_of_the_computed_tokens_whatever_happens(
+    num_snapshots: int, reuses_output: bool, seed: int
+) -> None:
     rng = random.Random(seed)
-    world, running, seen = World(num_snapshots), list[Request](), [[1]]
+    world, running, seen = World(num_snapshots, reuses_output=reuses_output), list[Request](), [[1]]
     for _ in range(60):
         if len(running) < SEQUENCES and rng.random() < 0.5:
             stem = rng.choice(seen)

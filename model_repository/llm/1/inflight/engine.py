@@ -77,6 +77,7 @@ class Engine:
             recorded,
             None if folder is None else hash_key(folder),
             has_states=bool(self.model.states),
+            reuses_output=all(layer.time_step_limit is None for layer in self.model.states),
         )
         drafts = bool(config.speculative_config)
         self._most_drafted = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens if drafts else 0

@@ -114,7 +114,7 @@ class PrefixCache:
         self._hash(request, end)
         new = [
             index
-            for index in range(first, request.num_named)
+            for index in range(first, self._shared(request, end) // self._block_size)
             if self._pool.register(request.blocks[index], request.block_hashes[index])
         ]
         if self._events is not None and self._salt(request) == CacheSalt():
@@ -136,7 +136,13 @@ class PrefixCache:
             self._planned.swap_out([(block, host_block)])
 
     def _num_reusable(self, request: Request) -> int:
-        return request.max_reused_tokens // self._block_size
+        return self._shared(request, request.max_reused_tokens) // self._block_size
+
+    def _shared(self, request: Request, num_tokens: int) -> int:
+        """Return how many of the first `num_tokens` tokens requests may share: only prompts, if output differs."""
+        if self._states is None or self._states.reuses_output:
+            return num_tokens
+        return min(num_tokens, len(request.prompt_ids))
 
     def _hash(self, request: Request, num_tokens: int) -> None:
         salt = self._salt(request)

@@ -36,6 +36,8 @@ class StatePlan(NamedTuple):
 
     slots: Sequence[int]
     """[R], the slot of each request's state."""
+    prompt_lens: Sequence[int]
+    """[R], the number of tokens of each request's prompt."""
     copies: Sequence[tuple[int, int]] = ()
     """Pairs of a slot and the slot to copy it to, before the step computes. All are read before any is written."""
     snapshots: Sequence[Snapshot] = ()
@@ -50,8 +52,17 @@ class RecurrentStates:
         num_sequences: int,
         num_snapshots: int,
         block_size: int,
+        *,
+        reuses_output: bool = True,
     ) -> None:
-        """`num_sequences`: maximum number of requests with blocks. `num_snapshots`: 0: none are made."""
+        """
+        Args:
+            num_sequences: maximum number of requests with blocks.
+            num_snapshots: 0: none are made.
+            reuses_output: whether a prompt has the same states as output of the same tokens, so that it may begin with
+                those of output.
+        """
+        self.reuses_output = reuses_output
         self._block_size = block_size
         self._free = list(range(num_sequences + num_snapshots - 1, num_sequences - 1, -1))
         self._kept: OrderedDict[bytes, int] = OrderedDict()
@@ -100,7 +111,7 @@ class RecurrentStates:
         `name_of` returns the hash of the block of a request that ends at a position.
         """
         if not requests:
-            return StatePlan(())
+            return StatePlan((), ())
         copies, self._copies = tuple(self._copies), []
         snapshots = []
         for row, (request, end) in enumerate(zip(requests, ends, strict=True)):
@@ -110,7 +121,8 @@ class RecurrentStates:
                     self._kept.move_to_end(name)
                 elif (slot := self._take()) is not None:
                     snapshots.append(Snapshot(row, at, slot, name))
-        return StatePlan([request.slot for request in requests], copies, snapshots)
+        lens = [len(request.prompt_ids) for request in requests]
+        return StatePlan([request.slot for request in requests], lens, copies, snapshots)
 
     def _ends(self, request: Request, first: int, end: int) -> list[int]:
         """Return where to make snapshots of a request while its tokens from `first` up to `end` are computed."""
@@ -119,7 +131,7 @@ class RecurrentStates:
         size, prompt = self._block_size, len(request.prompt_ids)
         # The same prompt again has to compute its last token.
         wanted = {(prompt - 1) // size * size, request.num_matched * size}
-        if end > prompt and end % size == 0 and request.beams is None:
+        if self.reuses_output and end > prompt and end % size == 0 and request.beams is None:
             wanted.add(end)
         return sorted(at for at in wanted if first < at <= end)
 

@@ -137,4 +137,4 @@ def largest_plan(config: EngineConfig, max_model_len: int, *, scored: bool = Tru
     tables = np.arange(rows * -(-length // config.block_size), dtype=np.int64).reshape(rows, -1)
     draft = min(length - 1, config.max_draft)
     scheduled = tuple(ScheduledRequest.next_of(r, length)._replace(num_draft=draft) for r in requests)
-    return StepPlan(scheduled, tables, states=StatePlan(range(rows)))
+    return StepPlan(scheduled, tables, states=StatePlan(range(rows), [length] * rows))

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.nn.functional import silu, softplus
 
+from inflight.model.recurrent.time_steps import are_bounded
+
 _LANES = 16
 # transformers pads each chunk of Mamba-2 to its whole size, and the work within a chunk grows with the square of it.
 # Models come with 256. With 64, prompts of 100 tokens take a quarter of the time, and those of 1,000 two thirds.
@@ -116,7 +118,7 @@ def _state_space(
         D, dt_bias: [heads, width].
     """
     shared = dt.stride(-1) == 0 and A.stride()[1:] == (0, 0) and (dt_bias is None or dt_bias.stride(-1) == 0)
-    if not _serves(state) or not shared:
+    if not _serves(state) or not shared or are_bounded():
         return None
     times = dt[..., 0].float()
     if dt_bias is not None:

@@ -233,8 +233,20 @@ def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
     return math.inf if math.isnan(error) else error
 
 
+def _split(tokens: list[int]) -> tuple[list[int], list[int]]:
+    """Split tokens into those that are computed as a prompt and those that are computed as output."""
+    end = max(1, len(tokens) - _DECODED)
+    return tokens[:end], tokens[end:]
+
+
 def _requests(prompts: Sequence[list[int]]) -> list[Request]:
-    return [Request(str(i), prompt, SamplingParams(), max_tokens=1, seed=0) for i, prompt in enumerate(prompts)]
+    """The last tokens are output, as in `_eager_logits`."""
+    requests = []
+    for number, tokens in enumerate(prompts):
+        prompt, output = _split(tokens)
+        requests.append(Request(str(number), prompt, SamplingParams(), max_tokens=len(output) + 1, seed=0))
+        requests[-1].token_ids += output
+    return requests
 
 
 def _request_of(prompt: PromptContent) -> Request:
@@ -257,7 +269,7 @@ def _paged_logits(
     `see` is called with the outputs of each step.
     """
     device, block_size = next(module.parameters()).device, backend.checked_block_size
-    num_tokens = sum(len(request.prompt_ids) for request in requests)
+    num_tokens = sum(len(request.token_ids) for request in requests)
     tables = BlockTables(BlockPool(num_tokens), block_size, prefix_caching=False)
     shapes = [layer.shape for layer in layers]
     caches = backend.allocate(shapes, tables.pool.num_blocks, block_size, module.dtype, device)
@@ -287,13 +299,16 @@ def _next_chunks(requests: Sequence[Request], tables: BlockTables) -> StepPlan |
         left, first = request.num_uncomputed, request.num_computed
         if left:
             end = first + (1 if left <= _DECODED else -(-left // parts))
+            if first < len(request.prompt_ids):
+                end = min(end, len(request.prompt_ids))
             if request.images is not None:
                 end = max(request.images.last_end(first, end), request.images.next_end(first))
             scheduled.append(ScheduledRequest.next_of(request, end - first))
     if not scheduled:
         return None
     gathered = tables.gather([s.request for s in scheduled], [s.end for s in scheduled])
-    return StepPlan(tuple(scheduled), gathered, states=StatePlan([s.request.slot for s in scheduled]))
+    states = StatePlan([s.request.slot for s in scheduled], [len(s.request.prompt_ids) for s in scheduled])
+    return StepPlan(tuple(scheduled), gathered, states=states)
 
 
 def _generate_gives_positions(module: Any) -> bool:
@@ -322,8 +337,8 @@ def _eager_logits(module: Any, prompts: Sequence[list[int]]) -> list[torch.Tenso
     try:
         logits = []
         for prompt in prompts:
-            split = max(1, len(prompt) - _DECODED)
-            pieces = [prompt[:split], *([token] for token in prompt[split:])]
+            begin, decoded = _split(prompt)
+            pieces = [begin, *([token] for token in decoded)]
             cache, rows, first = None, [], 0
             for piece in pieces:
                 arguments: dict[str, Any] = {cache_name: cache, "use_cache": True, **keep}

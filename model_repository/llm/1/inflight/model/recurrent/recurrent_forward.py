@@ -9,7 +9,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
 from inflight.model.recurrent.state_layer import StateLayer
 from inflight.model.recurrent.state_pool import StatePool, as_cache
+from inflight.model.recurrent.time_steps import bound_steps, bounded_steps
 
 _active = threading.local()
 
@@ -35,6 +36,7 @@ class RecurrentForward:
         if self._is_fast:
             replace_steps(layer.module for layer in layers)
             shorten_chunks(layer.module for layer in layers)
+        bound_steps(layer.module for layer in layers if layer.time_step_limit is not None)
         device = next(eager.module.parameters()).device
         self._pools = [StatePool(layer, device) for layer in layers]
         for number, layer in enumerate(layers):
@@ -103,6 +105,8 @@ def _by_segment(
     arguments: inspect.BoundArguments,
 ) -> Any:
     num_tokens = segments[-1].end
+    if layer.time_step_limit is not None:
+        segments = [part for segment in segments for part in segment.as_generated()]
     if layer.is_sequential:
         segments = [token for segment in segments for token in segment.tokens()]
     outputs = []
@@ -111,11 +115,18 @@ def _by_segment(
         bound = copy.copy(arguments)
         bound.arguments = _part(arguments.arguments, segment, num_tokens)
         bound.arguments[layer.cache_argument] = as_cache(layer, states, continues=segment.continues)
-        outputs.append(whole(*bound.args, **bound.kwargs))
+        with _as_prompt(layer, segment):
+            outputs.append(whole(*bound.args, **bound.kwargs))
         pool.write(segment.slots, states)
         if segment.snapshots:
             pool.copy(segment.snapshots)
     return _joined(outputs, segments)
+
+
+def _as_prompt(layer: StateLayer, segment: Segment) -> AbstractContextManager[None]:
+    """Let single tokens of prompts be computed as transformers computes whole prompts."""
+    is_step = segment.continues and segment.has_single_tokens and segment.num_prompt[0] > 0
+    return bounded_steps(layer.time_step_limit) if is_step and layer.time_step_limit is not None else nullcontext()
 
 
 def _part(value: Any, segment: Segment, num_tokens: int) -> Any:

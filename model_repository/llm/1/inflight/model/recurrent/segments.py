@@ -23,6 +23,8 @@ class Segment:
     """The slots of the sequences' states. If there are many, each has one token."""
     continues: bool
     """Whether the sequences have states from before."""
+    num_prompt: Sequence[int]
+    """How many tokens of each sequence are part of its prompt. The others, which follow, are output."""
     snapshots: Sequence[tuple[int, int]] = ()
     """Pairs of a slot and the slot to copy it to afterwards."""
 
@@ -31,12 +33,52 @@ class Segment:
         """Whether there are many sequences."""
         return len(self.slots) > 1
 
+    @property
+    def has_single_tokens(self) -> bool:
+        """Whether each sequence has one token."""
+        return self.end - self.first == len(self.slots)
+
     def tokens(self) -> "list[Segment]":
         """Return a segment for each token of one sequence that has a state. Otherwise return this segment."""
         if self.has_many or not self.continues:
             return [self]
-        ends = range(self.first + 1, self.end + 1)
-        return [replace(self, first=e - 1, end=e, snapshots=self.snapshots if e == self.end else ()) for e in ends]
+        return self.cut(range(self.first + 1, self.end + 1))
+
+    def as_generated(self) -> "list[Segment]":
+        """Return segments without both prompt and output, and with one output token of each sequence at most."""
+        if not self.has_many:
+            output = self.first + self.num_prompt[0]
+            prompt = [output] if output > self.first else []
+            return self.cut([*prompt, *range(output + 1, self.end + 1)])
+        changes = (row for row in range(1, len(self.slots)) if self.num_prompt[row] != self.num_prompt[row - 1])
+        return [self._rows(slice(*rows)) for rows in pairwise([0, *changes, len(self.slots)])]
+
+    def cut(self, ends: Sequence[int]) -> "list[Segment]":
+        """Cut the tokens of one sequence at the ends of parts, the last of which is the end of the segment."""
+        output = self.first + self.num_prompt[0]
+        return [
+            replace(
+                self,
+                first=first,
+                end=end,
+                continues=self.continues or first > self.first,
+                num_prompt=[max(0, min(output, end) - first)],
+                snapshots=self.snapshots if end == self.end else (),
+            )
+            for first, end in pairwise([self.first, *ends])
+        ]
+
+    def _rows(self, rows: slice) -> "Segment":
+        """Return the segment of some of many sequences."""
+        slots = self.slots[rows]
+        return replace(
+            self,
+            first=self.first + rows.start,
+            end=self.first + rows.stop,
+            slots=slots,
+            num_prompt=self.num_prompt[rows],
+            snapshots=[pair for pair in self.snapshots if pair[0] in slots],
+        )
 
 
 @dataclass(frozen=True)
@@ -84,18 +126,19 @@ def _segments(plan: StatePlan, order: Sequence[int], starts: Sequence[int], ends
     for snapshot in plan.snapshots:
         snapshots.setdefault(snapshot.row, []).append(snapshot)
     slots = [plan.slots[index] for index in order]
+    prompts = [plan.prompt_lens[index] for index in order]
     lengths = np.diff(starts).tolist()
     num_single, num_new = lengths.count(1), ends[: lengths.count(1)].count(1)
     segments = []
     for first, end in (*_runs(slots[:num_new], 0), *_runs(slots[num_new:num_single], num_new)):
         copies = [(slots[row], each.slot) for row in range(first, end) for each in snapshots.get(order[row], ())]
-        segments.append(Segment(first, end, slots[first:end], ends[first] > 1, copies))
+        num_prompt = [int(ends[row] <= prompts[row]) for row in range(first, end)]
+        segments.append(Segment(first, end, slots[first:end], ends[first] > 1, num_prompt, copies))
     for row in range(num_single, len(slots)):
-        at, offset = starts[row], starts[row + 1] - ends[row]
-        for each in snapshots.get(order[row], ()):
-            cut = each.end + offset
-            segments.append(Segment(at, cut, slots[row : row + 1], at > offset, [(slots[row], each.slot)]))
-            at = cut
-        if at < starts[row + 1]:
-            segments.append(Segment(at, starts[row + 1], slots[row : row + 1], at > offset))
+        first, offset = starts[row], starts[row + 1] - ends[row]
+        num_prompt = [max(0, min(starts[row + 1], prompts[row] + offset) - first)]
+        whole = Segment(first, starts[row + 1], slots[row : row + 1], first > offset, num_prompt)
+        kept = {each.end + offset: [(slots[row], each.slot)] for each in snapshots.get(order[row], ())}
+        parts = whole.cut(sorted({*kept, whole.end}))
+        segments += [replace(part, snapshots=kept.get(part.end, ())) for part in parts]
     return segments

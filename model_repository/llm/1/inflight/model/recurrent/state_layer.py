@@ -14,6 +14,7 @@ from inflight.errors import UnsupportedModel
 from inflight.model.attention.interface import AttentionCall, use_attention
 from inflight.model.forward import cache_argument
 from inflight.model.loading.attention_probe import placeholder
+from inflight.model.recurrent.time_steps import TimeStepLimit, time_step_limit
 
 
 class StateShape(NamedTuple):
@@ -45,6 +46,8 @@ class StateLayer:
     num_states: int
     """How many convolutions with a state the layer has, over all its modules."""
     states: tuple[StateShape, ...]
+    time_step_limit: TimeStepLimit | None = None
+    """Bounds that hold in prompts alone. Then output is computed in single tokens, and prompts cannot reuse it."""
     is_sequential: bool = False
     """Whether the module computes only single tokens right after others: it begins anew with several."""
 
@@ -125,7 +128,7 @@ class _Recorder(DynamicCache):
 
     def layers_found(self) -> tuple[StateLayer, ...]:
         return tuple(
-            StateLayer(module, index, argument, self._num_states(index), tuple(states))
+            StateLayer(module, index, argument, self._num_states(index), tuple(states), time_step_limit(module))
             for (module, index), (argument, states) in self._found.items()
         )
 
