@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _SCALES = ("weight_scale", "weight_scale_inv", "_scales", ".scales", ".absmax", ".SCB", ".qweight")
 """How the names of tensors end that only quantized weights have."""
+_GROUPED_BYTES = 16
+"""torch.nn.functional.grouped_mm needs rows of a multiple of this size."""
 
 
 def load_module(
@@ -75,7 +77,25 @@ def load_module(
     module.to(device)
     module.eval()
     module.requires_grad_(False)
+    _choose_experts(module)
     return module, has_head
+
+
+def _choose_experts(module: Any) -> None:
+    """Let a mixture compute its experts one by one where torch's product of all of them does not support their width.
+
+    That product needs rows whose size is a multiple of 16 bytes.
+    """
+    widths = {
+        width * weight.itemsize
+        for experts in module.modules()
+        if hasattr(experts, "_is_expert_parallel")  # Only transformers' modules of experts have this.
+        for weight in experts.parameters(recurse=False)
+        if weight.ndim == 3
+        for width in weight.shape[1:]
+    }
+    if any(width % _GROUPED_BYTES for width in widths):
+        module.set_experts_implementation("eager")
 
 
 def _with_our_attention_or_its_own(load: Callable[..., Any]) -> Any:
