@@ -156,6 +156,15 @@ def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
     assert "inflight::linear_int4_silu_mul" in kinds
 
 
+@pytest.mark.parametrize(("kind", "warns"), [("llama", False), ("gpt2", True), ("phimoe", True)])
+def test_weights_that_stay_in_bfloat16_are_named(
+    kind: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(SERVED[kind].config, tmp_path)
+    make_engine(tmp_path, dtype="bfloat16", quantization="int8")
+    assert ("% of the weights stay in bfloat16: only linear layers are quantized" in caplog.text) == warns
+
+
 @pytest.mark.parametrize("settings", [{"dtype": "float32"}, {"dtype": "bfloat16", "enable_kernels": False}])
 def test_int8_is_refused_where_the_kernels_do_not_serve(tiny: Tiny, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="quantization is 'int8', which needs a model in bfloat16"):

@@ -59,6 +59,7 @@ def optimize(
     if config.quantization == "int4":
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
+    num_weights = _num_weights(module)
     replaced = replace_norms(module) + replace_gelus(module)
     try:
         replaced += pack_linears(module, config.quantization, int4_scales)
@@ -75,11 +76,25 @@ def optimize(
         for parent, name, original in replaced:
             setattr(parent, name, original)
         return portable
+    if config.quantization is not None and 2 * (left := _num_weights(module)) > num_weights:
+        logger.warning(
+            "quantization is %r; %.0f %% of the weights stay in bfloat16: only linear layers are quantized, not "
+            "the experts of a mixture",
+            config.quantization,
+            100 * left / num_weights,
+        )
     # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
     gated = config.lora_setting is None
     is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
+
+
+def _num_weights(module: Any) -> int:
+    """Return the number of weights in matrices of numbers, without those that embed tokens."""
+    embeddings = module.get_input_embeddings().weight
+    matrices = (each for each in module.parameters() if each.ndim > 1 and each is not embeddings)
+    return sum(each.numel() for each in matrices)
 
 
 def image_forwards(
