@@ -32,8 +32,8 @@ def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding() -> None:
     assert engine.stats().blocks_used == 0
 
 
-def test_a_request_whose_draft_is_right_at_first_starts_anew_beside_an_embedding() -> None:
-    """No token follows a later part of the draft, where keys and values may not be numbers."""
+def test_a_request_whose_draft_is_right_at_first_keeps_that_part_beside_an_embedding() -> None:
+    """No token may follow a later part of the draft. The logits are numbers, so nothing is computed again."""
     engine = make_engine(default_model(), speculative_config=DRAFTS)
     params = three_times_one_token(engine)
     (token,) = params.allowed_token_ids or ()
@@ -45,6 +45,6 @@ def test_a_request_whose_draft_is_right_at_first_starts_anew_beside_an_embedding
     engine.submit_embedding("one two three")
     engine.step()
     stats = engine.stats()
-    assert (stats.drafts, stats.accepted_draft_tokens, stats.preemptions) == (1, 2, 1)
+    assert (stats.drafts, stats.accepted_draft_tokens, stats.preemptions) == (1, 2, 0)
     output = drain(engine)["bad"]
     assert (output.token_ids, output.finish_reason) == ([token] * 3, "error")

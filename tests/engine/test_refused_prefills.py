@@ -24,6 +24,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     Triton's module exists only inside of Triton.
     """
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
+    from serving.adapter_reads import AdapterReads
     from serving.parse import parse
     from serving.preparation import Preparation
     from serving.stream import ResponseStream
@@ -37,7 +38,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
         unused: Any = None
         parsed = parse(request, 256, 256)
         streams = Streams()
-        preparation = Preparation(engine, streams, failures, *[unused] * 5)
+        adapter_reads = AdapterReads(engine, streams, unused)
+        preparation = Preparation(engine, streams, failures, *[unused] * 4, adapter_reads)
         try:
             preparation.begin(ResponseStream(sender, parsed, unused, interval=1), parsed)
         except Exception as error:  # noqa: BLE001 - the caller of `begin` answers it
