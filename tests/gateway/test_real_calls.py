@@ -133,7 +133,12 @@ def test_messages_with_the_client_of_anthropic(gateway: GatewayProcess) -> None:
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "It rains."}
         turns: Any = [*USER, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
         after = client.messages.create(
-            **fields, messages=turns, tool_choice={"type": "none"}, max_tokens=20, stop_sequences=[" "]
+            **fields,
+            messages=turns,
+            tool_choice={"type": "none"},
+            max_tokens=20,
+            stop_sequences=[" "],
+            extra_body={"temperature": 0},
         )
         assert (after.stop_reason, after.stop_sequence) == ("stop_sequence", " ")
         again = client.messages.create(**fields, messages=turns, tool_choice={"type": "none"}, max_tokens=1)
