@@ -14,11 +14,11 @@ class Model(TypedDict):
     created: int
     owned_by: str
     max_model_len: NotRequired[int]
-    """The length of the context, as vLLM has it, like the next two. Absent as long as the server has not told it."""
+    """The length of the context, as vLLM has it. Absent as long as the server has not told it."""
     root: str
-    """The name of the model; of a LoRA adapter, that of the model that it changes."""
+    """The model's name, as vLLM has it; of a LoRA adapter, the name of the model that it changes."""
     parent: NotRequired[str]
-    """Of a LoRA adapter: the same."""
+    """Of a LoRA adapter: the model that it changes, as vLLM has it."""
 
 
 class ModelList(TypedDict):

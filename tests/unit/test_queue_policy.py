@@ -58,7 +58,10 @@ LIMITS: list[tuple[dict[str, Any], int, int | None, float | None, float | None]]
 ]
 
 
-@pytest.mark.parametrize(("policy", "timeout", "deadline_ms", "wait_until", "deadline"), LIMITS)
+with_limits = pytest.mark.parametrize(("policy", "timeout", "deadline_ms", "wait_until", "deadline"), LIMITS)
+
+
+@with_limits
 def test_limits(
     policy: dict[str, Any],
     timeout: int,
@@ -70,7 +73,7 @@ def test_limits(
     assert (request.wait_until, request.deadline) == (wait_until, deadline)
 
 
-@pytest.mark.parametrize(("policy", "timeout", "deadline_ms", "wait_until", "deadline"), LIMITS)
+@with_limits
 def test_a_request_outside_the_queue_ends_when_it_would_end_there(
     policy: dict[str, Any],
     timeout: int,

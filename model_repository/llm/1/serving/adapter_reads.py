@@ -14,7 +14,7 @@ from serving.streams import Streams
 
 _MAX_WAITING = 64
 _MAX_WAITING_IN_ALL = 1024
-# Nobody tells when the last request of an adapter has ended.
+# How often those that wait are looked at: an adapter may have ended its last request, and their time may be over.
 _LOOK_SECONDS = 0.05
 
 
@@ -114,8 +114,8 @@ class AdapterReads(threading.Thread):
         reason = self._submitter.lateness(waiting.options)
         if reason is not None and waiting.stream in self._streams:
             message = (
-                f"Request timeout expired: lora_name is {waiting.options.lora_name!r}; it was not read in time, as "
-                "unfinished requests use the adapters that are in memory, at most max_loras"
+                f"Request timeout expired: lora_name is {waiting.options.lora_name!r}; the adapter waited for room in "
+                "memory, where max_loras of them fit"
             )
             self._aborter.abort(waiting.stream, message, CODES_OF_LATE[reason])
         return reason is not None

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from inflight.errors import InvalidRequest
@@ -42,31 +42,29 @@ def check_control_tokens(
     from transformers.utils.chat_template_utils import mark_control_tokens
 
     added = tokenizer.added_tokens_decoder.values()
-    special = _any_of(token.content for token in added if token.special)
+    special = [token.content for token in added if token.special]
     # What transformers takes for control tokens: all special ones, and those that the template writes.
-    written = (token.content for token in added if token.content in template and not token.content.isspace())
-    tokens = _any_of([*written, *(token.content for token in added if token.special)])
+    written = [token.content for token in added if token.content in template and not token.content.isspace()]
+    tokens = _any_of({*special, *written})
     found = _find(tokens, parts)
-    _check_normalized(tokenizer, special, parts)
-    _check_roles(parts["messages"], template, [token.content for token in added if token.special])
-    openings = {token.content[0] for token in added if token.special and not token.content[0].isalnum()}
-    harmless = _without(openings, parts)
+    _check_normalized(tokenizer, _any_of(special), parts)
+    _check_roles(parts["messages"], template, special)
+    harmless = _without({token[0] for token in special if not token[0].isalnum()}, parts)
     if found is None and harmless == parts:
         return
-    rendered = render(**mark_control_tokens(parts, tokens))
-    mark = mark_control_tokens("x", re.compile("x"))
-    if found is not None and (repr(mark[0])[1:-1] in rendered or json.dumps(mark[0])[1:-1] in rendered):
+    marked, plain = render(**mark_control_tokens(parts, tokens)), render(**harmless)
+    start, _, end = mark_control_tokens("x", re.compile("x"))
+    if found is not None and (repr(start)[1:-1] in marked or json.dumps(start)[1:-1] in marked):
         name, token = found
         raise InvalidRequest(f"{name} holds the control token {token!r}, which would not stay text")
-    plain = render(**harmless)
     check_size(plain)
-    between_marks = re.compile(f"{mark[0]}.*?{mark[2]}", re.DOTALL)
-    if len(special.findall(between_marks.sub(mark[0], rendered))) > len(special.findall(plain)):
+    outside = re.sub(f"{start}.*?{end}", start, marked, flags=re.DOTALL)
+    if len(_any_of(special).findall(outside)) > len(_any_of(special).findall(plain)):
         raise InvalidRequest("messages hold parts of a control token, which would become one")
 
 
-def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    longest_first = sorted(set(tokens), key=len, reverse=True)
+def _any_of(tokens: Collection[str]) -> re.Pattern[str]:
+    longest_first = sorted(tokens, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # `(?!)` never matches.
 
 

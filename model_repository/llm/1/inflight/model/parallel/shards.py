@@ -19,6 +19,7 @@ _COLLECTIVE = timedelta(seconds=60)
 _CONNECTING = timedelta(seconds=10)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
+# The store's own wait cannot be broken off when a rank has left.
 _POLL_SECONDS = 0.05
 _ARRIVED, _LEFT = "arrived", "left"
 
