@@ -32,6 +32,14 @@ class EngineConfig(SchedulerConfig):
     """Branch, tag or commit of a model on the hub. A commit never changes: name one where `trust_remote_code` is
     set. The log names the commit that is served."""
 
+    tokenizer: str | None = None
+    """Local folder or hub id of a tokenizer in place of the model's, such as that of the base model of a fine-tuned
+    one. Its own Python code is not run. Default: the model's."""
+
+    chat_template: str | None = None
+    """A file with a Jinja template for chats, or the template itself, in place of the model's. Default: the
+    model's."""
+
     dtype: str = "auto"
     """Type of weights and KV cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
 
@@ -172,6 +180,8 @@ class EngineConfig(SchedulerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "model", os.path.expanduser(self.model))  # It accepts a Path, too.
+        if self.tokenizer is not None:
+            object.__setattr__(self, "tokenizer", os.path.expanduser(self.tokenizer))
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
         if self.quantization not in (None, *QUANTIZATIONS):

@@ -59,6 +59,7 @@ def _config_of(config: EngineConfig, model: str) -> EngineConfig:
         config,
         model=model,
         revision="main",
+        tokenizer=None,
         max_model_len=None,
         swap_space_tokens=0,
         kv_offloading_size=0.0,

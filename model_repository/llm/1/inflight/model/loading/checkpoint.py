@@ -48,7 +48,7 @@ class Checkpoint:
             ValueError: It has no config, or its files cannot be read.
         """
         try:
-            found = _find(model, revision)
+            found = find(model, revision)
             if (found.folder / _ADAPTER_CONFIG).is_file():
                 raise UnsupportedModel(
                     f"model is {model!r}, which has a LoRA adapter; model must be the one that it changes, and "
@@ -130,7 +130,8 @@ def check_readable(folder: Path) -> None:
             raise PermissionError(f"the user with the id {os.geteuid()} may not read {path}")
 
 
-def _find(model: str, revision: str) -> Checkpoint:
+def find(model: str, revision: str) -> Checkpoint:
+    """Return the files that a local folder or hub id names, whatever they are. Raises OSError as `hub_folder` does."""
     folder = Path(model)
     if folder.is_dir() or model.startswith((".", "/", "~")):
         return Checkpoint(folder)
