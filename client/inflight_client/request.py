@@ -93,6 +93,8 @@ class Sampling(Queueing, total=False):
     include_stop_str_in_output: bool
     stop_token_ids: Sequence[int]
     bad_words: Sequence[str]
+    # The same as token ids, each one a sequence.
+    bad_words_ids: Sequence[Sequence[int]]
     logit_bias: Mapping[int, float]
     # The answer consists of these tokens only. Without one that ends it, it ends by its length.
     allowed_token_ids: Sequence[int]

@@ -1,6 +1,7 @@
 """`generate` takes a list of prompts and returns a list of outputs in the same order."""
 
 import pytest
+import torch
 
 from inflight import Engine, InvalidRequest, SamplingParams
 from tests.engine.models import Tiny, alone, drain, greedy, make_prompt, tokens
@@ -31,6 +32,18 @@ def test_one_set_of_parameters_applies_to_all_prompts(engine: Engine) -> None:
 
 def test_without_parameters_an_output_is_greedy_and_has_sixteen_tokens(engine: Engine) -> None:
     assert tokens(engine.generate(PROMPTS)) == tokens(engine.generate(PROMPTS, greedy(16)))
+
+
+def test_sequences_of_tokens_can_be_forbidden_as_in_transformers(tiny: Tiny, engine: Engine) -> None:
+    prompt = PROMPTS[1]
+    free = alone(engine, prompt, greedy(12))
+    banned = [[free[0]], free[3:5], [*free[6:9], 60]]
+    expected = tiny.module.generate(
+        torch.tensor([prompt]), max_new_tokens=12, do_sample=False, bad_words_ids=banned, pad_token_id=0
+    )
+    found = alone(engine, prompt, greedy(12, bad_words_ids=banned))
+    assert found == expected[0, len(prompt) :].tolist()
+    assert free[0] not in found
 
 
 def test_a_single_prompt_gives_a_list_of_one(engine: Engine) -> None:

@@ -250,11 +250,11 @@ class RequestMaker:
             raise InvalidRequest(f"request_class is {name!r}; it must be one of {', '.join(known)}")
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        if not params.bad_words:
-            return ()
-        sequences = token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
+        sequences = params.bad_words_ids
+        if params.bad_words:
+            sequences += token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
         length = sum(map(len, sequences))
         if length > _MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
-        # The tokenizer may have tokens for which the model has no logit. The output never has them.
+        # Tokenizers and clients may name tokens for which the model has no logit. The output never has them.
         return tuple(sequence for sequence in sequences if max(sequence) < self._model.num_logits)

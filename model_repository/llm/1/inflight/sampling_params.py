@@ -38,6 +38,7 @@ _NEUTRAL_FOR_BEAMS: dict[str, tuple[Any, ...]] = {
     "stop": ((),),
     "include_stop_str_in_output": (False,),
     "bad_words": ((),),
+    "bad_words_ids": ((),),
     "logit_bias": ({},),
     "allowed_token_ids": (None,),
     "logprobs": (None,),
@@ -101,6 +102,9 @@ class SamplingParams:
     """Texts that the output must not contain; at most 128. They are matched by their tokens, with and without a
     leading space."""
 
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that the output must not contain; at most 128. The name is transformers'."""
+
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Numbers from -100 to 100 that are added to the logits of these tokens; at most 1024."""
 
@@ -144,6 +148,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOP_STRINGS))
         object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_BAD_WORDS))
+        object.__setattr__(self, "bad_words_ids", _sequences("bad_words_ids", self.bad_words_ids))
         object.__setattr__(self, "stop_token_ids", _items("stop_token_ids", self.stop_token_ids))
         object.__setattr__(self, "logprob_token_ids", _items("logprob_token_ids", self.logprob_token_ids))
         if self.allowed_token_ids is not None:
@@ -268,6 +273,15 @@ def _texts(name: str, value: Any, max_count: int) -> tuple[str, ...]:
                 f"{name} holds a text of {len(text)} characters; each must have at most {MAX_TEXT_CHARACTERS}"
             )
     return texts
+
+
+def _sequences(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    sequences = tuple(_items(f"each item of {name}", item) for item in _items(name, value))
+    if len(sequences) > MAX_BAD_WORDS:
+        raise InvalidRequest(f"{name} has {len(sequences)} sequences; it must have at most {MAX_BAD_WORDS}")
+    for sequence in sequences:
+        _check_tokens(f"a sequence of {name}", sequence, MAX_TEXT_CHARACTERS, fewest=1)
+    return sequences
 
 
 def _items(name: str, value: Any) -> tuple[Any, ...]:

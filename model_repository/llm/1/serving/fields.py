@@ -38,6 +38,7 @@ PROMPT_PARTS = Kind('true, false or "ids"', "TYPE_BOOL")
 EARLY_STOPPING = Kind('true, false or "never"', "TYPE_BOOL")
 JSON_LIST = Kind("JSON list, or text that holds one", "TYPE_STRING")
 JSON_OBJECT = Kind("JSON object, or text that holds one", "TYPE_STRING")
+TOKEN_LISTS = Kind("JSON list of lists of token ids", None)
 TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
 MICROSECONDS = Kind("whole number", None)
 DOCUMENT = Kind("JSON, also as text", "TYPE_STRING")
@@ -155,6 +156,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field("presence_penalty", NUMBER),
         Field("frequency_penalty", NUMBER),
         Field("bad_words", WORDS),
+        Field("bad_words_ids", TOKEN_LISTS),
         Field("logit_bias", TOKEN_WEIGHTS),
         Field("allowed_token_ids", INTEGERS),
         Field("seed", SEED, also=("random_seed",)),

@@ -24,6 +24,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.EARLY_STOPPING: values.early_stopping,
     fields.JSON_LIST: values.json_list,
     fields.JSON_OBJECT: values.json_object,
+    fields.TOKEN_LISTS: values.token_lists,
     fields.TOKEN_WEIGHTS: values.token_weights,
     fields.MICROSECONDS: values.integer,
     fields.DOCUMENT: values.document,

@@ -165,6 +165,13 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
     return found
 
 
+def token_lists(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    """Read a decoded JSON list of lists of token ids."""
+    if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a list of lists of token ids")
+    return tuple(integers(name, item) for item in value)
+
+
 def token_weights(name: str, value: Any) -> dict[int, float]:
     """Read a decoded JSON object that maps token ids to numbers."""
     if not isinstance(value, dict):
