@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from serving.fields import add_tensors  # noqa: E402
 from serving.log_format import LogFormat  # noqa: E402
+from serving.tensorrt_llm import tensors as tensorrt_llm  # noqa: E402
 
 
 class TritonPythonModel:
@@ -32,7 +33,7 @@ class TritonPythonModel:
     def auto_complete_config(config: Any) -> Any:
         """Add what every configuration has in common: the inputs, the outputs and the decoupled transaction policy."""
         config.set_model_transaction_policy({"decoupled": True})
-        return add_tensors(config)
+        return tensorrt_llm.add_tensors(config) if tensorrt_llm.is_asked_for(config) else add_tensors(config)
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and start the engine. An exception here makes the load fail with the exception's message."""

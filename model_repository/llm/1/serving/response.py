@@ -127,15 +127,13 @@ class ResponseFormat:
             entries = [self._logprobs(sample) if outputs.has_logprobs else "null" for sample in samples]
             tensors.append(self._texts("logprobs", entries))
         if outputs.log_probs:
-            chosen = [[entry.chosen for _, entry in sample.logprobs] for sample in samples]
-            tensors.append(self._numbers("cum_log_probs", [s.cumulative_logprob for s in samples], np.float32))
-            tensors.append(self._tensor("output_log_probs", _padded(chosen, np.float32, 0)))
+            tensors += self._log_probs(samples)
         if outputs.num_input_tokens:
             tensors.append(self._numbers("num_input_tokens", [len(samples[0].prompt_ids)], np.uint32))
         if outputs.num_output_tokens:
             tensors.append(self._numbers("num_output_tokens", [len(s.token_ids) for s in samples], np.uint32))
         if outputs.token_ids:
-            tensors.append(self._tensor("token_ids", _padded([s.token_ids for s in samples], np.int32, -1)))
+            tensors.append(self._tensor("token_ids", padded([s.token_ids for s in samples], np.int32, -1)))
         if outputs.usage and (first or final):
             counts = [len(samples[0].prompt_ids), sum(sample.num_tokens for sample in samples)]
             tensors.append(self._numbers("usage", counts, np.uint32))
@@ -147,6 +145,13 @@ class ResponseFormat:
         if with_prompt:
             tensors += self._of_prompt(samples[0], outputs)
         return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def _log_probs(self, samples: Sequence[Sample]) -> list[Any]:
+        chosen = [[entry.chosen for _, entry in sample.logprobs] for sample in samples]
+        return [
+            self._numbers("cum_log_probs", [s.cumulative_logprob for s in samples], np.float32),
+            self._tensor("output_log_probs", padded(chosen, np.float32, 0)),
+        ]
 
     def _text(self, sample: Sample, outputs: OutputOptions) -> str:
         if sample.embedding is None or outputs.embedding:
@@ -216,7 +221,7 @@ class ResponseFormat:
         }
 
 
-def _padded(rows: Sequence[Sequence[float]], dtype: Any, filler: int) -> Any:
+def padded(rows: Sequence[Sequence[float]], dtype: Any, filler: int) -> Any:
     """Shape: [samples, maximum number of new tokens, but at least 1]."""
     padded = np.full((len(rows), max(1, *map(len, rows))), filler, dtype=dtype)
     for into, row in zip(padded, rows, strict=True):

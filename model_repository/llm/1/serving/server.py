@@ -31,9 +31,11 @@ from serving.questions import Questions
 from serving.responder import Responder
 from serving.response import ResponseFormat
 from serving.sender import Sender
-from serving.server_config import ServerConfig
+from serving.server_config import TENSORRT_LLM, ServerConfig
 from serving.stream import ResponseStream
 from serving.streams import Streams
+from serving.tensorrt_llm.token_format import TokenFormat
+from serving.tensorrt_llm.token_request import TokenRequest
 from serving.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,9 @@ class Server:
         if (shortage := shared_memory.shortage(engine.max_model_len)) is not None:
             logger.warning("%s", shortage)
         self._config = config
-        self._form = ResponseFormat(engine.model.text_of, block_size=engine.config.block_size, batched=batched)
+        self._takes_tokens = config.request_format == TENSORRT_LLM
+        form = TokenFormat if self._takes_tokens else ResponseFormat
+        self._form = form(engine.model.text_of, block_size=engine.config.block_size, batched=batched)
         self._questions = Questions(engine)
         self._failures = Failures()
         self._streams = Streams()
@@ -162,6 +166,8 @@ class Server:
                 self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
+                if self._takes_tokens:
+                    request = TokenRequest(request, self._engine.model.text_of)
                 parsed = parse(request, self._engine.model.num_logits, self._engine.max_model_len)
                 self._preparation.begin(
                     ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 EXIT, NONE = "exit", "none"
+OWN_FORMAT, TENSORRT_LLM = "own", "tensorrt_llm"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class ServerConfig:
     """Whether the metrics that vLLM has too appear a second time by its names, `vllm:...`, with its labels
     `model_name` and `engine`. For dashboards and routers that know vLLM."""
 
+    request_format: str = OWN_FORMAT
+    """`own`: the inputs and outputs of the reference page. `tensorrt_llm`: those of TensorRT-LLM's model of this name,
+    with token ids in place of texts. For its ensembles, and for clients with a tokenizer of their own."""
+
     step_timeout_seconds: float = 300.0
     """Longest time that a step may take. After that the engine counts as standing still: every request gets an error,
     and the model's process ends. Raise it for a large model on a slow processor, or for steps of many tokens."""
@@ -42,6 +47,8 @@ class ServerConfig:
         # The comparison is also false for a value that is not a number.
         if not self.step_timeout_seconds >= 1:
             raise ValueError(f"step_timeout_seconds is {self.step_timeout_seconds}; it must be at least 1")
+        if self.request_format not in (OWN_FORMAT, TENSORRT_LLM):
+            raise ValueError(f"request_format is {self.request_format!r}; it must be {OWN_FORMAT} or {TENSORRT_LLM}")
         check_on_model_death(self.on_model_death)
 
 
