@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from inflight import InvalidRequest
@@ -43,7 +44,7 @@ class TokenRequest:
         self._text_of = text_of
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         for name in REFUSED & given.keys():
-            if given[name].size and given[name].any():
+            if given[name].size and (given[name].dtype != np.bool_ or given[name].any()):
                 raise InvalidRequest(f"{name} is given; there is no such thing here, so it must be left out")
         self._inputs = list(self._translated(given))
         self._parameters = {**json.loads(request.parameters() or "{}"), **self._further_fields(given)}
@@ -90,8 +91,7 @@ class TokenRequest:
         """Return the text at which the output stops, in whatever tokens it comes."""
         if not (text := self._text_of(word)):
             raise InvalidRequest(
-                f"stop_words_list has the word {word}, which has no text with this model's tokenizer; it must have one, "
-                "or be a single token"
+                f"stop_words_list has the word {word}, which has no text here; it must have one, or be a single token"
             )
         return text
 
