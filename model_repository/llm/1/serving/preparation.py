@@ -14,10 +14,11 @@ from inflight.text.prompt_encoder import Prompt
 from serving.aborter import Aborter
 from serving.adapter_reads import AdapterReads
 from serving.failures import Failures
-from serving.long_prompts import LongPrompts, is_long
+from serving.long_prompts import is_long
 from serving.parse import ParsedRequest
 from serving.stream import ResponseStream
 from serving.streams import Streams
+from serving.tenant_worker import TenantWorker
 
 
 class Preparation:
@@ -33,9 +34,9 @@ class Preparation:
         streams: Streams,
         failures: Failures,
         aborter: Aborter,
-        long_prompts: LongPrompts,
-        images: LongPrompts,
-        disk_reads: LongPrompts,
+        long_prompts: TenantWorker,
+        images: TenantWorker,
+        disk_reads: TenantWorker,
         adapter_reads: AdapterReads,
     ) -> None:
         self._engine = engine
@@ -73,8 +74,8 @@ class Preparation:
             if must_read:
                 self._adapter_reads.add(stream, parsed.options, submit)
             else:
-                door = self._images if parsed.images else self._long_prompts
-                door.add(parsed.options.tenant, submit)
+                worker = self._images if parsed.images else self._long_prompts
+                worker.add(parsed.options.tenant, submit)
         except QueueFull as error:
             self._engine.submitter.release(parsed.options)
             self._streams.drop(stream)

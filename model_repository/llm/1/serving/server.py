@@ -1,7 +1,8 @@
-"""Connects Triton's requests to the engine, with five threads and a watchdog.
+"""Connects Triton's requests to the engine, with these threads:
 
 Triton's thread     accepts requests: parses each, and submits or refuses it
-long prompts thread does the same with long prompts, and answers questions about texts
+workers             do what takes long before a request is submitted, and answer questions about texts: a thread each
+                    for long prompts, for images, for blocks on disk and for LoRA adapters
 engine thread       loads the model, then only runs steps
 responder thread    detokenizes and sends; events that have piled up for one request become one response
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
@@ -23,7 +24,6 @@ from serving.controls import Controls
 from serving.drain import Drain
 from serving.engine_thread import EngineThread
 from serving.failures import Failures
-from serving.long_prompts import LongPrompts
 from serving.maintenance import Maintenance
 from serving.parse import parse
 from serving.preparation import Preparation
@@ -36,6 +36,7 @@ from serving.stream import ResponseStream
 from serving.streams import Streams
 from serving.tensorrt_llm.token_format import TokenFormat
 from serving.tensorrt_llm.token_request import TokenRequest
+from serving.tenant_worker import TenantWorker
 from serving.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -70,18 +71,18 @@ class Server:
         self._streams = Streams()
         self._aborter = Aborter(engine, self._streams, self._failures)
         self._drain = Drain()
-        self._long_prompts = LongPrompts()
-        self._images = LongPrompts(
+        self._long_prompts = TenantWorker("long prompts", "long prompts wait to be tokenized")
+        self._images = TenantWorker(
             "images",
             "prompts with images wait to be read",
             most=_MAX_IMAGE_PROMPTS,
             most_in_all=_MAX_IMAGE_PROMPTS_IN_ALL,
             niceness=_IMAGE_NICENESS,
         )
-        self._disk_reads = LongPrompts("disk reads", "prompts wait for the disk")
+        self._disk_reads = TenantWorker("disk reads", "prompts wait for the disk")
         self._adapter_reads = AdapterReads(engine, self._streams, self._aborter)
-        self._doors = (self._long_prompts, self._images, self._disk_reads, self._adapter_reads)
-        self._preparation = Preparation(engine, self._streams, self._failures, self._aborter, *self._doors)
+        self._workers = (self._long_prompts, self._images, self._disk_reads, self._adapter_reads)
+        self._preparation = Preparation(engine, self._streams, self._failures, self._aborter, *self._workers)
         self._controls = Controls(
             engine.core,
             self._form,
@@ -103,7 +104,7 @@ class Server:
             engine_thread,
             Responder(engine, self._events, self._streams, self._aborter),
             self._maintenance,
-            *self._doors,
+            *self._workers,
         ]
         self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
 
@@ -133,11 +134,11 @@ class Server:
     def stop(self) -> None:
         """End the threads. Waits at most 10 seconds for each."""
         self._watchdog.stop()
-        engine, responder, maintenance, *doors = self._threads
-        for door in self._doors:
-            door.stop()
-        for thread in doors:
-            thread.join(_JOIN_SECONDS)
+        engine, responder, maintenance, *_ = self._threads
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            worker.join(_JOIN_SECONDS)
         self._engine.core.close()
         engine.join(_JOIN_SECONDS)
         with contextlib.suppress(queue.Full):  # The responder hangs; the last lines say so.

@@ -7,7 +7,7 @@ import pytest
 
 from inflight import QueueFull
 from inflight.tenant_turns import TenantTurns
-from serving.long_prompts import LongPrompts
+from serving.tenant_worker import TenantWorker
 
 
 def test_tenants_take_turns() -> None:
@@ -28,13 +28,13 @@ def test_tenants_take_turns() -> None:
 
 
 @pytest.fixture
-def thread() -> Iterator[LongPrompts]:
-    prompts = LongPrompts()
-    prompts.start()
-    yield prompts
-    prompts.stop()
-    prompts.join(10)
-    assert not prompts.is_alive()
+def thread() -> Iterator[TenantWorker]:
+    worker = TenantWorker("work", "pieces of work wait")
+    worker.start()
+    yield worker
+    worker.stop()
+    worker.join(10)
+    assert not worker.is_alive()
 
 
 def compute(seconds: float) -> None:
@@ -43,7 +43,7 @@ def compute(seconds: float) -> None:
         pass
 
 
-def test_whoever_wastes_time_waits_and_others_do_not(thread: LongPrompts) -> None:
+def test_whoever_wastes_time_waits_and_others_do_not(thread: TenantWorker) -> None:
     done: list[tuple[str, float]] = []
     ended = threading.Event()
 
@@ -64,7 +64,7 @@ def test_whoever_wastes_time_waits_and_others_do_not(thread: LongPrompts) -> Non
     assert done[-1][1] - done[0][1] > 0.9
 
 
-def test_it_ends_with_all_work_done(thread: LongPrompts) -> None:
+def test_it_ends_with_all_work_done(thread: TenantWorker) -> None:
     done: list[int] = []
     for number in range(10):
         thread.add("", lambda number=number: done.append(number) is None)
@@ -74,7 +74,7 @@ def test_it_ends_with_all_work_done(thread: LongPrompts) -> None:
 
 
 def test_a_nice_thread_and_those_that_it_starts_leave_the_processors_to_others() -> None:
-    prompts = LongPrompts(niceness=7)
+    worker = TenantWorker("work", "pieces of work wait", niceness=7)
     before = os.getpriority(os.PRIO_PROCESS, 0)
     seen: list[int] = []
 
@@ -86,9 +86,9 @@ def test_a_nice_thread_and_those_that_it_starts_leave_the_processors_to_others()
         started.join()
         return True
 
-    prompts.add("tenant", work)
-    prompts.stop()
-    prompts.start()
-    prompts.join(10)
+    worker.add("tenant", work)
+    worker.stop()
+    worker.start()
+    worker.join(10)
     assert seen == [before + 7]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
