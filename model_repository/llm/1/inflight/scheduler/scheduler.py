@@ -4,9 +4,9 @@ By default, decodes come first and chunks of prompts fill the rest of the budget
 long prompt never stops the tokens of other requests.
 
 `Scheduler` says in which order a step is planned. Who is preempted is in `preemptor.py`, who joins in `admitter.py`,
-how prompts are cut in `prompt_chunks.py`, and what leftover requests get in `leftover_work.py`. Exchangeable classes
-decide which request is next, which requests the cache has room for, when a batch forms and how many prompt tokens a
-step may have; `factory.py` creates them.
+how prompts are cut in `prompt_chunks.py`, what leftover requests get in `leftover_work.py`, and what a failed step
+leaves behind in `failed_steps.py`. Exchangeable classes decide which request is next, which requests the cache has room
+for, when a batch forms and how many prompt tokens a step may have; `factory.py` creates them.
 """
 
 import math
@@ -23,11 +23,12 @@ from inflight.scheduler.auto_tune.load import Load
 from inflight.scheduler.committed import Committed
 from inflight.scheduler.committer import Committer
 from inflight.scheduler.decode_turns import in_turn
+from inflight.scheduler.failed_steps import FailedSteps
 from inflight.scheduler.leftover_work import LeftoverWork
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 from inflight.scheduler.policies.policy import SchedulingPolicy
 from inflight.scheduler.preemptor import Preemptor
-from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance
+from inflight.scheduler.prefill_budget import Decodes, PrefillAllowance, PrefillBudget
 from inflight.scheduler.prompt_chunks import ChunkLimits, PromptChunks
 from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.row_times import RowTimes
@@ -119,6 +120,7 @@ class Scheduler:
         self._committer = Committer(
             tables, self.policy, self.lengths, self._speculator, self.running, self.preemptor, remove=self.remove
         )
+        self._failed_steps = FailedSteps(tables, self.limit, self.running, self.preemptor, remove=self.remove)
         self.tuner = factory.make_tuner(config, self.times)
         """None unless `auto_tune` is on."""
         self.costs = TenantCosts() if config.price_per_hour else None
@@ -199,6 +201,16 @@ class Scheduler:
         changes = () if self.tuner is None else self._tune(self.tuner, now)
         if self._waits_until is not None:
             return StepPlan((), changes=changes)
+        self._make_room(now)
+        scheduled, prompts, allowance = self._decodes_and_prompts(now)
+        padding = self._batching.padding(0 if prompts.scheduled else len(scheduled))
+        scheduled = self._speculator.with_drafts(scheduled, allowance)
+        if self._leftover is not None:
+            scheduled += self._leftover.schedule(scheduled, prompts, allowance, now)
+        return self._plan(scheduled, changes, padding=padding, prefill_budget=allowance.budget)
+
+    def _make_room(self, now: float) -> None:
+        """Give running requests blocks for their tokens, and the first waiting one the room of those it outranks."""
         self.tables.host.settle()
         self._batching.begin_step(now)
         self._admission.begin_step(now)
@@ -207,6 +219,9 @@ class Scheduler:
         self.preemptor.make_room()
         if self.policy.preempts and (request := self._batching.next(now)) is not None:
             self.preemptor.preempt_for(request)
+
+    def _decodes_and_prompts(self, now: float) -> tuple[list[ScheduledRequest], PromptChunks, PrefillAllowance]:
+        """Schedule all but drafts and leftover requests. Also return which of it are prompts, and what is left."""
         limited = self.policy.shares(self.running.values())
         scheduled = self.running.decodes(leftover=False) if self._batching.mixes else []
         if limited and not self._admitter.lacks_room:
@@ -218,18 +233,22 @@ class Scheduler:
             allowance.lift_credits()  # Nobody else can use the step.
             prompts = self._prompts(allowance, now, limited, is_alone=True)
         scheduled += prompts.scheduled
-        num_decodes = 0
         if not scheduled and self.running and not self._batching.mixes:
             scheduled = self.running.decodes(leftover=False)
-            num_decodes = len(scheduled)
             allowance = PrefillAllowance(self.limit.tokens - sum([each.num_tokens for each in scheduled]))
-        padding = self._batching.padding(num_decodes)
-        scheduled = self._speculator.with_drafts(scheduled, allowance)
-        if self._leftover is not None:
-            scheduled += self._leftover.schedule(scheduled, prompts, allowance, now)
+        return scheduled, prompts, allowance
+
+    def _plan(
+        self,
+        scheduled: Sequence[ScheduledRequest],
+        changes: tuple[Change, ...],
+        *,
+        padding: int,
+        prefill_budget: PrefillBudget,
+    ) -> StepPlan:
         out, forked, into = self.tables.planned.take_copies()
         requests = [each.request for each in scheduled]
-        ends = [each.first + len(each.token_ids) for each in scheduled]
+        ends = [each.end for each in scheduled]
         return StepPlan(
             tuple(scheduled),
             self.tables.gather(requests, ends),
@@ -240,7 +259,7 @@ class Scheduler:
             imported=self.tables.planned.take_imported(),
             states=self.tables.plan_states(requests, ends),
             padding=padding,
-            prefill_budget=allowance.budget,
+            prefill_budget=prefill_budget,
             shows_states=self.lengths.reads_states,
             changes=changes,
         )
@@ -314,39 +333,12 @@ class Scheduler:
             self.costs.charge(plan, self.times.coefficients, seconds)
 
     def fail_step(self, plan: StepPlan) -> list[Request]:
-        """Remove the requests of a step that failed. What the step should have copied is computed again."""
-        for request in plan.preempted:
-            self.tables.forget_swapped(request)
-        self.tables.host.forget_arriving()
-        lost = self.tables.abandon_states(plan.states)
-        removed = [s.request.leader for s in plan.scheduled if self.remove(s.request.leader.request_id)]
-        # Beams may get copies of blocks and states in a step in which they compute nothing.
-        copies = {copy for _, copy in plan.forked}
-        for request in self.running.ranked() if copies or lost else ():
-            if self.running.has(request) and (request.slot in lost or not copies.isdisjoint(request.blocks)):
-                self.preemptor.preempt(request, swap=False)
-        return removed
+        """Remove the requests of a step that failed; see `FailedSteps.fail`."""
+        return self._failed_steps.fail(plan)
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
-        """After a step for which the device had too little memory, limit the next steps to half as many tokens.
-
-        If more requests run than the new limit allows, the last in rank are preempted. Everything else stays as it was
-        before the step, whose block copies have been made. But recurrent states that the step was to change are
-        computed again. Return False and do nothing if the step cannot be halved.
-        """
-        for each in plan.scheduled:
-            self.tables.trim(each.request)
-        if not plan.can_be_halved:
-            return False
-        self.limit.shrink(plan.num_tokens)
-        lost = self.tables.abandon_states(plan.states)
-        for request in self.running.ranked() if lost else ():
-            if self.running.has(request) and request.slot in lost:
-                self.preemptor.preempt(request, swap=False)
-        for request in reversed(self.running.ranked()[self.limit.sequences :]):
-            if self.running.has(request) and request.leader is not self.running.ranked()[0].leader:
-                self.preemptor.preempt(request, swap=False)
-        return True
+        """After a step for which the device had too little memory; see `FailedSteps.shrink_after_oom`."""
+        return self._failed_steps.shrink_after_oom(plan)
 
     def commit(self, plan: StepPlan, results: Sequence[StepResult], now: float) -> list[Committed]:
         """Account for a step that ran; see `Committer.commit`."""
