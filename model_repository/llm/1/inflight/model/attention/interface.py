@@ -143,6 +143,17 @@ def choose_attention(module: Any, name: str) -> str:
     return str(module.config._attn_implementation)
 
 
+@contextmanager
+def attending_by(module: Any, name: str) -> Iterator[None]:
+    """Within this context, a model attends by another attention function. Raises what `choose_attention` raises."""
+    served = module.config._attn_implementation
+    choose_attention(module, name)
+    try:
+        yield
+    finally:
+        choose_attention(module, served)
+
+
 def _encoders(config: Any) -> list[str]:
     """Return the names of the parts of a model's config that do not have its decoder."""
     text_config = config.get_text_config(decoder=True)

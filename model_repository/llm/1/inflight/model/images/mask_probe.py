@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from inflight.errors import UnsupportedModel
-from inflight.model.attention.interface import WITH_MASKS, AttentionCall, choose_attention, use_attention
+from inflight.model.attention.interface import WITH_MASKS, AttentionCall, attending_by, use_attention
 from inflight.model.loading.attention_probe import placeholder
 from inflight.prompt_images import PromptImages
 
@@ -23,13 +23,9 @@ def layers_that_see_ahead(
     Raises:
         UnsupportedModel: A mask is another one.
     """
-    probe, served = _Probe(), module.config._attn_implementation
-    choose_attention(module, WITH_MASKS)
-    try:
-        with use_attention(probe), torch.inference_mode():
-            module(**inputs, use_cache=False)
-    finally:
-        choose_attention(module, served)
+    probe = _Probe()
+    with attending_by(module, WITH_MASKS), use_attention(probe), torch.inference_mode():
+        module(**inputs, use_cache=False)
     length = inputs["input_ids"].shape[1]
     return tuple(_sees_ahead(mask, length, images, window) for mask, window in zip(probe.masks, windows, strict=True))
 
