@@ -1,7 +1,8 @@
 """HTTP for asyncio: a pool of connections, one for each running request."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -136,6 +137,25 @@ class AsyncHttpCall:
         now = asyncio.get_running_loop().time()
         self._ends = now + self._limits.total
         next_at = now + self._limits.first
+        async with self._opened(next_at) as response:
+            events = EventSource(response).aiter_sse()
+            while (event := await self._until(next_at, anext(events, None))) is not None:
+                if not event.data:  # The standard says to ignore events without data, but httpx-sse passes them on.
+                    continue
+                outputs = http_wire.outputs_of(event)
+                if "error" in outputs:
+                    raise await self._error(response, str(outputs["error"]))
+                self._begun = True
+                yield http_wire.decode(outputs, self._request.num_samples)
+                next_at = asyncio.get_running_loop().time() + self._limits.gap
+
+    @asynccontextmanager
+    async def _opened(self, until: float) -> AsyncIterator[httpx.Response]:
+        """Send the request, and return the response to read, which must begin before the time `until`.
+
+        Raises:
+            InflightError: the request failed, here or while its response was read.
+        """
         opening = self._connection.client.stream(
             "POST",
             http_wire.path(self._request),
@@ -146,20 +166,12 @@ class AsyncHttpCall:
         self._connection.calls.add(self)
         try:
             with self._connection.detector.watching():
-                self._response = response = await self._until(next_at, opening.__aenter__())
+                self._response = response = await self._until(until, opening.__aenter__())
                 try:
                     if response.is_error:
-                        message = http_wire.message_of(await self._until(next_at, response.aread()))
+                        message = http_wire.message_of(await self._until(until, response.aread()))
                         raise await self._error(response, message)
-                    events = EventSource(response).aiter_sse()
-                    while (event := await self._until(next_at, anext(events, None))) is not None:
-                        if event.data:  # The standard says to ignore events without data, but httpx-sse passes them on.
-                            outputs = http_wire.outputs_of(event)
-                            if "error" in outputs:
-                                raise await self._error(response, str(outputs["error"]))
-                            self._begun = True
-                            yield http_wire.decode(outputs, self._request.num_samples)
-                            next_at = asyncio.get_running_loop().time() + self._limits.gap
+                    yield response
                 finally:
                     await opening.__aexit__(None, None, None)
         except httpx.HTTPError as error:
