@@ -193,6 +193,18 @@ class EngineConfig(SchedulerConfig):
         for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
+        self._check_cache()
+        if self.otlp_traces_endpoint is not None and not self.otlp_traces_endpoint.startswith(("http://", "https://")):
+            raise ValueError(
+                f"otlp_traces_endpoint is {self.otlp_traces_endpoint!r}; it must begin with http:// or https://"
+            )
+        if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
+            raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
+        self._check_lora(KVTransferConfig.of(self.kv_transfer_config).kv_role)
+        self._check_level_bounds(self.queue_policies)
+        self._check_machines()
+
+    def _check_cache(self) -> None:
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:
             raise ValueError(
                 f"kv_cache_tokens is {self.kv_cache_tokens}; it must hold one block of {self.block_size} tokens"
@@ -210,19 +222,15 @@ class EngineConfig(SchedulerConfig):
             )
         if self.kv_offloading_path is not None and not self.enable_prefix_caching:
             raise ValueError("kv_offloading_path is given, but enable_prefix_caching is false")
-        if self.otlp_traces_endpoint is not None and not self.otlp_traces_endpoint.startswith(("http://", "https://")):
-            raise ValueError(
-                f"otlp_traces_endpoint is {self.otlp_traces_endpoint!r}; it must begin with http:// or https://"
-            )
-        if KVEventsConfig.of(self.kv_events_config).is_on and not self.enable_prefix_caching:
-            raise ValueError("kv_events_config is on, but enable_prefix_caching is false")
-        role = KVTransferConfig.of(self.kv_transfer_config).kv_role
+
+    def _check_lora(self, kv_role: str | None) -> None:
         check_lora_modules(self.lora_modules)
         for name, most in (("max_loras", MAX_ADAPTERS), ("max_lora_rank", _MAX_LORA_RANK)):
             require_count(name, getattr(self, name), 1, most)
-        if self.lora_setting and role is not None:
+        if self.lora_setting and kv_role is not None:
             raise ValueError(f"{self.lora_setting} is given, and kv_transfer_config has a kv_role; leave one out")
-        self._check_level_bounds(self.queue_policies)
+
+    def _check_machines(self) -> None:
         if self.master_port > 65535:
             raise ValueError(f"master_port is {self.master_port}; it must be at most 65535")
         if self.tensor_parallel_size % self.nnodes:
