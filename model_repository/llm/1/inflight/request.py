@@ -73,6 +73,10 @@ class Request:
     """The beam search that the request is part of."""
     pooling: PoolingParams | None = None
     """How to make an embedding, if the request wants one."""
+    images: PromptImages | None = None
+    """Those of its prompt."""
+    embeds: PromptEmbeds | None = None
+    """Those in its prompt. A request with images has none."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
@@ -81,10 +85,6 @@ class Request:
     # Set from the options when the request is queued.
     adapter: Adapter | None = None
     """Changes the model for this request. None once it has ended."""
-    images: PromptImages | None = None
-    """Those of its prompt."""
-    embeds: PromptEmbeds | None = None
-    """Those in its prompt. A request with images has none."""
     priority: int = 0
     """Level in the waiting queue; 1 is the highest. Without levels, every request has 0."""
     wait_until: float | None = None
