@@ -59,6 +59,22 @@ def test_letter_by_letter_and_at_once_are_the_same(stops: list[str], text: str) 
     assert feed(stops, list(text)) == feed(stops, [text])
 
 
+@settings(max_examples=500)
+@given(STOPS, PIECES, st.integers(0, 8))
+def test_a_stop_string_in_a_piece_that_must_not_stop_never_counts(stops: list[str], pieces: list[str], n: int) -> None:
+    """The first `n` pieces must not stop."""
+    matcher, shown = StopStrings(stops), ""
+    for index, piece in enumerate(pieces):
+        text, stopped = matcher.push(piece, may_stop=index >= n)
+        shown += text
+        if stopped:
+            break
+    text, least = "".join(pieces), len("".join(pieces[:n]))
+    ends = [end for end in range(least + 1, len(text) + 1) if text[:end].endswith(tuple(stops))]
+    longest = max((len(stop) for stop in stops if ends and text[: ends[0]].endswith(stop)), default=0)
+    assert shown + matcher.flush() == (text[: ends[0] - longest] if ends else text)
+
+
 def test_without_stop_strings_everything_passes() -> None:
     assert feed([], ["some ", "text"]) == ("some text", False)
 

@@ -20,10 +20,11 @@ class StopStrings:
         """Add the next piece of text. Return the text that may be shown now, and whether a stop string is complete.
 
         If several stop strings are complete within the piece, the one that ends first counts. The text after it is not
-        returned, nor is the stop string itself unless it is to be shown.
+        returned, nor is the stop string itself unless it is to be shown. One that ends in an earlier piece, which must
+        not stop, does not count any more.
         """
         text = self._held + piece
-        stop = self._first_to_end(text) if may_stop else None
+        stop = self._first_to_end(text, after=len(self._held)) if may_stop else None
         if stop is not None:
             self._held = ""
             self.found = text[slice(*stop)]
@@ -37,9 +38,10 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_to_end(self, text: str) -> tuple[int, int] | None:
-        """Return start and end of the stop string that ends first in `text`. If several end there, the longest."""
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+    def _first_to_end(self, text: str, after: int) -> tuple[int, int] | None:
+        """Return start and end of the stop string that ends first behind `after`. If several end there, the longest."""
+        starts = {stop: text.find(stop, max(0, after + 1 - len(stop))) for stop in self._stops}
+        found = [(at + len(stop), at) for stop, at in starts.items() if at >= 0]
         return min(found)[::-1] if found else None
 
     def _longest_beginning(self, text: str) -> int:
