@@ -116,6 +116,19 @@ def test_what_ended_a_sample_is_told_at_its_end(server: TritonServer, tokenizer:
     assert json.loads(generate(server, **asked)["stop_reason"]) is None
 
 
+def test_each_end_of_a_sample_is_told_once(server: TritonServer) -> None:
+    asked: dict[str, Any] = {"text_input": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 1, "stop": ["e"]}
+    sampling = json.dumps({"n": 4, "return_finish_reason": "last"})
+    events = stream(server, **asked, sampling_parameters=sampling, return_stop_reason=True)
+    told = [event for event in events if "finish_reason" in event]
+    num_ended = [4 - event["finish_reason"].count("None") for event in told]
+    assert num_ended == sorted(set(num_ended))
+    assert num_ended[-1] == 4
+    assert told == [event for event in events if "stop_reason" in event]
+    between = events[events.index(told[0]) : events.index(told[-1])]
+    assert len(between) >= len(told)  # Otherwise this tests nothing.
+
+
 def test_tokens_in_the_cache_are_told_with_the_first_and_the_last_response(server: TritonServer) -> None:
     asked: dict[str, Any] = {"text_input": "one two three four " * 20, "return_num_cached_tokens": True}
     block = 16

@@ -34,6 +34,8 @@ class Sample:
     cumulative_logprob: float = 0.0
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    ends_here: bool = False
+    """Whether it has ended since the last response."""
     scores: list[str] | None = None
     """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
     embedding: Sequence[float] | None = None
@@ -49,6 +51,7 @@ class Sample:
             cumulative_logprob=beam.logprob,
             finish_reason=beam.finish_reason,
             stop_reason=beam.stop_reason,
+            ends_here=True,
         )
 
     @property
@@ -77,6 +80,7 @@ class Sample:
         self.num_tokens = delta.num_output
         self.request = delta.request
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.ends_here = delta.finish_reason is not None
         self.embedding = delta.embedding
 
     def clear(self) -> None:
@@ -84,6 +88,7 @@ class Sample:
         self.text.clear()
         self.logprobs.clear()
         self.token_ids.clear()
+        self.ends_here = False
 
 
 def text_within(decode: Callable[[Sequence[int]], str], token: int) -> str:
@@ -116,10 +121,11 @@ class ResponseFormat:
         asks to know about its prompt.
         """
         tensors = [self._texts("text_output", [self._text(sample, outputs) for sample in samples])]
-        if outputs.finish_reason is True or (outputs.finish_reason and any(s.finish_reason for s in samples)):
+        ends_sample = any(sample.ends_here for sample in samples)
+        if outputs.finish_reason is True or (outputs.finish_reason and ends_sample):
             # As in vllm_backend, the value is "None" until the sample ends.
             tensors.append(self._texts("finish_reason", [str(sample.finish_reason) for sample in samples]))
-        if outputs.stop_reason and any(s.finish_reason for s in samples):
+        if outputs.stop_reason and ends_sample:
             tensors.append(self._texts("stop_reason", [json.dumps(sample.stop_reason) for sample in samples]))
         if outputs.cumulative_logprob:
             tensors.append(self._numbers("cumulative_logprob", [s.cumulative_logprob for s in samples], np.float32))
