@@ -179,7 +179,7 @@ class Request:
             return {}  # Triton 24.10 would make spans even if the caller wants none.
         headers = {"traceparent": parent}
         if isinstance(state, str) and state.isascii() and state.isprintable():
-            headers["tracestate"] = state
+            headers["tracestate"] = state.strip()  # Spaces around the value of a header are an error.
         return headers
 
     @property

@@ -4,6 +4,7 @@ A request has one span. The model's spans are its children. They hold numbers an
 answers. The names of attributes are those of OpenTelemetry's conventions for generative AI.
 """
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # A receiver that does not answer must not hold up the end of the gateway.
 _CLOSE_SECONDS = 5.0
 _PROPAGATOR = TraceContextTextMapPropagator()
+# It would warn of each request with an invalid `tracestate`, in the caller's words.
+logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
 
 
 class Tracing:

@@ -44,6 +44,16 @@ def test_the_name_of_a_model_stays_one_part_of_the_path() -> None:
     assert http_wire.model_path("../llm?a=1#b") == "/v2/models/..%2Fllm%3Fa%3D1%23b"
 
 
+def test_what_cannot_be_a_header_is_left_out_of_them() -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+
+    def headers(state: str) -> dict[str, str]:
+        return make_request("llm", "a", None, {"traceparent": parent, "tracestate": state}, stream=True).headers
+
+    assert headers(" a=1 ") == {"traceparent": parent, "tracestate": "a=1"}
+    assert headers("a=\n") == headers("a=é") == {"traceparent": parent}
+
+
 @pytest.mark.parametrize("reason", ["'llm' has no available versions", "'llm' version 1 is not at ready state"])
 def test_a_model_that_was_being_loaded_was_not_ready(reason: str) -> None:
     """The message alone decides: the model may be ready when the server is asked."""

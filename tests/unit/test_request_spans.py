@@ -110,6 +110,19 @@ def test_the_caller_decides_who_has_spans(receiver: Receiver) -> None:
     assert harness.finish().keys() == {trace_id(1)}
 
 
+def test_an_invalid_tracestate_is_ignored_without_a_line_in_the_log(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = Traced(receiver)
+    for number, state in enumerate(("No=1", "=", "a=1\nanother line", ",".join(f"k{i}=1" for i in range(40))), start=1):
+        request = traced("r", number)
+        context = {**(request.options.trace_context or {}), "tracestate": state}
+        options = RequestOptions(trace_context=context)
+        harness.core.submit(make_request(f"r{number}", arrival=time.monotonic(), options=options))
+    assert harness.finish().keys() == {trace_id(number) for number in range(1, 5)}
+    assert caplog.messages == []
+
+
 def test_the_environment_can_decide_otherwise(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")

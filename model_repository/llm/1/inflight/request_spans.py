@@ -8,6 +8,7 @@ conventions for generative AI where these have one, otherwise those of vLLM (`ge
 (`inflight.*`).
 """
 
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ _MAX_FINISHED = 10_000
 _CLOSE_SECONDS = 5.0
 _FAILED = (ERROR, EXPIRED, INVALID, SHED)
 _PROPAGATOR = TraceContextTextMapPropagator()
+# It would warn of each request with an invalid `tracestate`, in the client's words.
+logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
 
 
 class _Finished(NamedTuple):
