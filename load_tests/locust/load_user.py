@@ -22,6 +22,7 @@ from typing import ClassVar
 import gevent
 from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from load_tests.failures import RequestFailed
@@ -44,6 +45,12 @@ def _workload_path(text: str) -> str:
     return text
 
 
+def _seed_text(text: str) -> str:
+    if text and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, not {text!r}")
+    return text
+
+
 def add_options(parser: LocustArgumentParser) -> None:
     """Add our options to Locust's."""
     parser.add_argument(
@@ -62,20 +69,27 @@ def add_options(parser: LocustArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=int,
+        # Locust's web page sends the option as text, which is empty if the user leaves it so.
+        type=_seed_text,
+        default="",
         metavar="N",
         help="repeat the prompts of an earlier run; by default prompts are new in every run, as servers cache them",
     )
 
 
+def begin_run(environment: Environment, **_: object) -> None:
+    """Choose the seed of a run. The web page can start several in a process, and each begins with its first request."""
+    _hand_out.cache_clear()
+    if not isinstance(environment.runner, WorkerRunner):
+        options = environment.parsed_options
+        assert options is not None
+        # Workers get all options of the master.
+        options.seed_of_run = int(options.seed) if options.seed else random.randrange(2**31)
+        logger.info("the prompts of this run are those of --seed %d", options.seed_of_run)
+
+
 events.init_command_line_parser.add_listener(add_options)  # type: ignore[no-untyped-call]
-
-
-@cache
-def _seed_of_run() -> int:
-    seed = random.randrange(2**31)
-    logger.info("the prompts of this process are those of --seed %d", seed)
-    return seed
+events.test_start.add_listener(begin_run)  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -107,10 +121,9 @@ class LoadUser(User):
         """Join the users who share the requests of this process."""
         runner = self.environment.runner
         options = self.environment.parsed_options
-        seed = _seed_of_run() if options.seed is None else options.seed
         worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
         self._number = next(self._numbers)
-        self._hand_out = _hand_out(options.workload, seed + worker)
+        self._hand_out = _hand_out(options.workload, options.seed_of_run + worker)
 
     @task
     def ask(self) -> None:

@@ -302,6 +302,53 @@ def test_the_web_page_shows_the_rows_while_it_runs(tmp_path: Path, metronome: Tr
     assert shown >= set(STREAMED)
 
 
+def test_runs_that_the_web_page_starts_have_the_prompts_of_its_seed(tmp_path: Path) -> None:
+    """The page sends each option as text, and empty text for an option without a value."""
+    (tmp_path / "asked.py").write_text(WITHOUT_A_SERVER.replace("str(request.chat)", "request.seed"))
+    (port,) = fill_ports(None)
+    url = f"http://{ADDRESS}:{port}"
+    arguments = command(tmp_path, str(tmp_path / "asked.py"), nowhere(), "--web-host", ADDRESS, "--web-port", str(port))
+    firsts = []
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(arguments, cwd=ROOT, stderr=log) as process:
+        try:
+            for seed in ("", "7", "7", ""):
+                begun = log.seek(0, 2)
+                form = {"user_count": "1", "spawn_rate": "1", "host": url, "seed": seed}
+                assert posted(f"{url}/swarm", form)["success"]
+                firsts.append(first_asked(tmp_path / "log", begun))
+                assert posted(f"{url}/stop", {})["success"]
+            process.terminate()
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+    assert firsts[1] == firsts[2]
+    assert len({*firsts}) == 3
+
+
+def posted(url: str, form: dict[str, str]) -> dict[str, object]:
+    """Do what a button of the page does, as soon as there is a page."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            answer: dict[str, object] = httpx.post(url, data=form, timeout=SECONDS, trust_env=False).json()
+            return answer
+        except httpx.ConnectError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def first_asked(log: Path, begin: int) -> int:
+    """The seed of the first request in a log after some place."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for line in log.read_bytes()[begin:].decode().splitlines():
+            if line.startswith("[") and line.endswith('"sent"]'):
+                return int(json.loads(line)[0])
+        time.sleep(0.1)
+    pytest.fail(f"no request was sent; the log: {log.read_text()}")
+
+
 def wait_for_rows(url: str) -> set[str]:
     """The names of the rows once there are any. After some time the latest state, even if it is empty."""
     names: set[str] = set()
