@@ -16,13 +16,15 @@ exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
-from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
+from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Lengths
+from load_tests.option_types import count, count_or_none, positive
 from load_tests.simulate.acceptance import AcceptanceProfile
 from load_tests.simulate.report import columns, table, tenant_table
 from load_tests.simulate.result import Result
@@ -31,6 +33,17 @@ from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, Step
 from load_tests.simulate.sweep import sweep
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, replay
+from load_tests.workload_fields import LengthField
+from serving.settings import read_settings
+
+_LENGTH: TypeAdapter[LengthField] = TypeAdapter(LengthField)
+_LENGTH_FIELDS = {
+    "fixed": ("tokens",),
+    "uniform": ("low", "high"),
+    "exponential": ("mean", "max"),
+    "lognormal": ("median", "sigma", "min", "max"),
+}
+"""The fields of a workload file that the numbers of a distribution stand for."""
 
 
 def read_lengths(text: str) -> tuple[Lengths, Lengths]:
@@ -44,17 +57,16 @@ def read_lengths(text: str) -> tuple[Lengths, Lengths]:
 
 def _one_length(text: str) -> Lengths:
     kind, *numbers = text.split(":")
-    values = [float(number) for number in numbers]
-    match kind, values:
-        case "fixed", [tokens]:
-            return fixed(int(tokens))
-        case "uniform", [low, high]:
-            return Uniform(int(low), int(high))
-        case "exponential", [mean, longest]:
-            return Exponential(mean, int(longest))
-        case "lognormal", [median, sigma, shortest, longest]:
-            return LogNormal(median, sigma, int(shortest), int(longest))
-    raise ValueError(f"no lengths: {text!r}")
+    try:
+        values = [int(number) if number.isdecimal() else float(number) for number in numbers]
+        given = dict(zip(_LENGTH_FIELDS[kind], values, strict=True))
+    except (KeyError, ValueError):
+        raise ValueError(f"no lengths: {text!r}") from None
+    try:
+        return _LENGTH.validate_python({"distribution": kind, **given}).lengths(0)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise ValueError(f"lengths {text!r}: {'.'.join(map(str, first['loc'][1:]))}: {first['msg']}") from None
 
 
 def read_arrivals(text: str, rate: float) -> Arrivals:
@@ -62,6 +74,8 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
     `at_once`."""
     kind, *numbers = text.split(":")
     values = [float(number) for number in numbers]
+    if not all(0 < value < float("inf") for value in values):
+        raise ValueError(f"arrivals {text!r}: each number must be finite and over 0")
     match kind, values:
         case "poisson", []:
             return Gamma(rate)
@@ -76,17 +90,46 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
     raise ValueError(f"no arrivals: {text!r}")
 
 
-def read_setting(text: str) -> tuple[str, list[Any]]:
-    """Parse a setting and its values, `name=value,value`. Values are JSON or plain words."""
+def read_setting(text: str) -> tuple[str, list[str]]:
+    """Parse a setting and its values, `name=value,value`, as in config.pbtxt. Values may be JSON objects."""
     name, _, values = text.partition("=")
-    return name, [_value(value) for value in values.split(",")]
-
-
-def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return name, [json.dumps(value) for value in json.loads(f"[{values}]")] if "{" in values else values.split(",")
+    except ValueError as error:
+        raise ValueError(f"{name} is {values!r}, which is not valid JSON: {error}") from None
+
+
+def configured(options: argparse.Namespace, requests: int, **more: str) -> EngineConfig:
+    """The settings of the command line, for so many requests. All settings are text, as in config.pbtxt."""
+    given = {
+        "model": "simulated",
+        "kv_cache_tokens": str(options.kv_cache_tokens),
+        "enable_prefix_caching": str(options.prefix_tokens > 0),
+        "max_queue_size": str(requests),
+        "target_ttft_ms": str(1e3 * options.slo_ttft),
+        "target_itl_ms": str(1e3 * options.slo_itl),
+        "price_per_hour": str(options.price_per_hour or 0.0),
+    }
+    if options.acceptance is not None:
+        given["speculative_config"] = json.dumps({"num_speculative_tokens": options.drafted})
+    for text in options.set:
+        name, values = read_setting(text)
+        if len(values) > 1:
+            raise ValueError(f"--set {text}: {name} has {len(values)} values; --compare tries several")
+        given |= {name: values[0]}
+    given |= more
+    known = {field.name for field in fields(EngineConfig)}
+    if unknown := sorted(given.keys() - known):
+        raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    return read_settings(given)[0]
+
+
+def read_tenant(text: str) -> tuple[str, float]:
+    """Parse a tenant and its weight, `NAME=SHARE`. Raises argparse.ArgumentTypeError if the text has another form."""
+    name, equals, share = text.rpartition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SHARE")
+    return name, positive(share)
 
 
 def traffic(options: argparse.Namespace) -> list[Arrival]:
@@ -99,7 +142,7 @@ def traffic(options: argparse.Namespace) -> list[Arrival]:
         prompts=prompts,
         outputs=outputs,
         max_tokens=options.max_tokens,
-        tenants={name: values[0] for name, values in map(read_setting, options.tenant)} or {"": 1.0},
+        tenants=dict(options.tenant) or {"": 1.0},
         prefixes=options.prefixes,
         prefix_tokens=options.prefix_tokens,
     )
@@ -110,30 +153,16 @@ def run(options: argparse.Namespace) -> None:
     """Simulate, print the table and draw the plot."""
     arrivals = traffic(options)
     cost = StepCost.of_trace(options.cost) if options.cost else A100_LLAMA_8B
-    config = EngineConfig(
-        model="simulated",
-        kv_cache_tokens=options.kv_cache_tokens,
-        enable_prefix_caching=options.prefix_tokens > 0,
-        max_queue_size=len(arrivals),
-        target_ttft_ms=1e3 * options.slo_ttft,
-        target_itl_ms=1e3 * options.slo_itl,
-        price_per_hour=options.price_per_hour or 0.0,
-    )
-    given: dict[str, Any] = {name: values[0] for name, values in map(read_setting, options.set)}
     acceptance = None if options.acceptance is None else AcceptanceProfile.read(options.acceptance)
-    if acceptance is not None:
-        config = replace(config, speculative_config={"num_speculative_tokens": options.drafted})
-    config = replace(config, **given)
     slo = Slo(options.slo_ttft, options.slo_itl)
     if options.sweep:
-        recommend(arrivals, config, cost, slo)
+        recommend(arrivals, configured(options, len(arrivals)), cost, slo)
         return
     name, values = read_setting(options.compare) if options.compare else ("scheduling_policy", ["fcfs"])
     results: dict[str, Result] = {}
     for value in values:
-        compared: dict[str, Any] = {name: value}
-        changed = replace(config, **compared)
-        results[f"{name}={value}"] = simulate(arrivals, changed, cost, acceptance=acceptance, progress=True)
+        label, config = f"{name}={value}", configured(options, len(arrivals), **{name: value})
+        results[label] = simulate(arrivals, config, cost, acceptance=acceptance, progress=True)
     print(table(results, columns(slo, options.price_per_hour)))
     if options.price_per_hour:
         for label, result in results.items():
@@ -154,34 +183,48 @@ def recommend(arrivals: list[Arrival], config: EngineConfig, cost: StepCost, slo
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--requests", type=int, default=10_000, help="number of requests (%(default)s)")
+    add("--requests", type=count, default=10_000, help="number of requests (%(default)s)")
     add("--seed", type=int, default=1, help="seed of the workload (%(default)s)")
     add(
         "--arrivals",
         default="poisson",
         help="poisson, gamma:CV, on_off:ON:OFF, staircase:SECONDS:RATE:..., at_once, or a trace as .csv (%(default)s)",
     )
-    add("--rate", type=float, default=4.0, help="requests per second (%(default)s)")
-    add("--speed", type=float, default=1.0, help="factor by which a trace is replayed faster (%(default)s)")
+    add("--rate", type=positive, default=4.0, help="requests per second (%(default)s)")
+    add("--speed", type=positive, default=1.0, help="factor by which a trace is replayed faster (%(default)s)")
     add("--lengths", default="azure_chat", help="lengths of prompts and outputs (%(default)s)")
-    add("--max-tokens", type=int, default=0, help="output limit of each request; by default its output length")
-    add("--tenant", action="append", default=[], metavar="NAME=SHARE", help="a tenant and its weight; repeatable")
-    add("--prefixes", type=int, default=1, help="number of shared prefixes (%(default)s)")
-    add("--prefix-tokens", type=int, default=0, help="tokens in each shared prefix (%(default)s)")
+    add(
+        "--max-tokens", type=count_or_none, default=0, help="output limit of each request; by default its output length"
+    )
+    add(
+        "--tenant",
+        type=read_tenant,
+        action="append",
+        default=[],
+        metavar="NAME=SHARE",
+        help="a tenant and its weight; repeatable",
+    )
+    add("--prefixes", type=count, default=1, help="number of shared prefixes (%(default)s)")
+    add("--prefix-tokens", type=count_or_none, default=0, help="tokens in each shared prefix (%(default)s)")
     add("--cost", type=Path, metavar="TRACE", help="fit the step times to a trace of the engine")
     add(
         "--acceptance",
         metavar="PROBABILITY|TRACE",
         help="draft tokens that are right with this probability, or as often as in a trace of the engine",
     )
-    add("--drafted", type=int, default=15, help="maximum number of drafted tokens of a request in a step (%(default)s)")
-    add("--kv-cache-tokens", type=int, default=A100_CACHE_TOKENS, help="(%(default)s)")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of EngineConfig; repeatable")
+    add(
+        "--drafted",
+        type=count,
+        default=15,
+        help="maximum number of drafted tokens of a request in a step (%(default)s)",
+    )
+    add("--kv-cache-tokens", type=count, default=A100_CACHE_TOKENS, help="(%(default)s)")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as in config.pbtxt; repeatable")
     add("--compare", metavar="NAME=VALUE,VALUE", help="simulate once with each value of a setting")
     add("--sweep", action="store_true", help="find the best max_num_seqs, token budget and policy")
-    add("--slo-ttft", type=float, default=1.0, help="seconds (%(default)s)")
-    add("--slo-itl", type=float, default=0.05, help="seconds between tokens, mean of a request (%(default)s)")
-    add("--price-per-hour", type=float, help="price of the machine per hour, in any currency")
+    add("--slo-ttft", type=positive, default=1.0, help="seconds (%(default)s)")
+    add("--slo-itl", type=positive, default=0.05, help="seconds between tokens, mean of a request (%(default)s)")
+    add("--price-per-hour", type=positive, help="price of the machine per hour, in any currency")
     add("--plot", type=Path, metavar="FILE", help="plot the distributions to this PNG file")
     return parser
 

@@ -31,6 +31,8 @@ ITL_P99 = Column("ITL p99, ms", lambda r: 1e3 * r.itl(99))
 E2E_MEAN = Column("E2E mean, s", lambda r: float(r.e2e.mean()), ".2f")
 E2E_P99 = Column("E2E p99, s", lambda r: percentile(r.e2e, 99), ".2f")
 FAIRNESS = Column("Jain's index", lambda r: r.fairness, ".3f")
+ANSWERED = Column("answered", lambda r: float(r.done.mean()), ".1%")
+"""Latencies are those of the answered requests."""
 PREEMPTIONS = Column("preemptions", lambda r: float(r.preemptions.sum()), ".0f")
 PADDING = Column("padding tokens", lambda r: float(r.padding_tokens), ".0f")
 EFFICIENCY = Column("padding efficiency", lambda r: r.padding_efficiency, ".2f")
@@ -57,7 +59,7 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
     """The usual measures of a server."""
     times = [TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99]
     return [
-        *(THROUGHPUT, *times, goodput(slo), attainment(slo)),
+        *(THROUGHPUT, *times, goodput(slo), attainment(slo), ANSWERED),
         *(FAIRNESS, PREEMPTIONS, PADDING, cost(price_per_hour)),
     ]
 

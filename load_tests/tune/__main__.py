@@ -25,6 +25,7 @@ from tqdm import tqdm
 from load_tests.compare.contenders import ours
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count, positive
 from load_tests.slo import Slo
 from load_tests.tune.ablation import ablate, prune
 from load_tests.tune.confirmation import DEFAULT, TUNED, Confirmation, take_turns
@@ -93,8 +94,8 @@ def _confirm(outcome: Outcome, options: argparse.Namespace) -> Confirmation:
     """Serve so many requests on the real server that a round takes about `--seconds` with the default."""
     load, space = outcome.load, outcome.space
     rate = options.requests / outcome.ablation.default.busy_seconds
-    count = max(round(rate * options.seconds), 2 * (load.users or 1))
-    rounds = [load.requests(count, _SENT + number) for number in range(options.rounds)]
+    needed = max(round(rate * options.seconds), 2 * (load.users or 1))
+    rounds = [load.requests(needed, _SENT + number) for number in range(options.rounds)]
     model, other_load = model_folder(options), OtherLoad()
     contenders = [ours(DEFAULT, model, {}), ours(TUNED, model, outcome.settings)]
     measured = take_turns(contenders, load, rounds)
@@ -115,40 +116,24 @@ def _workload(text: str) -> Workload:
     return found[0]
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number over 0")
-    return number
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("workload", type=_workload, metavar="WORKLOAD", help="a name in load_tests/workloads, or the path of a file")
     add("--objective", choices=OBJECTIVES, default="goodput", help="(%(default)s)")
     load = parser.add_mutually_exclusive_group().add_argument
-    load("--users", type=_count, default=16, help="users who wait for their answers, a closed loop (%(default)s)")
-    load("--rate", type=_positive, help="requests per second instead, an open loop")
+    load("--users", type=count, default=16, help="users who wait for their answers, a closed loop (%(default)s)")
+    load("--rate", type=positive, help="requests per second instead, an open loop")
     add_model_options(parser)
-    add("--target-ttft", type=_positive, metavar="SECONDS", help="instead of the workload's")
-    add("--target-itl", type=_positive, metavar="SECONDS", help="instead of the workload's")
-    add("--trials", type=_count, default=TRIALS, help="configurations to simulate (%(default)s)")
-    add("--requests", type=_count, default=256, help="requests in each simulation (%(default)s)")
+    add("--target-ttft", type=positive, metavar="SECONDS", help="instead of the workload's")
+    add("--target-itl", type=positive, metavar="SECONDS", help="instead of the workload's")
+    add("--trials", type=count, default=TRIALS, help="configurations to simulate (%(default)s)")
+    add("--requests", type=count, default=256, help="requests in each simulation (%(default)s)")
     add("--seed", type=int, default=0, help="seed of the search (%(default)s)")
     add("--machine", type=Path, metavar="FILE", help="step times of an earlier run, its machine.json")
     add("--confirm", action=argparse.BooleanOptionalAction, default=True, help="measure on the real server")
-    add("--rounds", type=_count, default=2, help="rounds of that measurement (%(default)s)")
-    add("--seconds", type=_positive, default=30.0, help="length of a round with the default (%(default)s)")
+    add("--rounds", type=count, default=2, help="rounds of that measurement (%(default)s)")
+    add("--seconds", type=positive, default=30.0, help="length of a round with the default (%(default)s)")
     add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="(%(default)s)")
     return parser
 

@@ -48,10 +48,58 @@ def test_settings_are_compared(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--lengths", "fixed:1"), ("--arrivals", "never"), ("--set", "max_num_seqs=0")], ids=" ".join
+    ("arguments", "reason"),
+    [
+        (("--lengths", "fixed:1"), ""),
+        (("--lengths", "fixed:1,fixed:0"), "lengths 'fixed:0': tokens: "),
+        (("--lengths", "uniform:9:3,fixed:1"), "low is 9; it must be at most high, 3"),
+        (("--lengths", "fixed:1,fixed:inf"), "lengths 'fixed:inf': tokens: "),
+        (("--lengths", "lognormal:-1:1:1:9,fixed:1"), "lengths 'lognormal:-1:1:1:9': median: "),
+        (("--arrivals", "never"), ""),
+        (("--arrivals", "gamma:0"), "each number must be finite and over 0"),
+        (("--arrivals", "staircase:60:0:4"), "each number must be finite and over 0"),
+        (("--set", "max_num_seqs=0"), "max_num_seqs is 0"),
+        (("--set", "max_num_seqs=8,16"), "max_num_seqs has 2 values"),
+        (("--set", "max_num_seqs=few"), "max_num_seqs is 'few'"),
+        (("--set", "nothing=1"), "unknown settings nothing"),
+        (("--compare", 'tenant_weights={"a": 1'), "which is not valid JSON"),
+    ],
 )
 def test_nonsense_is_refused_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str], reason: str
 ) -> None:
     assert command(monkeypatch, "--requests", "2", *arguments) == 1
-    assert capsys.readouterr().err.startswith("error: ")
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert reason in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--rate", "0"), ("--requests", "0"), ("--max-tokens", "-5"), ("--slo-ttft", "inf"), ("--tenant", "a=none")],
+    ids=" ".join,
+)
+def test_numbers_out_of_bounds_are_refused(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command(monkeypatch, *arguments)
+
+
+def test_settings_may_be_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ("--requests", "40", "--arrivals", "at_once", "--lengths", "uniform:9:99,uniform:5:50")
+    tenants = ("--tenant", "a=1", "--tenant", "b=1")
+    settings = ("--set", "scheduling_policy=fair", "--set", "max_num_seqs=4")
+    compared = ("--compare", 'tenant_weights={"a": 1, "b": 1},{"a": 1, "b": 9}')
+    assert command(monkeypatch, *workload, *tenants, *settings, *compared) == 0
+    equal, unequal = capsys.readouterr().out.splitlines()[2:]
+    assert equal.startswith('| tenant_weights={"a": 1, "b": 1} | ')
+    assert unequal.startswith('| tenant_weights={"a": 1, "b": 9} | ')
+    assert equal.split(" | ")[1:] != unequal.split(" | ")[1:]
+
+
+def test_the_table_says_how_many_requests_were_answered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = ("--requests", "4", "--arrivals", "at_once", "--lengths", "fixed:9,fixed:5")
+    assert command(monkeypatch, *workload, "--set", "max_queue_size=1") == 0
+    head, _, row = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert row[head.index("answered")] == "25.0%"
