@@ -32,7 +32,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         options.connection = connection_settings(options)
-    except ValueError as error:
+    except (CommandError, ValueError) as error:
         parser.error(str(error))
     try:
         status: int = options.run(options)

@@ -6,11 +6,13 @@ prompt it ends the chat.
 
 import argparse
 import asyncio
+import io
 import sys
 from collections.abc import Iterator
 
 from rich.console import Console
 
+from inflight_cli.errors import CommandError, check_text
 from inflight_cli.generate import print_stream
 from inflight_cli.options import add_sampling_options, sampling_parameters
 from inflight_client import AsyncClient, AsyncTextStream, InflightError, Message
@@ -30,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """Answer the lines of standard input until the chat ends, and return 0.
 
     Raises:
+        CommandError: a line is not UTF-8, and standard input is not a terminal.
         InflightError: an answer failed, and standard input is not a terminal.
     """
     beginning: list[Message] = [] if options.system is None else [{"role": "system", "content": options.system}]
@@ -49,6 +52,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines() -> Iterator[str]:
+    assert isinstance(sys.stdin, io.TextIOWrapper)
+    # `check_text` finds bytes that are not UTF-8. Without this, the locale decides whether reading them is an error.
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     terminal = sys.stdin.isatty()
     if terminal:
         import readline  # noqa: F401  # Gives `input` line editing. On a pipe it would print to standard output.
@@ -67,11 +73,12 @@ def _answer(runner: asyncio.Runner, options: argparse.Namespace, conversation: l
     pieces: list[str] = []
     asked: list[Message] = [*conversation, {"role": "user", "content": question}]
     try:
+        check_text(question, "the line")
         # Ctrl-C cancels only this task.
         runner.run(_stream(options, asked, pieces))
     except KeyboardInterrupt:
         print("(cancelled)", file=sys.stderr)
-    except InflightError as error:
+    except (CommandError, InflightError) as error:
         if not sys.stdin.isatty():
             raise
         print(f"error: {error}", file=sys.stderr)

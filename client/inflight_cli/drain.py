@@ -8,7 +8,7 @@ import argparse
 import os
 import time
 
-from inflight_cli.errors import CommandError
+from inflight_cli.errors import CommandError, check_text
 from inflight_cli.options import check_one_server, positive
 from inflight_client import Client, RetryPolicy
 
@@ -28,11 +28,12 @@ def run(options: argparse.Namespace) -> int:
     """Return 0 when no request is left, and 1 if some are left after the timeout.
 
     Raises:
-        CommandError: there is no key, or the URL names several servers.
+        CommandError: there is no key, it is not UTF-8, or the URL names several servers.
     """
     key = os.environ.get("OPERATOR_KEY")
     if not key:
         raise CommandError("OPERATOR_KEY is not set; it must be the environment variable OPERATOR_KEY of the server")
+    check_text(key, "OPERATOR_KEY")
     check_one_server(options)
     deadline = time.monotonic() + options.timeout
     with Client(**options.connection, retry=RetryPolicy(attempts=1)) as client:

@@ -46,11 +46,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _schema(text: str) -> dict[str, Any]:
     """Read a JSON schema, or a file that holds one; for argparse."""
-    written = text if text.lstrip().startswith("{") else readable_file(text).read_text()
+    written = text if text.lstrip().startswith("{") else readable_file(text).read_bytes()
     try:
         schema = json.loads(written)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise argparse.ArgumentTypeError(f"{text!r} has lists and objects that are too deep in each other") from None
     if not isinstance(schema, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
     return schema

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TypedDict, cast
 
-from inflight_cli.errors import CommandError
+from inflight_cli.errors import CommandError, check_text
 from inflight_client import TLS, Sampling, Timeouts, TransportError
 from inflight_client.fleet.addresses import is_dns_name, resolve, split_url
 from inflight_client.options import check_header, connection_options, parse_url
@@ -76,7 +76,9 @@ def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
 
     Raises:
         ValueError: the URL is invalid, or it is not encrypted although `--ca` is given.
+        CommandError: the model's name is not UTF-8.
     """
+    check_text(options.model, "--model")
     tls = None if options.ca is None else TLS(root_certificates=options.ca)
     for url in split_url(options.url):
         parse_url(url, tls)

@@ -36,6 +36,7 @@ from scripts.launch.triton_server import TritonServer
 READY_SECONDS = 1800
 
 _PORTS = {"HTTP_PORT": 8000, "GRPC_PORT": 8001, "METRICS_PORT": 8002}
+_SENDABLE = re.compile("[!-~]*")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -68,6 +69,10 @@ def read_settings(environment: Mapping[str, str]) -> ServeSettings:
         raise LauncherError(f"ARGS={environment['ARGS']!r}: {error}") from error
     if not environment.get("ALLOW_EXPOSED_TRITON"):
         check_loopback(arguments)
+    if not _SENDABLE.fullmatch(environment.get("OPERATOR_KEY", "")):
+        raise LauncherError(
+            "OPERATOR_KEY must consist of printable ASCII characters without spaces: it is sent in a header"
+        )
     model = environment.get("MODEL")
     return ServeSettings(
         ports["HTTP_PORT"],

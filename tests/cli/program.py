@@ -57,7 +57,7 @@ class Terminal:
         self._unread = b""
 
     def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
+        os.write(self._fd, text.encode(errors="surrogateescape"))
 
     def press_ctrl_c(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -70,7 +70,7 @@ class Terminal:
             assert readable, f"{text!r} did not come: {self._unread!r}"
             self._unread += os.read(self._fd, 4096)
         seen, found, self._unread = self._unread.partition(text.encode())
-        return (seen + found).decode()
+        return (seen + found).decode(errors="surrogateescape")
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from inflight_client import Client
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal, interrupt
 from tests.client.test_cancellation import cancelled
 from tests.eventually import eventually
@@ -44,6 +47,26 @@ def test_an_answer_may_be_longer_than_a_completion(program: Program) -> None:
 def test_on_a_pipe_an_error_ends_it(program: Program) -> None:
     done = program.run("chat", text="one !error INTERNAL\ntwo\n")
     assert (done.returncode, done.stdout, done.stderr) == (1, "one \n", "error: failed with INTERNAL\n")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_line_that_is_no_text(server: TritonServer, errors: str) -> None:
+    """What Python makes of such a line depends on the locale."""
+    program = Program(server.grpc_url, PYTHONIOENCODING=f"utf-8:{errors}")
+    process = program.start("chat", errors="surrogateescape")
+    output, said = process.communicate("one\ntwo \udcff\n", timeout=SECONDS)
+    assert (process.returncode, output) == (1, "one \n")
+    assert said.endswith("error: the line is not UTF-8: see character 4\n")
+
+
+def test_in_a_terminal_a_line_that_is_no_text_is_told(program: Program) -> None:
+    with Terminal(program, "chat") as terminal:
+        terminal.read_until("> ")
+        terminal.type("two \udcff\n")
+        terminal.read_until("error: the line is not UTF-8")
+        terminal.read_until("> ")
+        terminal.type("one\n")
+        terminal.read_until("tokens/s")
 
 
 def test_ctrl_c_ends_an_answer_and_at_the_prompt_the_chat(program: Program, client: Client) -> None:

@@ -124,8 +124,32 @@ def test_standard_input_that_is_no_text(program: Program) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, "too deep"),
+        (b'{"a": "\xff"}', "not valid JSON: 'utf-8' codec can't decode"),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_schema_that_cannot_be_read(tmp_path: Path, written: bytes, said: str) -> None:
+    path = tmp_path / "schema.json"
+    path.write_bytes(written)
+    done = Program("127.0.0.1:1").run("generate", "one", "--schema", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+
+
+def test_an_operator_key_that_is_no_text() -> None:
+    done = Program("127.0.0.1:1", OPERATOR_KEY="secret\udcff").run("drain")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: OPERATOR_KEY is not UTF-8: see character 6\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["generate", "x", "--model", "\udcff"], "--model is not UTF-8"),
         (["generate", "x", "--max-tokens", "many"], "--max-tokens"),
         (["generate", "x", "--url", "ftp://host:1"], "ftp"),
         (["generate", "x", "--url", "http://host:1", "--ca", __file__], "not encrypted"),

@@ -62,6 +62,13 @@ def test_two_endpoints_cannot_share_a_port(ports: dict[str, str]) -> None:
         read_settings({**ports, "METRICS_PORT": ports["HTTP_PORT"]})
 
 
+@pytest.mark.parametrize("key", ["se cret", "secr\u00e9t", "secret\n", "secret\udcff"])
+def test_a_key_that_no_header_can_hold_is_refused(ports: dict[str, str], key: str) -> None:
+    with pytest.raises(LauncherError, match="OPERATOR_KEY must consist of printable ASCII") as refused:
+        read_settings({**ports, "OPERATOR_KEY": key})
+    assert "secr" not in str(refused.value)
+
+
 def test_unbalanced_quotes_are_refused(ports: dict[str, str]) -> None:
     with pytest.raises(LauncherError, match="ARGS="):
         read_settings({**ports, "ARGS": "--name 'half"})

@@ -43,10 +43,11 @@ class Drain:
         Raises:
             InvalidRequest: the request's `operator_key` is not the server's, or the server has none.
         """
-        key = os.environ.get(OPERATOR_KEY)
+        # Bytes: the variable need not be text.
+        key = os.environb.get(OPERATOR_KEY.encode())
         if not key:
             raise InvalidRequest(f"drain needs an operator's key: set {OPERATOR_KEY} in the server's environment")
-        if not hmac.compare_digest(str(parameters.get("operator_key")).encode(), key.encode()):
+        if not hmac.compare_digest(str(parameters.get("operator_key")).encode(), key):
             raise InvalidRequest(f"operator_key is not the {OPERATOR_KEY} of the server")
         if self._begun is None:
             self._begun = time.monotonic()
