@@ -24,6 +24,7 @@ from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.text.bad_words import token_sequences
 from inflight.text.prompt_encoder import PromptEncoder
+from inflight.text.unknown_text import unknown_text_refused
 
 # Limit for all spellings of all bad words of a request together: each token costs time at every step.
 _MAX_BAD_WORD_TOKENS = 4096
@@ -252,7 +253,8 @@ class RequestMaker:
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         sequences = params.bad_words_ids
         if params.bad_words:
-            sequences += token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
+            with unknown_text_refused("bad_words"):
+                sequences += token_sequences(self._encoder.tokenizer("bad_words"), params.bad_words)
         length = sum(map(len, sequences))
         if length > _MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")

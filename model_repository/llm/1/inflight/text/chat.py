@@ -16,6 +16,7 @@ from inflight.text.control_tokens import check_control_tokens
 from inflight.text.json_tree import check_tree
 from inflight.text.message_order import in_order
 from inflight.text.thoughts import with_thoughts_apart
+from inflight.text.unknown_text import unknown_text_refused
 
 MAX_TEMPLATE_KWARGS = 32
 _MAX_NAME_CHARACTERS = 64
@@ -90,10 +91,11 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
             ) from error
         reason = f"{type(error).__name__}: {error}"
         raise InvalidRequest(f"messages do not fit the model's chat template: {reason}") from error
-    try:
-        token_ids: list[int] = render(**parts, tokenize=True, return_dict=False, sanitize_control_tokens=True)
-    except ValueError as error:
-        raise InvalidRequest(f"messages hold a control token: {error}") from error
+    with unknown_text_refused("messages"):
+        try:
+            token_ids: list[int] = render(**parts, tokenize=True, return_dict=False, sanitize_control_tokens=True)
+        except ValueError as error:
+            raise InvalidRequest(f"messages hold a control token: {error}") from error
     return token_ids
 
 

@@ -8,6 +8,7 @@ from inflight.errors import InvalidRequest
 from inflight.text.chat import Chat, chat_ids
 from inflight.text.longest_token import LongestToken
 from inflight.text.unicode import check_unicode
+from inflight.text.unknown_text import unknown_text_refused
 
 Prompt: TypeAlias = str | Sequence[int]
 
@@ -43,14 +44,16 @@ class PromptEncoder:
         `add_special_tokens`: with those that the model expects around every text, if there are any.
 
         Raises:
-            InvalidRequest: the prompt is no text and no list of whole numbers, or it is too long a text.
+            InvalidRequest: the prompt is no text and no list of whole numbers, or a text that is too long or that the
+                tokenizer has no tokens for.
         """
         if not isinstance(prompt, str):
             return _whole_numbers(prompt)
         tokenizer = self.tokenizer("a text prompt")
         check_unicode("prompt", prompt)
-        self._check_size("prompt", prompt)
-        return list(tokenizer(prompt, add_special_tokens=add_special_tokens)["input_ids"])
+        with unknown_text_refused("prompt"):
+            self._check_size("prompt", prompt)
+            return list(tokenizer(prompt, add_special_tokens=add_special_tokens)["input_ids"])
 
     def encode_end(self, prompt: Prompt, most: int) -> list[int]:
         """Return the last tokens of a prompt, `most` at most, and before them those that come before every text.
@@ -58,13 +61,15 @@ class PromptEncoder:
         Of a text that is far too long, only the end is tokenized.
 
         Raises:
-            InvalidRequest: the prompt is no text and no list of whole numbers.
+            InvalidRequest: the prompt is no text and no list of whole numbers, or a text that the tokenizer has no
+                tokens for.
         """
         if not isinstance(prompt, str):
             return _whole_numbers(prompt)[-most:]
         tokenizer = self.tokenizer("a text prompt")
         check_unicode("prompt", prompt)
-        encoded = tokenizer(self._end_of(prompt, most), return_special_tokens_mask=True)
+        with unknown_text_refused("prompt"):
+            encoded = tokenizer(self._end_of(prompt, most), return_special_tokens_mask=True)
         token_ids, is_added = list(encoded["input_ids"]), list(encoded["special_tokens_mask"])
         if len(token_ids) <= most:
             return token_ids
