@@ -1,11 +1,24 @@
 """In half precision, outputs are finite and plausible, though not bit for bit those of float32."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import BeamConfig
 
-from inflight import Engine, SamplingParams
+from inflight import Engine, EngineConfig, SamplingParams
+from inflight.model.attention.backend import TORCH
+from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.forward import EagerForward, Outputs
+from inflight.model.loading.loader import load_model
+from inflight.model.loading.reading import with_our_attention
+from inflight.model.loading.self_check import LONGEST, SelfCheck
+from inflight.model.ragged_batch import RaggedBatch
 from scripts.launch.default_model import default_model
+from scripts.reference.tiny_models import VOCABULARY, save_model
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt
 
 
@@ -47,3 +60,41 @@ def test_preempted_and_chunked_requests_finish_with_finite_logprobs(tiny: Tiny, 
     assert {len(output.token_ids) for output in finished.values()} == {40}
     assert all(math.isfinite(entry.chosen) for output in finished.values() for entry in output.logprobs or ())
     assert engine.stats().preemptions > 0
+
+
+@dataclass(frozen=True)
+class OtherExperts(EagerForward):
+    """Computes one token of a long chunk as if rounding had routed it to other experts."""
+
+    def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
+        outputs = super().__call__(batch, caches, rows)
+        if len(batch.token_ids) > 10:
+            outputs.logits[-1] *= 2
+        return outputs
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_token_may_differ_in_half_precision_also_where_logits_are_float32(dtype: str, tmp_path: Path) -> None:
+    """Beam caps its logits in float32. Its own code routes tokens by numbers that were rounded to bfloat16."""
+    config = BeamConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        moe_intermediate_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        sliding_window=8,
+        max_position_embeddings=256,
+    )
+    save_model(config, tmp_path)
+    model = load_model(EngineConfig(model=str(tmp_path), dtype=dtype, device="cpu", enable_kernels=False))
+    readings, _ = with_our_attention(model.module, model.module.config, LONGEST)
+    check = SelfCheck(model.module, readings, model.max_model_len)
+    other = OtherExperts(model.module, TORCH, [layer.window for layer in model.layers])
+    assert check.passes(other, model.layers, TORCH) == (dtype == "bfloat16")

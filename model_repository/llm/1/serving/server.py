@@ -34,9 +34,9 @@ from serving.sender import Sender
 from serving.server_config import TENSORRT_LLM, ServerConfig
 from serving.stream import ResponseStream
 from serving.streams import Streams
+from serving.tenant_worker import TenantWorker
 from serving.tensorrt_llm.token_format import TokenFormat
 from serving.tensorrt_llm.token_request import TokenRequest
-from serving.tenant_worker import TenantWorker
 from serving.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)

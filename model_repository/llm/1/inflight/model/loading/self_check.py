@@ -122,7 +122,7 @@ class SelfCheck:
         self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
     ) -> bool:
         """Whether two forward passes give the same logits up to rounding, as in `passes`."""
-        return self._worst(_error(*self._both(forward, other, layers, backend))) < self._tolerance
+        return self._worst(self._difference(*self._both(forward, other, layers, backend))) < self._tolerance
 
     def _both(
         self, forward: ForwardPass, other: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend
@@ -143,7 +143,7 @@ class SelfCheck:
         wanted = torch.cat(paged_logits(self._module, forward, layers, requests, backend, found.append))
         try:
             mine = torch.cat([forward.head(outputs.hidden) for outputs in found])
-            return found[0].hidden.shape[1] if self._worst(_error(mine, wanted)) < self._tolerance else None
+            return found[0].hidden.shape[1] if self._worst(self._difference(mine, wanted)) < self._tolerance else None
         except Exception as error:  # noqa: BLE001 - a model's code may raise any exception
             logger.info("the head of %s is not apart: %s", self._module.config.model_type, error)
             return None
@@ -181,12 +181,23 @@ class SelfCheck:
         `wanted` [tokens, vocabulary] are its right logits.
         """
         (found,) = paged_logits(self._module, forward, layers, [request_of(prompt)], backend)
-        error = _error(found, wanted)
+        error = self._difference(found, wanted)
         return None if error < self._tolerance else error
 
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
         found = paged_logits(self._module, forward, layers, requests_of(self._prompts), backend)
-        return self._worst(max(map(_error, found, self._wanted)))
+        return self._worst(max(map(self._difference, found, self._wanted)))
+
+    def _difference(self, mine: torch.Tensor, other: torch.Tensor) -> float:
+        """Return the relative error of logits [tokens, vocabulary]: of the worst token; in half precision, the median.
+
+        In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ.
+        The dtype of the logits does not tell, as some models cap theirs in float32. With NaN, the error is infinite.
+        """
+        errors = ((mine - other).norm(dim=-1) / other.norm(dim=-1)).float()
+        error = float(errors.max() if self._module.dtype == torch.float32 else errors.median())
+        # Comparisons with NaN are false, so `max` would overlook it.
+        return math.inf if math.isnan(error) else error
 
 
 @contextmanager
@@ -209,18 +220,6 @@ def _prompts(module: Any, readings: Sequence[Reading], max_model_len: int) -> li
     vocabulary = vocab_size(module)
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (long, short)]
-
-
-def _error(mine: torch.Tensor, other: torch.Tensor) -> float:
-    """Relative error of logits [tokens, vocabulary]: of the worst token in float32, of the median in half precision.
-
-    In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ.
-    With NaN in the logits, it is infinite.
-    """
-    errors = (mine - other).norm(dim=-1) / other.norm(dim=-1)
-    error = float(errors.max() if mine.dtype == torch.float32 else errors.float().median())
-    # Comparisons with NaN are false, so `max` would overlook it.
-    return math.inf if math.isnan(error) else error
 
 
 def _differ(mine: torch.Tensor, others: torch.Tensor) -> bool:
