@@ -9,7 +9,8 @@ from inflight.engine import Engine
 from inflight.request_options import MAX_GIVEN_DRAFT
 from inflight.text.template_variables import template_variables
 from serving import values
-from serving.parse import read_prompt, read_request
+from serving.prompt_fields import read_prompt
+from serving.read_request import read_request
 
 # Long enough for the end of any generation prompt.
 _END_TOKENS = 16
