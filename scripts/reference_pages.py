@@ -11,7 +11,8 @@ from inflight.metric_families.families import FAMILIES
 from inflight.metric_families.family import COMMON_LABELS, Family
 from inflight.metrics import FILLED_BOUNDS
 from inflight.scheduler.scheduler_config import SchedulerConfig
-from serving.fields import GROUPS, OUTPUTS, SAMPLING_PARAMETERS, Field
+from serving.fields import GROUPS, SAMPLING_PARAMETERS, Field
+from serving.outputs import OUTPUTS
 from serving.server_config import ServerConfig
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from inflight import InvalidRequest, RequestOptions, SamplingParams
-from serving.fields import FIELDS, GROUPS, OUTPUTS, add_tensors
+from serving.fields import FIELDS, GROUPS, add_tensors
 from serving.output_options import OutputOptions
+from serving.outputs import OUTPUTS
 from serving.perf_metrics import perf_metrics
 from serving.read_fields import read_fields
 
