@@ -57,34 +57,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        seconds = settings.request_timeout
-        async with (
-            AsyncClient(
-                settings.server,
-                model=settings.model,
-                timeouts=Timeouts(first_token=seconds, total=seconds),
-                balance=settings.balance,
-                prefill=settings.prefill,
-                # No retries here: the gateway's clients decide whether and when to try again.
-                retry=RetryPolicy(attempts=1),
-            ) as client,
-            ModelMetrics(settings.metrics_urls) as model_metrics,
-        ):
-            metrics.count_prefills(client)
-            model = ServedModel(client, settings.tool_format, settings.reasoning_format)
-            app.state.service = Service(
-                client=client,
-                model_name=settings.served_model_name,
-                created=int(time.time()),
-                triton_model_name=settings.model,
-                metrics=metrics,
-                model_metrics=model_metrics,
-                health=HealthCheck(client),
-                model=model,
-                observer=Observer(client, model_metrics, settings.model),
-            )
-            async with model.watched():
-                yield
+        async with _connected(settings, metrics) as app.state.service:
+            yield
         await asyncio.to_thread(tracing.close)
 
     app = FastAPI(
@@ -95,6 +69,49 @@ def create_app(settings: Settings) -> FastAPI:
         responses=_ERRORS,
         telemetry=tracing.config,
     )
+    app.state.viewers = events.Viewers()
+    _add_routers(app, settings)
+    _add_middleware(app, settings, metrics)
+    app.add_exception_handler(InflightError, errors.answer_inflight_error)
+    app.add_exception_handler(RequestValidationError, errors.answer_invalid_body)
+    app.add_exception_handler(HTTPException, errors.answer_http_error)
+    app.add_exception_handler(Exception, errors.answer_fault)
+    return app
+
+
+@asynccontextmanager
+async def _connected(settings: Settings, metrics: Metrics) -> AsyncGenerator[Service, None]:
+    """Connect to the server, and close the connections at the end."""
+    seconds = settings.request_timeout
+    async with (
+        AsyncClient(
+            settings.server,
+            model=settings.model,
+            timeouts=Timeouts(first_token=seconds, total=seconds),
+            balance=settings.balance,
+            prefill=settings.prefill,
+            # No retries here: the gateway's clients decide whether and when to try again.
+            retry=RetryPolicy(attempts=1),
+        ) as client,
+        ModelMetrics(settings.metrics_urls) as model_metrics,
+    ):
+        metrics.count_prefills(client)
+        model = ServedModel(client, settings.tool_format, settings.reasoning_format)
+        async with model.watched():
+            yield Service(
+                client=client,
+                model_name=settings.served_model_name,
+                created=int(time.time()),
+                triton_model_name=settings.model,
+                metrics=metrics,
+                model_metrics=model_metrics,
+                health=HealthCheck(client),
+                model=model,
+                observer=Observer(client, model_metrics, settings.model),
+            )
+
+
+def _add_routers(app: FastAPI, settings: Settings) -> None:
     # Only for the OpenAPI page. `RequireKey` checks the keys, before a body is read.
     key = [] if settings.keys is None else [Depends(HTTPBearer(auto_error=False))]
     app.include_router(completions.router, dependencies=key)
@@ -107,15 +124,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(router_info.loads_router, dependencies=key)
     app.include_router(router_info.router)
     app.include_router(health.router)
-    app.state.viewers = events.Viewers()
     app.include_router(events.router)
     app.include_router(page.router)
-    _add_middleware(app, settings, metrics)
-    app.add_exception_handler(InflightError, errors.answer_inflight_error)
-    app.add_exception_handler(RequestValidationError, errors.answer_invalid_body)
-    app.add_exception_handler(HTTPException, errors.answer_http_error)
-    app.add_exception_handler(Exception, errors.answer_fault)
-    return app
 
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
