@@ -4,13 +4,14 @@ It shows how they work together; on one machine they are not faster than one ser
 """
 
 import argparse
+import contextlib
 import signal
 import sys
-import threading
 
 from scripts.fleet.fleet import BALANCERS, Fleet
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
+from scripts.launch.signals import end_like_ctrl_c
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,11 +39,9 @@ def _where(fleet: Fleet, *, prometheus: bool) -> str:
 
 
 def main() -> int:
-    """Run until Ctrl-C or SIGTERM, and return the exit status. If it is 1, a line on standard error says why."""
+    """Run until a signal arrives, and return the exit status. If it is 1, a line on standard error says why."""
     options = _parser().parse_args()
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    end_like_ctrl_c()
     try:
         with Fleet(
             default_model(),
@@ -52,11 +51,18 @@ def main() -> int:
             prometheus=not options.no_prometheus,
         ) as fleet:
             print(_where(fleet, prometheus=not options.no_prometheus), flush=True)
-            ended.wait()
+            _wait_for_signal()
     except LauncherError as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before it was ready, or a second one
+        return 130
     return 0
+
+
+def _wait_for_signal() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 if __name__ == "__main__":

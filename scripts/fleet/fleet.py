@@ -117,8 +117,9 @@ class Fleet:
             starting.push(self._stack)
             for process in (*self.servers, *self._gateways, *self._agents):
                 self._stack.enter_context(process)
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda server: server.wait_ready(_READY_SECONDS, ["llm"]), self.servers))
+            # All have been started. Not on threads: whoever interrupts the start would wait for them.
+            for server in self.servers:
+                server.wait_ready(_READY_SECONDS, ["llm"])
             for gateway in self._gateways:
                 gateway.wait_ready(_READY_SECONDS)
             for process in self._behind:

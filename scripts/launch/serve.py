@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shlex
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from scripts.launch.restarts import keep_running
 from scripts.launch.scratch import scratch_folder
 from scripts.launch.server_log import LogFilter
 from scripts.launch.server_process import ADDRESS
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_runtime import triton_runtime
 from scripts.launch.triton_server import TritonServer
 
@@ -171,11 +171,7 @@ def _ready_line(server: TritonServer) -> str:
 
 def main(repository: Path = MODEL_REPOSITORY) -> int:
     """Serve with the settings of the environment and return the exit status. If it is 1, a line says why."""
-    # Handle SIGTERM and SIGHUP like Ctrl-C, so that `kill` and a closed terminal stop the server cleanly too. Under
-    # nohup SIGHUP stays ignored.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    end_like_ctrl_c()
     try:
         return serve(read_settings(os.environ), repository)
     except LauncherError as error:
