@@ -22,6 +22,7 @@ HEALTHY = {
     f"up{{{SERVER}}}": "1+0x240",
     f"inflight_gateway_model_metrics_up{{{SERVER}}}": "1+0x240",
     f"inflight:last_update_time_seconds{{{MODEL}}}": "0+15x240",
+    f"inflight:start_time_seconds{{{MODEL}}}": "5+0x240",
     f"inflight:num_requests_running{{{MODEL}}}": "5+0x240",
     f"inflight:num_requests_waiting{{{MODEL}}}": "0+0x240",
     f'inflight:computed_tokens_total{{{MODEL},kind="decode"}}': "0+150x240",
@@ -48,7 +49,11 @@ FAULTS = {
         if series.startswith("inflight:")
     },
     "InflightStalled": {f'inflight:computed_tokens_total{{{MODEL},kind="decode"}}': "0+150x80 12000+0x160"},
-    "InflightRestarts": {f"inflight:step_budget_tokens_total{{{MODEL}}}": "0+1500x80 " + "0+1500x9 " * 16},
+    # Each time in its first step, so that nothing was counted.
+    "InflightRestarts": {
+        f"inflight:start_time_seconds{{{MODEL}}}": "5+0x80 " + " ".join(f"{at}+0x9" for at in range(1200, 3600, 150)),
+        f"inflight:step_budget_tokens_total{{{MODEL}}}": "0+0x240",
+    },
     "InflightErrors": {f'{REQUESTS},status="503"}}': "0+9x80 720+12x160"},
     "InflightRefusing": {f'{REQUESTS},status="429"}}': "0+40x80 3200+80x160"},
     "InflightQueueNeverEmpty": {f"inflight:num_requests_waiting{{{MODEL}}}": "0+0x79 1+0x160"},

@@ -69,6 +69,7 @@ class EngineMetrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` returns seconds. The arrival times of requests are on the same clock."""
         self._clock = clock
+        self.started = time.time()
         self.observations: deque[tuple[str, float]] = deque(maxlen=_MAX_OBSERVATIONS)
         """Name and value. The reader pops them from the left."""
         # Written by the stepping thread.

@@ -21,6 +21,8 @@ class EngineStats:
 
     time: float
     """When the snapshot was taken, in seconds since 1970."""
+    started: float
+    """When the engine was created, in seconds since 1970."""
     steps: int
     step_seconds: float
     """Time spent in steps."""
@@ -121,6 +123,7 @@ class EngineStats:
         levels = range(1, min(scheduler.policies.priority_levels, _MAX_COUNTED_LEVELS) + 1)
         return cls(
             time=time.time(),
+            started=metrics.started,
             steps=metrics.steps,
             step_seconds=metrics.step_seconds,
             prompt_tokens=metrics.prompt_tokens,

@@ -119,7 +119,8 @@ class MetricsExport:
             return metric
 
         self._readings.append(_Reading(name, kind, read, make))
-        self._readings[-1].create(self._engine.stats())
+        # At once: nobody shall take the 0 of a new gauge for its value.
+        self._readings[-1].update(self._engine.stats())
 
     def _family(self, name: str, help: str, kind: str) -> Any:
         kinds = pb_utils.MetricFamily

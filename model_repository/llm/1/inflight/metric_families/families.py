@@ -35,6 +35,13 @@ FAMILIES = (
     *LEARNED,
     *TENANTS,
     *TENSORRT_LLM,
+    value(
+        "inflight:start_time_seconds",
+        GAUGE,
+        "When the engine was created, in seconds since 1970. It changes with each restart of the model, whatever the "
+        "model did before.",
+        lambda s: s.started,
+    ),
     # Metrics are updated in this order, so when this one is new, no other metric is older.
     value(
         "inflight:last_update_time_seconds",
