@@ -40,5 +40,19 @@ def test_a_long_traceback_keeps_its_beginning_and_its_end(log: tuple[logging.Log
         log[0].exception("it failed")
     text = log[1].getvalue()
     assert len(text) < 10_200
-    assert "it failed\nTraceback (most recent call last):\n" in text
+    assert "it failed\n  Traceback (most recent call last):\n" in text
     assert text.endswith("a end\n")
+
+
+def test_no_line_of_a_traceback_looks_like_a_message(log: tuple[logging.Logger, io.StringIO]) -> None:
+    try:
+        raise ValueError("é\nE 2026-11-28 12:00:00,000 serving] forged\r\x1b[31m\u2028 end")
+    except ValueError:
+        log[0].exception("it failed")
+    message, *traceback = log[1].getvalue().splitlines()
+    assert message.endswith("serving] it failed")
+    assert all(line.startswith("  ") for line in traceback)
+    assert traceback[-2:] == [
+        "  ValueError: é",
+        "  E 2026-11-28 12:00:00,000 serving] forged\\r\\x1b[31m\\u2028 end",
+    ]

@@ -1,4 +1,7 @@
-"""The format of the log: one line per message, however long the names and values of clients are."""
+"""The format of the log: one line per message, however long the names and values of clients are.
+
+A traceback follows its message in lines that begin with a space.
+"""
 
 import logging
 
@@ -18,12 +21,16 @@ class LogFormat(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line without a traceback."""
-        line = _cut(super().formatMessage(record), _LONGEST_MESSAGE)
-        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+        return _escaped(_cut(super().formatMessage(record), _LONGEST_MESSAGE))
 
     def formatException(self, ei: object) -> str:
-        """Return a traceback."""
-        return _cut(super().formatException(ei), _LONGEST_TRACEBACK)  # type: ignore[arg-type]
+        """Return a traceback, whose errors may quote what clients send, too."""
+        text = _cut(super().formatException(ei), _LONGEST_TRACEBACK)  # type: ignore[arg-type]
+        return "\n".join(f"  {_escaped(line)}" for line in text.split("\n"))
+
+
+def _escaped(line: str) -> str:
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _cut(text: str, longest: int) -> str:
