@@ -44,6 +44,7 @@ def test_what_is_no_name_of_a_tenant_is_refused(sent: Any, says: str) -> None:
         ({"target_ttft_ms": 0}, "target_ttft_ms is 0; it must be at least 1"),
         ({"cache_salt": "x" * 257}, "cache_salt has 257 characters; it must have at most 256"),
         ({"tenant": 5}, "tenant is 5; it must be a text"),
+        ({"tenant": "a\0b"}, "tenant is 'a\\x00b'; it must have no NUL character"),
         ({"cache_salt": "a\ud800"}, "cache_salt is not valid Unicode: it holds half of a surrogate pair"),
         ({"lora_name": 5}, "lora_name is 5; it must be a text"),
     ],

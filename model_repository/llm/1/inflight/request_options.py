@@ -29,8 +29,8 @@ class RequestOptions:
     """Level in the queue; 1 is the highest. 0: the default level."""
 
     tenant: str = ""
-    """Who the request is charged to under the scheduling policy `fair`. Requests without a tenant share one
-    account."""
+    """Who the request is charged to under the scheduling policy `fair`, without NUL characters. Requests without a
+    tenant share one account."""
 
     request_class: str = ""
     """Class of the request under the scheduling policy `classes`, one of `request_classes`. Default: that of its
@@ -94,6 +94,9 @@ class RequestOptions:
             _check_integer("draft_input_ids", token, 0)
         for name in ("tenant", "request_class", "cache_salt", "lora_name", "client_request_id"):
             _check_name(name, getattr(self, name))
+        if "\0" in self.tenant:
+            # Triton would end the label there, and add up the metrics of several tenants.
+            raise InvalidRequest(f"tenant is {self.tenant!r}; it must have no NUL character")
 
 
 def _check_integer(name: str, value: object, low: int, high: int = _MAX_INT64) -> None:
