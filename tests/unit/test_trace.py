@@ -9,6 +9,7 @@ import pytest
 
 from inflight import trace as trace_module
 from inflight.core import EngineCore
+from inflight.errors import OutOfMemory
 from inflight.request import STOP
 from inflight.request_options import RequestOptions
 from inflight.scheduler.plan import StepPlan
@@ -30,6 +31,8 @@ class Harness:
         self.path = path
         self.now = 100.0
         self.poison: set[str] = set()
+        self.most_tokens = sys.maxsize
+        """There is no memory for a step of more tokens."""
         scheduler = scheduler or make_scheduler()
         self._model = FakeModel(scheduler.tables.block_size)
         self.trace = Trace(str(path), scheduler.limit.tokens, lambda: self.now)
@@ -38,6 +41,8 @@ class Harness:
     def run(self, plan: StepPlan) -> list[StepResult]:
         """The runner's part."""
         self.now += 0.001
+        if plan.num_tokens > self.most_tokens:
+            raise OutOfMemory
         if self.poison & {share.request.request_id for share in plan.scheduled}:
             raise RuntimeError("out of luck")
         return self._model.run(plan)
@@ -97,6 +102,18 @@ def test_a_preempted_request_waits_and_computes_again(path: Path) -> None:
     assert trace.phases("a") == ["queued", "prefill", "decode"]
     assert trace.phases("b")[:5] == ["queued", "prefill", "decode", "preempted", "recompute"]
     assert trace.requests["b"].args["output_tokens"] == 4
+
+
+def test_a_request_preempted_for_lack_of_memory_waits_and_computes_again(path: Path) -> None:
+    harness = Harness(path, make_scheduler(budget=16))
+    harness.submit("a", 4, max_tokens=4)
+    harness.submit("b", 4, max_tokens=4)
+    harness.core.step()
+    harness.most_tokens = 1
+    trace = harness.drain()
+    assert trace.phases("a") == ["queued", "prefill", "decode"]
+    assert trace.phases("b") == ["queued", "prefill", "decode", "preempted", "recompute", "decode"]
+    assert [step["args"]["requests"] for step in trace.failed] == [{"a": 1, "b": 1}]
 
 
 def test_cancelled_stopped_and_failed_requests_end(path: Path) -> None:

@@ -204,12 +204,16 @@ class EngineCore:
         started = self._clock()
         events += [late_event(*each) for each in self._scheduler.expire(started)]
         plan = self._scheduler.schedule(started)
+        num_steps = self.metrics.steps
         if plan.scheduled:
             events += self._compute(plan, started)
         if self._publish is not None:
             self._publish()
         if self._trace is not None and (plan.scheduled or plan.preempted or plan.changes or events):
-            self._trace.append(self._record(plan, started, events))
+            preempted = self._scheduler.preemptor.preempted[len(plan.preempted) :]
+            self._trace.append(
+                self._record(plan, started, events, ran=self.metrics.steps > num_steps, preempted=preempted)
+            )
         return self._settled(events)
 
     def drop_cancelled(self) -> list[TokenEvent]:
@@ -282,12 +286,22 @@ class EngineCore:
         error = f"{type(fault).__name__}: {fault}"
         return [TokenEvent(request, finish_reason=ERROR, error=error) for request in self._scheduler.fail_step(plan)]
 
-    def _record(self, plan: StepPlan, started: float, events: list[TokenEvent]) -> StepRecord:
+    def _record(
+        self,
+        plan: StepPlan,
+        started: float,
+        events: list[TokenEvent],
+        *,
+        ran: bool = False,
+        preempted: Sequence[Request] = (),
+    ) -> StepRecord:
         return StepRecord(
             started=started,
             ended=self._clock(),
             plan=plan,
+            ran=ran,
             events=events,
+            preempted=preempted,
             running=len(self._scheduler.running),
             waiting=self.num_waiting,
             blocks_used=self._scheduler.tables.pool.num_used,

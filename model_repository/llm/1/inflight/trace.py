@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.outputs import TokenEvent
-from inflight.request import ERROR, Request
+from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,11 @@ class StepRecord:
     started: float
     ended: float
     plan: StepPlan
+    ran: bool
+    """Whether the plan was computed to its end."""
     events: Sequence[TokenEvent]
+    preempted: Sequence[Request]
+    """Requests preempted after the step: it failed, had too little memory, or a draft had no numbers."""
     running: int
     waiting: int
     blocks_used: int
@@ -137,6 +141,8 @@ class Trace:
         took_part = {scheduled.request.leader for scheduled in record.plan.scheduled}
         for event in record.events:
             self._add_event(event, record.ended if event.request in took_part else record.started)
+        for request in record.preempted:
+            self._change_phase(request, "preempted", record.ended)
         self._add_step(record, sum(accepted.values()))
 
     def _add_scheduled(self, scheduled: ScheduledRequest, record: StepRecord, accepted: int) -> None:
@@ -179,7 +185,6 @@ class Trace:
     def _add_step(self, record: StepRecord, accepted: int) -> None:
         plan = record.plan
         tokens_by_request = {scheduled.request.request_id: scheduled.num_tokens for scheduled in plan.scheduled}
-        failed = any(event.finish_reason == ERROR for event in record.events)
         if tokens_by_request:
             args = {
                 "tokens": plan.num_tokens,
@@ -205,7 +210,7 @@ class Trace:
                     "tid": 1,
                     "ts": self._microseconds(record.started),
                     "dur": round((record.ended - record.started) * 1e6, 3),
-                    "name": "failed step" if failed else "step",
+                    "name": "step" if record.ran else "failed step",
                     "args": args,
                 }
             )
