@@ -84,6 +84,19 @@ def test_scored_tokens_are_computed() -> None:
     assert step(scheduler) == {"a": 10}
 
 
+def test_an_import_that_a_scored_prompt_cannot_use_is_not_lost() -> None:
+    """The part before it is in the cache, so nothing was evicted."""
+    scheduler = make_scheduler()
+    prompt = list(range(14))
+    scheduler.add(make_request("a", prompt[:6]))
+    step(scheduler)
+    scored = make_request("b", prompt, prompt_logprobs=0)
+    scored.imported = ImportedBlocks(12, np.zeros((2, 1), dtype=np.uint8), first_block=1)
+    scheduler.add(scored)
+    assert step(scheduler)["b"] == 14
+    assert scheduler.tables.lost_imports == {}
+
+
 @pytest.mark.parametrize(("num_tokens", "shape"), [(0, (0, 5)), (3, (4, 5)), (3, (3,))])
 def test_impossible_imports_are_refused(num_tokens: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="imported tokens cannot have data of the shape"):

@@ -292,11 +292,13 @@ class BlockTables:
         request.imported = None
         num_tokens = min(imported.num_tokens, request.max_reused_tokens)
         first, last = request.num_computed // self.block_size, self.blocks_for(num_tokens)
+        if num_tokens <= request.num_computed:
+            return  # It lacks nothing, or computes its prompt again in any case, to read it.
         if first < imported.first_block:
             if imported not in self._lost:
                 self._lost.add(imported)
                 self.lost_imports[imported.source] += 1
-        elif num_tokens > request.num_computed:
+        else:
             data = imported.data[first - imported.first_block : last - imported.first_block]
             self.planned.write(data, request.blocks[first:last])
             if not request.preemptions:
