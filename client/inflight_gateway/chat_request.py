@@ -13,6 +13,8 @@ MAX_TOOLS = 128
 MAX_TOOL_CALLS = 128
 """In one message."""
 
+_IN_PLACE_OF_CONTENT = ("tool_calls", "reasoning_content", "refusal")
+
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Text = Annotated[str, Field(min_length=1)]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -23,6 +25,18 @@ class TextPart(Strict):
 
     type: Literal["text"]
     text: str
+
+
+class RefusalPart(Strict):
+    """A part of a message in which the assistant declined to answer. Our models do so in plain text."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the assistant said."""
+        return self.refusal
 
 
 class ImageUrl(Strict):
@@ -49,7 +63,7 @@ Content = Annotated[
 _MessageContent = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[
-        list[Annotated[TextPart | ImagePart, Field(discriminator="type")]],
+        list[Annotated[TextPart | ImagePart | RefusalPart, Field(discriminator="type")]],
         Field(min_length=1, max_length=MAX_PARTS, fail_fast=True),
         Tag("a list"),
     ],
@@ -89,12 +103,14 @@ class ChatMessage(Strict):
     tool_call_id: _Text | None = Field(
         None, description="Of a tool, which needs it: the call that it answers.", validate_default=True
     )
+    reasoning_content: str | None = Field(None, description="What the assistant thought.")
+    refusal: str | None = Field(None, description="Of the assistant: that it declined to answer, in place of content.")
     content: _MessageContent | None = Field(
         None,
-        description="Needed unless there are tool_calls. Only the user's may have images.",
+        description="Needed unless there are tool_calls, reasoning_content or a refusal. Only the user's may have "
+        "images, and only the assistant's refusals.",
         validate_default=True,
     )
-    reasoning_content: str | None = Field(None, description="What the assistant thought.")
 
     # Fields of answers, which clients send back.
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -120,22 +136,32 @@ class ChatMessage(Strict):
             raise PydanticCustomError("absent", "it is missing, but a message of a tool must have it")
         return value
 
+    @field_validator("refusal")
+    @classmethod
+    def _said_by_the_assistant(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("role") != "assistant":
+            raise ValueError("it must be absent unless role is assistant")
+        return value
+
     @field_validator("content")
     @classmethod
-    def _needed_without_calls(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None and not info.data.get("tool_calls"):
-            raise PydanticCustomError("absent", "it is missing, but a message without tool_calls must have it")
-        has_images = isinstance(value, list) and any(isinstance(part, ImagePart) for part in value)
-        if has_images and info.data.get("role") != "user":
+    def _needed_without_others(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and not any(info.data.get(name) for name in _IN_PLACE_OF_CONTENT):
+            others = ", ".join(_IN_PLACE_OF_CONTENT)
+            raise PydanticCustomError("absent", f"it is missing, but a message with none of {others} must have it")
+        parts = value if isinstance(value, list) else []
+        if any(isinstance(part, ImagePart) for part in parts) and info.data.get("role") != "user":
             raise ValueError("it must have no images unless role is user")
+        if any(isinstance(part, RefusalPart) for part in parts) and info.data.get("role") != "assistant":
+            raise ValueError("it must have no refusals unless role is assistant")
         return value
 
     @property
-    def parts(self) -> list[TextPart | ImagePart]:
-        """The parts of the content."""
-        if isinstance(self.content, str):
-            return [TextPart(type="text", text=self.content)]
-        return self.content or []
+    def parts(self) -> list[TextPart | ImagePart | RefusalPart]:
+        """The parts of the content, and the refusal."""
+        said = [TextPart(type="text", text=self.content)] if isinstance(self.content, str) else self.content or []
+        refused = [RefusalPart(type="refusal", refusal=self.refusal)] if self.refusal else []
+        return [*said, *refused]
 
 
 class Prediction(Strict):

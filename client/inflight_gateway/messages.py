@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inflight_client import Message
-from inflight_gateway.chat_request import ChatMessage, ImagePart, TextPart
+from inflight_gateway.chat_request import ChatMessage, ImagePart
 from inflight_gateway.images import content_of, file_in_url
 
 
@@ -26,8 +26,9 @@ def images_of(messages: Sequence[ChatMessage]) -> list[bytes]:
 def _sent(message: ChatMessage) -> Message:
     # "developer" is OpenAI's newer name for the same role. The chat templates of models know only "system".
     role = "system" if message.role == "developer" else message.role
-    texts = [part.text if isinstance(part, TextPart) else None for part in message.parts]
-    sent: Message = {"role": role, "content": None if message.content is None else content_of(texts)}
+    texts = [None if isinstance(part, ImagePart) else part.text for part in message.parts]
+    has_content = bool(texts) or not message.tool_calls
+    sent: Message = {"role": role, "content": content_of(texts) if has_content else None}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             sent[name] = value

@@ -105,6 +105,32 @@ def test_null_means_absent_also_for_fields_that_are_not_supported(gateway: Gatew
     assert reply.json()["choices"][0]["message"]["content"] == "one "
 
 
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"content": None, "refusal": "I won't."}, {"content": "I won't."}),
+        ({"content": [{"type": "refusal", "refusal": "I won't."}]}, {"content": "I won't."}),
+        ({"content": "No.", "refusal": ""}, {"content": "No."}),
+        # An answer that ended while the model thought.
+        ({"content": None, "reasoning_content": "Hm"}, {"content": "", "reasoning_content": "Hm"}),
+    ],
+)
+def test_a_history_may_have_what_another_model_did_not_say(
+    client: OpenAI, fields: dict[str, Any], sent: dict[str, str]
+) -> None:
+    messages, _ = arrived(client, [{"role": "assistant", **fields}, {"role": "user", "content": "!request"}])
+    assert messages[0] == {"role": "assistant", **sent}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"content": "a", "refusal": "no"}, {"content": [{"type": "refusal", "refusal": "no"}]}]
+)
+def test_only_the_assistant_refuses(client: OpenAI, fields: dict[str, Any]) -> None:
+    message: Any = {"role": "user", **fields}
+    with pytest.raises(BadRequestError, match="unless role is assistant"):
+        client.chat.completions.create(model="llm", messages=[message])
+
+
 def test_streamed_calls_can_be_sent_back_with_their_indexes(client: OpenAI) -> None:
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     called = {"role": "assistant", "content": None, "annotations": [], "tool_calls": [call]}

@@ -101,6 +101,23 @@ def test_events_of_calls(client: OpenAI) -> None:
     assert json.loads(call.arguments) == {"city": "Ulm"}
 
 
+def test_a_history_may_have_a_refusal(client: OpenAI) -> None:
+    refusal: Any = {"type": "refusal", "refusal": "I won't."}
+    asked: Any = {"role": "user", "content": "!request"}
+    messages, _ = arrived(client, input=[{"role": "assistant", "content": [refusal]}, asked])
+    assert messages[0] == {"role": "assistant", "content": "I won't."}
+    with pytest.raises(openai.BadRequestError, match="no refusals unless role is assistant"):
+        arrived(client, input=[{"role": "user", "content": [refusal]}, asked])
+
+
+def test_a_reference_to_an_earlier_answer_says_what_to_do(client: OpenAI) -> None:
+    """Vercel's AI SDK sends one unless `store` is false."""
+    asked: Any = {"role": "user", "content": "one"}
+    with pytest.raises(openai.BadRequestError, match=r"answers are not stored, .* if store is false") as refused:
+        client.responses.create(model="llm", input=[{"type": "item_reference", "id": "msg_1"}, asked])
+    assert refused.value.param == "input[0].type"
+
+
 IN_NAMESPACE: Any = {"type": "namespace", "name": "town", "description": "A town.", "tools": [TOOL]}
 
 

@@ -36,7 +36,19 @@ class OutputText(Strict):
     parsed: Any = Field(None, description="openai's parse() adds it. Ignored.")
 
 
-_Part = Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]
+class Refusal(Strict):
+    """A part of a message in which the assistant declined to answer. Our models do so in plain text."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the assistant said."""
+        return self.refusal
+
+
+_Part = Annotated[InputText | InputImage | OutputText | Refusal, Field(discriminator="type")]
 _Content = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[list[_Part], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True), Tag("a list")],
@@ -59,16 +71,25 @@ class MessageItem(Strict):
     id: str | None = None
     status: _Status | None = None
 
+    @field_validator("type", mode="before")
+    @classmethod
+    def _whole(cls, value: Any) -> Any:
+        if value == "item_reference":
+            raise ValueError("answers are not stored, so it must be a whole item; clients send those if store is false")
+        return value
+
     @field_validator("content")
     @classmethod
-    def _images_of_the_user(cls, value: Any, info: ValidationInfo) -> Any:
-        has_images = isinstance(value, list) and any(isinstance(part, InputImage) for part in value)
-        if has_images and info.data.get("role") != "user":
+    def _parts_of_the_role(cls, value: Any, info: ValidationInfo) -> Any:
+        parts, role = value if isinstance(value, list) else [], info.data.get("role")
+        if role != "user" and any(isinstance(part, InputImage) for part in parts):
             raise ValueError("it must have no images unless role is user")
+        if role != "assistant" and any(isinstance(part, Refusal) for part in parts):
+            raise ValueError("it must have no refusals unless role is assistant")
         return value
 
     @property
-    def parts(self) -> "list[InputText | InputImage | OutputText]":
+    def parts(self) -> "list[InputText | InputImage | OutputText | Refusal]":
         """The parts of the content."""
         if isinstance(self.content, str):
             return [InputText(type="input_text", text=self.content)]
