@@ -33,8 +33,11 @@ def vllm_form(seed: int, *, stream: bool, tool: dict[str, Any] | None) -> Fields
     """Tensors of one dimension, and JSON within JSON. Some requests have the names of older releases."""
     sampling: dict[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "n": 1, "top_p": 1.0}
     sampling |= {"seed": seed, "temperature": 1.5, "stop": ["<|im_end|>"], "max_tokens": MAX_TOKENS}
+    is_old = seed % 8 < 4
+    if is_old:
+        sampling |= {"logprobs": False, "ignore_eos": False}
     if tool is not None:
-        name, attributes = ("guided_decoding", _OLD) if seed % 8 < 4 else ("structured_outputs", _NEW)
+        name, attributes = ("guided_decoding", _OLD) if is_old else ("structured_outputs", _NEW)
         sampling[name] = json.dumps({"json": json.dumps(tool), **attributes})
     flags = {"stream": stream, "exclude_input_in_output": True, "return_logprobs": False}
     counts = {"return_num_input_tokens": True, "return_num_output_tokens": True}

@@ -50,6 +50,16 @@ def test_a_seed_of_minus_one_is_a_random_one(parse: Parse) -> None:
         parse(seed=-2)
 
 
+def test_logprobs_of_false_are_none(parse: Parse) -> None:
+    asked = parse(logprobs=False, return_logprobs=True)
+    assert asked.params.logprobs is None
+    assert not asked.outputs.has_logprobs
+    assert parse(logprobs=False, return_cumulative_logprob=True).params.logprobs == 0
+    assert parse(logprobs="2", return_cumulative_logprob=True).params.logprobs == 2
+    with pytest.raises(InvalidRequest, match="logprobs is True; it must be a whole number"):
+        parse(logprobs=True)
+
+
 @pytest.mark.parametrize("name", ["tenant", "cache_salt", "lora_name", "request_class", "client_request_id"])
 def test_an_empty_name_is_none(parse: Parse, name: str) -> None:
     assert getattr(parse(**{name: ""}).options, name) == ""

@@ -29,6 +29,7 @@ TEXTS = Kind("texts", "TYPE_STRING", (-1,))
 WORDS = Kind("texts; empty ones do not count", "TYPE_STRING", (-1,))
 FILES = Kind("files as base64", "TYPE_STRING", (-1,))
 INTEGER = Kind("whole number", "TYPE_INT32")
+LOGPROBS = Kind("whole number; false: none", None)
 INTEGERS = Kind("whole numbers", "TYPE_INT32", (-1,))
 SEED = Kind("whole number from 0 to 2^64 - 1", "TYPE_UINT64")
 NUMBER = Kind("number", "TYPE_FP32")
@@ -210,7 +211,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         ),
         Field("return_stop_reason", TRUTH, "Add the output `stop_reason` to the responses that end a sample."),
         Field("skip_special_tokens", TRUTH),
-        Field("logprobs", INTEGER, not_inputs=("logprobs",)),
+        Field("logprobs", LOGPROBS),
         Field(
             "return_logprobs", TRUTH, "Add the output `logprobs`, which is `null` unless the field `logprobs` is given."
         ),

@@ -117,7 +117,7 @@ def _output_options(fields: Mapping[str, Any]) -> OutputOptions:
     wanted = {option: fields[f"return_{option}"] for option in _OUTPUTS if f"return_{option}" in fields}
     return OutputOptions(
         **wanted,
-        has_logprobs=bool({"logprobs", "logprob_token_ids"} & fields.keys()),
+        has_logprobs=fields.get("logprobs") is not None or "logprob_token_ids" in fields,
         kv_transfer_params=bool(fields.get("kv_transfer_params", {}).get("do_remote_decode")),
     )
 
@@ -135,8 +135,8 @@ def _sampling_params(fields: Mapping[str, Any], width: int, outputs: OutputOptio
     if given.get("top_p") == 0:
         # As in TensorRT-LLM: no more than the likeliest token.
         given |= {"top_p": 1.0, "top_k": 1}
-    if width == 1 and (outputs.cumulative_logprob or outputs.log_probs):
-        given.setdefault("logprobs", 0)
+    if width == 1 and (outputs.cumulative_logprob or outputs.log_probs) and given.get("logprobs") is None:
+        given["logprobs"] = 0
     return SamplingParams(**given, structured_outputs=structured_outputs(fields))
 
 

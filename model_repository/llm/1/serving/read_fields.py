@@ -13,6 +13,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.WORDS: values.words,
     fields.FILES: values.files,
     fields.INTEGER: values.integer,
+    fields.LOGPROBS: values.logprobs,
     fields.INTEGERS: values.integers,
     fields.SEED: values.seed,
     fields.NUMBER: values.number,

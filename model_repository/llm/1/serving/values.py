@@ -47,6 +47,11 @@ def integer(name: str, value: Any) -> int:
     raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
 
 
+def logprobs(name: str, value: Any) -> int | None:
+    """Read a whole number. With false, which releases of Triton's OpenAI frontend before 25.12 send, there are none."""
+    return None if value is False else integer(name, value)
+
+
 def number(name: str, value: Any) -> float:
     """Read a finite number, given as a number or as text."""
     if isinstance(value, int | float | np.number | str) and not isinstance(value, bool):
