@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig, Qwen3MoeConfig, Qwen3VLMoeConfig
 
 from inflight import Engine, UnsupportedModel
 from inflight.model.loading.quantized_checkpoint.formats import from_bitsandbytes
@@ -179,6 +179,56 @@ def test_experts_are_read(form: Format, tmp_path: Path) -> None:
     weights = quantize(config, form, tmp_path / "quantized")
     expected = plain(config, weights, tmp_path / "plain")
     assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
+
+
+VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 64}
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+STACKED: dict[str, PreTrainedConfig] = {
+    "gpt_oss": SERVED["gpt_oss"].config,
+    # Its file has inputs and outputs in another order than the model.
+    "qwen3_vl_moe": Qwen3VLMoeConfig(
+        text_config={**EXPERTS, "head_dim": 16, "max_position_embeddings": 256, "rope_parameters": ROTARY},
+        vision_config={**VISION, "deepstack_visual_indexes": [0]},
+    ),
+}
+"""Models whose checkpoints have all experts of a layer in one tensor."""
+IN_ONE_TENSOR = ("experts.gate_up_proj", "experts.down_proj")
+
+
+def quantize_experts(config: PreTrainedConfig, scale: str, folder: Path) -> dict[str, torch.Tensor]:
+    """Write a tiny model whose experts are in FP8 with blocks of 32. Return what all weights are, by name."""
+    save_model(config, folder)
+    found = load_file(folder / "model.safetensors")
+    stored = dict(found)
+    for name in (name for name in found if name.endswith(IN_ONE_TENSOR)):
+        packed = [quantized_weights.fp8().pack(expert) for expert in found[name]]
+        stored[name] = torch.stack([tensors["weight"] for tensors, _ in packed])
+        stored[name + scale] = torch.stack([tensors["weight_scale_inv"] for tensors, _ in packed])
+        found[name] = torch.stack([values for _, values in packed])
+    save_file(stored, folder / "model.safetensors")
+    return found
+
+
+@pytest.mark.parametrize("config", STACKED.values(), ids=STACKED)
+def test_experts_in_one_tensor_are_read(config: PreTrainedConfig, tmp_path: Path) -> None:
+    weights = quantize_experts(config, "_scale_inv", tmp_path / "quantized")
+    write_config(tmp_path / "quantized", quantized_weights.fp8().config)
+    expected = plain(config, weights, tmp_path / "plain")
+    assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
+
+
+def test_experts_in_one_tensor_without_scales_are_refused(tmp_path: Path) -> None:
+    quantize_experts(SERVED["gpt_oss"].config, "_other", tmp_path)
+    write_config(tmp_path, quantized_weights.fp8().config)
+    with pytest.raises(ValueError, match="its weights cannot be loaded"):
+        make_engine(tmp_path)
+
+
+def test_experts_in_one_tensor_of_compressed_tensors_are_refused(tmp_path: Path) -> None:
+    quantize_experts(SERVED["gpt_oss"].config, "_scale", tmp_path)
+    write_config(tmp_path, quantized_weights.compressed_fp8().config)
+    with pytest.raises(UnsupportedModel, match=r"mlp.experts.down_proj, which are all experts of a layer in F8_E4M3"):
+        make_engine(tmp_path)
 
 
 def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:

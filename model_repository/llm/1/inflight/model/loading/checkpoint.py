@@ -68,6 +68,14 @@ class Checkpoint:
         """The commit of which all files are; None for a local folder."""
         return None if self.hub_id is None else self.folder.name
 
+    @property
+    def weight_files(self) -> list[Path]:
+        """The files of the weights that transformers reads. They may be missing."""
+        names = {SAFE_WEIGHTS_NAME}
+        if (index := self.folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+            names = set(json.loads(index.read_text())["weight_map"].values())
+        return [self.folder / name for name in sorted(names)]
+
     def fetch_weights(self) -> None:
         """Download the weights that transformers will read, if the model is from the hub and the cache lacks them.
 
@@ -76,11 +84,9 @@ class Checkpoint:
         """
         if self.hub_id is None:
             return
-        names = {SAFE_WEIGHTS_NAME}
-        if (index := self.folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            names = set(json.loads(index.read_text())["weight_map"].values())
-        if not all((self.folder / name).is_file() for name in names):
-            hub_folder(self.hub_id, self.folder.name, tuple(sorted(names)))
+        files = self.weight_files
+        if not all(file.is_file() for file in files):
+            hub_folder(self.hub_id, self.folder.name, tuple(str(file.relative_to(self.folder)) for file in files))
 
 
 def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:

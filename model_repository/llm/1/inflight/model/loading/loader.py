@@ -27,7 +27,7 @@ from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.generation_files import eos_token_ids, generation_config
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import image_forwards, optimize
-from inflight.model.loading.quantized_checkpoint.prepare import prepare
+from inflight.model.loading.quantized_checkpoint.prepare import check_experts, prepare
 from inflight.model.loading.reading import Reading, bound_of_own_attention, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer
@@ -131,6 +131,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     else:
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
+    if is_quantized:
+        check_experts(checkpoint.weight_files)
     digest = model_digest(module, checkpoint.folder if config.trust_remote_code else None)
     tokenizer = load_tokenizer(config)
     worst = float if shards is None else shards.greatest

@@ -2,10 +2,11 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from transformers import PreTrainedConfig
 
 from inflight.config import EngineConfig
@@ -59,6 +60,27 @@ def prepare(config: EngineConfig, hf_config: PreTrainedConfig) -> bool:
         hf_config.quantization_config = {**original, "dequantize": True}
     logger.info("the weights are quantized with %s; they become numbers of the model's dtype", method)
     return True
+
+
+def check_experts(files: Iterable[Path]) -> None:
+    """Refuse experts in one quantized tensor that transformers has loaded as they are, without their scales.
+
+    Of compressed-tensors, it dequantizes linear layers alone. The scales of the format `fp8` have another name.
+
+    Raises:
+        UnsupportedModel: There are such experts. The message has the name of the tensor.
+    """
+    tensors: dict[str, tuple[str, int]] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+            tensors |= {name: (part.get_dtype(), len(part.get_shape())) for name, part in parts.items()}
+    for name, (dtype, dimensions) in tensors.items():
+        if dimensions > 2 and dtype.startswith(("F8", "I8")) and f"{name}_scale" in tensors:
+            raise UnsupportedModel(
+                f"its weights have {name}, which are all experts of a layer in {dtype}; experts in one tensor must be "
+                "in the format fp8, or not quantized"
+            )
 
 
 def _described_by_modelopt(config: EngineConfig) -> dict[str, Any] | None:

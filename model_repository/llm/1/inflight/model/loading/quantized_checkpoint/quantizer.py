@@ -47,7 +47,13 @@ _OF_BITSANDBYTES = (
 )
 _OF_FP8 = ("weight_scale_inv", "activation_scale", "qscale_weight")
 _OF_MODELOPT = ("weight_scale", "weight_scale_2", "input_scale")
-_NAMES = {_WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES, *_OF_FP8, *_OF_MODELOPT]}
+_OF_EXPERTS = ("gate_up_proj", "up_proj", "down_proj")
+"""Weights of all experts of a layer in one tensor. Only FP8 is stored like that."""
+_NAMES = {
+    # The first name that fits is taken, and layers of any kind have a weight.
+    _WEIGHT: [_WEIGHT, *_PACKED, *_OF_BITSANDBYTES, *_OF_FP8, *_OF_MODELOPT],
+    **{name: [name, f"{name}_scale_inv"] for name in _OF_EXPERTS},
+}
 
 
 @register_quantization_config(METHOD)
@@ -96,7 +102,7 @@ class Dequantize(ConversionOps):
         """Return the weights by their names. `input_dict` has a tensor of each expert, or of one layer, by name.
 
         Names of one layer have no path, such as "scales", and those of experts have one, such as
-        "mlp.experts.*.up_proj.scales".
+        "mlp.experts.*.up_proj.scales", or "mlp.experts.gate_up_proj" for all of them in one tensor.
         """
         model: PreTrainedModel = kwargs["model"]
         name: str = kwargs["full_layer_name"]
@@ -104,13 +110,13 @@ class Dequantize(ConversionOps):
         is_transposed = isinstance(model.get_submodule(name.rpartition(".")[0]), Conv1D)
         layers: dict[str, dict[str, Sequence[torch.Tensor]]] = defaultdict(dict)
         for key, value in input_dict.items():
-            path, last = _split(key)
-            layers[path][last] = [value] if isinstance(value, torch.Tensor) else value
+            weight, part = _split(key)
+            layers[weight][part] = [value] if isinstance(value, torch.Tensor) else value
         return {
-            f"{path}{_WEIGHT}" if path else name: [
+            name if weight in _NAMES else weight: [
                 self._weight(one, is_transposed=is_transposed).to(dtype) for one in _one_by_one(tensors)
             ]
-            for path, tensors in layers.items()
+            for weight, tensors in layers.items()
         }
 
     def _weight(self, tensors: Tensors, *, is_transposed: bool) -> torch.Tensor:
@@ -126,9 +132,11 @@ class Dequantize(ConversionOps):
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Divide a name into the path of the layer and the name within it, which may have dots."""
-    last = max((n for n in _NAMES[_WEIGHT] if key.endswith(n)), key=len)
-    return key.removesuffix(last), last
+    """Return the name of the weight that a tensor belongs to, and what the tensor is called for a layer's `weight`."""
+    names = ((weight, name) for weight, all_names in _NAMES.items() for name in all_names if key.endswith(name))
+    weight, name = max(names, key=lambda pair: len(pair[1]))
+    part = _WEIGHT + name.removeprefix(weight) if name.startswith(weight) else name
+    return key.removesuffix(name) + weight, part
 
 
 def _one_by_one(tensors: Mapping[str, Sequence[torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
