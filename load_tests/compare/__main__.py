@@ -36,6 +36,7 @@ from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count, positive
 from load_tests.records import write_records
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
@@ -50,6 +51,9 @@ def read_levels(text: str) -> list[int]:
     levels = text.split(",")
     if not all(level.isdecimal() and int(level) for level in levels):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1, or several with commas in between")
+    for level, times in Counter(map(int, levels)).items():
+        if times > 1:
+            raise argparse.ArgumentTypeError(f"{text!r} has {level} users {times} times; each level is measured once")
     return [int(level) for level in levels]
 
 
@@ -90,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--drafting", action="store_true", help="with --peers: also each server with speculative decoding by n-grams")
     add("--loads", type=read_loads, default="small", metavar="NAME,...", help="workloads, or all (%(default)s)")
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
-    add("--rounds", type=int, default=3, help="number of rounds (%(default)s)")
-    add("--seconds", type=float, default=20.0, help="length of each server's run in a round (%(default)s)")
+    add("--rounds", type=count, default=3, help="number of rounds (%(default)s)")
+    add("--seconds", type=positive, default=20.0, help="length of each server's run in a round (%(default)s)")
     add("--records", type=Path, metavar="FOLDER", help="write a record of every request to this folder")
     return parser
 

@@ -111,6 +111,18 @@ def test_levels_of_users() -> None:
     for text in ("", "0", "1,", "1,x", "-1"):
         with pytest.raises(argparse.ArgumentTypeError, match="at least 1"):
             read_levels(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="'8,16,08' has 8 users 2 times"):
+        read_levels("8,16,08")
+
+
+@pytest.mark.parametrize("arguments", [("--rounds", "0"), ("--seconds", "-1"), ("--seconds", "nan")], ids=" ".join)
+def test_a_comparison_that_measures_nothing_is_refused(
+    arguments: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compare", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"argument {arguments[0]}: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", ": a=b", "name: a", "name: a=b, c"])
