@@ -40,8 +40,8 @@ class SchedulerConfig:
     tokens, and `bucketed` is `static` with prompts of similar length."""
 
     batch_wait_ms: float = 50.0
-    """How long `static` and `dynamic` wait for a batch to fill, counted from the arrival of the request at the head
-    of the queue."""
+    """How long `static`, `dynamic` and `bucketed` wait for a batch to fill, counted from the arrival of the request at
+    the head of the queue."""
 
     scheduling_policy: str = "fcfs"
     """Who is admitted next: `fcfs` (first come, first served), `sjf` (least expected work), `priority` (levels;
