@@ -45,7 +45,7 @@ def vllm_form(seed: int, *, stream: bool, tool: dict[str, Any] | None) -> Fields
 
 
 def tensorrt_llm_form(seed: int, *, stream: bool, tool: dict[str, Any] | None) -> Fields:
-    """Tensors with a batch dimension in front."""
+    """Tensors with a batch dimension in front. A chat does not say whether to leave out the prompt."""
     fields: Fields = {
         "text_input": np.array([[PROMPT.encode()]], dtype=np.object_),
         "stream": np.array([[stream]]),
@@ -56,7 +56,6 @@ def tensorrt_llm_form(seed: int, *, stream: bool, tool: dict[str, Any] | None) -
         "presence_penalty": np.array([[0.0]], dtype=np.float32),
         "seed": np.array([[seed]], dtype=np.uint64),
         "temperature": np.array([[1.5]], dtype=np.float32),
-        "exclude_input_in_output": np.array([[True]]),
         "return_num_input_tokens": np.array([[True]]),
         "return_num_output_tokens": np.array([[True]]),
     }
@@ -77,6 +76,7 @@ def check_32_chats_at_once(url: str, form: Callable[..., Fields]) -> None:
     assert {answer.error for answer in answers} == {None}
     for fields, answer in zip(asked, answers, strict=True):
         assert 1 <= answer.num_output_tokens <= MAX_TOKENS
+        assert not answer.text.startswith(PROMPT)
         assert len(answer.pieces) == 1 or fields["stream"]
         if fields["tool"] is not None and answer.finish_reason == "stop":
             jsonschema.validate(json.loads(answer.text), PARAMETERS)

@@ -25,7 +25,12 @@ from tests.triton.test_contract import stream
 def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = render_repository(
         tmp_path_factory.mktemp("trtllm") / "models",
-        parameters={"model": str(default_model()), "kv_cache_tokens": "4096", "stream_interval": "3"},
+        parameters={
+            "model": str(default_model()),
+            "kv_cache_tokens": "4096",
+            "stream_interval": "3",
+            "exclude_input_in_output": "true",
+        },
     )
     with running_server(repository, ["llm", "completion"], ["--model-config-name=trtllm"]) as running:
         yield running

@@ -16,14 +16,14 @@ Parse = Callable[..., Any]
 
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Parse:
-    """Reads a request with these parameters."""
+    """Reads a request with these parameters. `exclude_input` is what the server does where the request does not say."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
     from serving.parse import parse
 
-    def of(**parameters: Any) -> Any:
+    def of(*, exclude_input: bool = False, **parameters: Any) -> Any:
         written = json.dumps({"text_input": "a", **parameters})
         request = SimpleNamespace(inputs=list, parameters=lambda: written, timeout=int, request_id=str)
-        return parse(request, 100, 1000)
+        return parse(request, 100, 1000, exclude_input=exclude_input)
 
     return of
 
@@ -41,6 +41,13 @@ def test_no_probability_at_all_leaves_the_likeliest_token(parse: Parse, given: A
     assert (params.top_p, params.top_k, params.temperature) == (1, 1, 1.5)
     with pytest.raises(InvalidRequest, match=r"top_p is -0\.1"):
         parse(top_p=-0.1)
+
+
+def test_who_does_not_say_gets_the_prompt_back_as_the_server_is_configured(parse: Parse) -> None:
+    assert parse().prepend_prompt
+    assert not parse(exclude_input=True).prepend_prompt
+    assert parse(exclude_input=True, exclude_input_in_output=False).prepend_prompt
+    assert parse(exclude_input=True, stream=True).stream
 
 
 def test_a_seed_of_minus_one_is_a_random_one(parse: Parse) -> None:

@@ -21,7 +21,9 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Parse:
     from serving.parse import parse
     from serving.tensorrt_llm.token_request import TokenRequest
 
-    def of(text: str = "", parameters: dict[str, Any] | None = None, **tensors: Any) -> Any:
+    def of(
+        text: str = "", parameters: dict[str, Any] | None = None, *, exclude_input: bool = False, **tensors: Any
+    ) -> Any:
         arrays = {"input_ids": [1, 2, 3], "request_output_len": 4} | tensors
         given = [
             SimpleNamespace(name=lambda name=name: name, as_numpy=lambda value=value: np.array(value)[np.newaxis])
@@ -30,7 +32,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Parse:
         request = SimpleNamespace(
             inputs=lambda: given, parameters=lambda: json.dumps(parameters or {}), timeout=int, request_id=str
         )
-        return parse(TokenRequest(request, lambda ids: text), 100, 1000)
+        return parse(TokenRequest(request, lambda ids: text, exclude_input=exclude_input), 100, 1000)
 
     return of
 
@@ -73,6 +75,8 @@ def test_a_number_of_zero_is_none_and_without_any_the_likeliest_token_is_taken(
 def test_the_prompt_is_a_part_of_whole_outputs_unless_it_is_excluded(parse: Parse) -> None:
     assert parse().outputs.prompt == "ids"
     assert not parse(exclude_input_in_output=True).outputs.prompt
+    assert not parse(exclude_input=True).outputs.prompt
+    assert parse(exclude_input=True, exclude_input_in_output=False).outputs.prompt == "ids"
     streamed = parse(streaming=True, exclude_input_in_output=False)
     assert streamed.stream
     assert not streamed.outputs.prompt

@@ -63,8 +63,10 @@ class ParsedRequest:
     """See `_cancel_key`."""
 
 
-def parse(request: Any, num_logits: int, max_model_len: int) -> ParsedRequest:
+def parse(request: Any, num_logits: int, max_model_len: int, *, exclude_input: bool = False) -> ParsedRequest:
     """Read a request to generate, for a model whose outputs hold tokens below `num_logits`.
+
+    `exclude_input`: whole answers leave out the prompt, unless the request says otherwise.
 
     Raises:
         InvalidRequest: the message names the field and what it must be.
@@ -72,8 +74,8 @@ def parse(request: Any, num_logits: int, max_model_len: int) -> ParsedRequest:
     fields, parameters = read_request(request, max_model_len)
     prompt, chat, pooling = read_prompt(fields)
     stream = fields.get("stream", False)
-    excluded = fields.get("exclude_input_in_output")
-    if stream and excluded is False:
+    excluded = fields.get("exclude_input_in_output", exclude_input)
+    if stream and fields.get("exclude_input_in_output") is False:
         # The second sentence is vllm_backend's; its clients look for it.
         raise InvalidRequest(
             "exclude_input_in_output is false. When streaming, `exclude_input_in_output` = False is not allowed."

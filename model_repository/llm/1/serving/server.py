@@ -25,7 +25,7 @@ from serving.drain import Drain
 from serving.engine_thread import EngineThread
 from serving.failures import Failures
 from serving.maintenance import Maintenance
-from serving.parse import parse
+from serving.parse import ParsedRequest, parse
 from serving.preparation import Preparation
 from serving.questions import Questions
 from serving.responder import Responder
@@ -167,14 +167,18 @@ class Server:
                 self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
-                if self._takes_tokens:
-                    request = TokenRequest(request, self._engine.model.text_of)
-                parsed = parse(request, self._engine.model.num_logits, self._engine.max_model_len)
+                parsed = self._parsed(request)
                 self._preparation.begin(
                     ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed
                 )
         except Exception as error:  # noqa: BLE001 - `refuse` answers it, and logs it unless the client caused it
             self._failures.refuse(sender, error)
+
+    def _parsed(self, request: Any) -> ParsedRequest:
+        model, exclude_input = self._engine.model, self._config.exclude_input_in_output
+        if self._takes_tokens:
+            request = TokenRequest(request, model.text_of, exclude_input=exclude_input)
+        return parse(request, model.num_logits, self._engine.max_model_len, exclude_input=exclude_input)
 
     def _answer_question(self, request: Any, sender: Sender, question: str) -> bool:
         """Answer a question about the model, a text or tokens. Return whether it was right. Raises nothing."""

@@ -22,6 +22,10 @@ class ServerConfig:
     """Number of tokens that a stream sends in one response, as in vLLM. The first and the last token are never held
     back. Fewer responses leave more CPU time to a model that runs on the same cores."""
 
+    exclude_input_in_output: bool = False
+    """Whether whole answers leave out the prompt where the request does not say, as in TensorRT-LLM's models. Triton's
+    OpenAI frontend needs it when it sends chats as to these models."""
+
     vllm_metric_names: bool = False
     """Whether the metrics that vLLM has too appear a second time by its names, `vllm:...`, with its labels
     `model_name` and `engine`. For dashboards and routers that know vLLM."""

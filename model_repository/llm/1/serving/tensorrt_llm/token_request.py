@@ -34,14 +34,16 @@ class TokenRequest:
     Our own fields can come with it as request parameters.
     """
 
-    def __init__(self, request: Any, text_of: Callable[[Sequence[int]], str]) -> None:
-        """`text_of`: returns the text of tokens.
+    def __init__(self, request: Any, text_of: Callable[[Sequence[int]], str], *, exclude_input: bool = False) -> None:
+        """`text_of`: returns the text of tokens. `exclude_input`: whole outputs are without the prompt, unless the
+        request says otherwise.
 
         Raises:
             InvalidRequest: the message names the tensor and what it must be.
         """
         self._request = request
         self._text_of = text_of
+        self._exclude_input = exclude_input
         given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         for name in REFUSED & given.keys():
             if given[name].size and (given[name].dtype != np.bool_ or given[name].any()):
@@ -70,11 +72,9 @@ class TokenRequest:
             yield InputTensor("stream", given["streaming"])
 
     def _further_fields(self, given: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        streaming, excluded = (
-            bool(given[name].any()) if name in given else False for name in ("streaming", "exclude_input_in_output")
-        )
         fields: dict[str, Any] = {"return_token_ids": True}
-        if not (streaming or excluded):
+        excluded = _truth("exclude_input_in_output", given, or_else=self._exclude_input)
+        if not (excluded or _truth("streaming", given)):
             # The prompt is a part of whole outputs then.
             fields["return_prompt"] = "ids"
         if bad_words := _words("bad_words_list", given):
@@ -94,6 +94,10 @@ class TokenRequest:
                 f"stop_words_list has the word {word}, which has no text here; it must have one, or be a single token"
             )
         return text
+
+
+def _truth(name: str, given: dict[str, NDArray[Any]], *, or_else: bool = False) -> bool:
+    return bool(given[name].any()) if name in given else or_else
 
 
 def _cut(input_ids: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
