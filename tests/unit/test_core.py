@@ -278,6 +278,19 @@ def test_what_a_failing_step_computed_is_not_reused() -> None:
     assert core.stats().cached_tokens == 0
 
 
+def test_hits_of_a_failing_step_count_for_no_tier() -> None:
+    core, model = make_core()
+    core.submit(make_request("first", range(12)))
+    drain(core)
+    core.submit(make_request("bad", range(12)))
+    model.poison = {"bad"}
+    core.step()
+    core.submit(make_request("good", range(12)))
+    drain(core)
+    stats = core.stats()
+    assert sum(stats.hits.values()) == stats.cached_tokens > 0
+
+
 def test_a_failing_step_leaves_requests_alone_that_it_had_no_share_for() -> None:
     core, model = make_core(make_scheduler(budget=4, max_num_seqs=4))
     core.submit(make_request("long", 30))

@@ -71,8 +71,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_after_a_restart_a_request_brings_what_is_on_disk(folder: Path) -> None:
     cache = Cache(folder)
-    assert cache.serve("b") == 2
-    assert cache.tables.hits == {"device": 0, "host": 0, "disk": 12}
+    request = make_request("b", PROMPT)
+    cache.tier.bring(request)
+    assert cache.compute(request) == 2
+    assert request.hits == {"device": 0, "host": 0, "disk": 12}
     cache.tier.close()
     assert cache.tier.counts().outcomes == {"written": 0, "read": 3, "dropped": 0, "corrupt": 0}
 

@@ -114,7 +114,7 @@ def test_blocks_that_begin_later_need_those_before_them() -> None:
     assert tables.num_known(second, tables.prefixes.lookup(second)) == 12
     assert admit(tables, second)
     assert planned(tables) == [([0, 1], tuple(second.blocks[1:3]))]
-    assert tables.hits == {"device": 4, "host": 0, "remote": 8}
+    assert second.hits == {"device": 4, "host": 0, "remote": 8}
 
 
 def test_an_import_that_is_lost_counts_once_for_all_samples() -> None:

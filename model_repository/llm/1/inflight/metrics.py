@@ -78,6 +78,8 @@ class EngineMetrics:
         self.step_seconds = 0.0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.hits = Counter({"device": 0, "host": 0})
+        """The cached tokens by where their keys and values were."""
         self.prefill_tokens = 0
         self.decode_tokens = 0
         self.sampled_tokens = 0
@@ -152,6 +154,7 @@ class EngineMetrics:
         self.observations.append((QUEUE_SECONDS, started - scheduled.request.arrival))
         self.prompt_tokens += len(scheduled.request.prompt_ids)
         self.cached_tokens += scheduled.first
+        self.hits.update(scheduled.request.hits)
 
     def _count_draft(self, scheduled: ScheduledRequest, outcome: Committed) -> None:
         self.drafts += 1

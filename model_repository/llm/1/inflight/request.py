@@ -129,6 +129,8 @@ class Request:
     num_computed: int = 0
     num_cached: int = 0
     """Prompt tokens that the prefix cache held when the request was first admitted."""
+    hits: dict[str, int] = field(default_factory=dict)
+    """Tokens that were not computed when the request was last admitted, by where their keys and values were."""
     preemptions: list[Preemption] = field(default_factory=list)
     num_read: int = 0
     """So many prompt tokens need not be read, or have been read. Tokens computed again are not read again."""

@@ -151,7 +151,7 @@ class EngineStats:
             host_blocks_total=tables.host.num_blocks,
             host_blocks_used=tables.host.num_used,
             host_blocks_kept=tables.host.num_prefixes,
-            hits=dict(tables.hits),
+            hits=dict(metrics.hits),
             forced_tokens=metrics.forced_tokens,
             drafts=metrics.drafts,
             draft_tokens=metrics.draft_tokens,

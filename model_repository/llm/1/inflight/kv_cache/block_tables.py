@@ -59,8 +59,6 @@ class BlockTables:
         )
         self.num_promised = 0
         """Maximum number of additional blocks that the requests with blocks may still need."""
-        self.hits = {"device": 0, "host": 0}
-        """Known tokens that requests did not compute when they first joined, by where their keys and values were."""
         self.lost_imports: Counter[str] = Counter()
         """Imports that were of no use because the blocks before them had left the cache, by where they came from."""
         self._lost = WeakSet[ImportedBlocks]()
@@ -122,9 +120,8 @@ class BlockTables:
         self.num_promised += self._growth(request)
         if request.host_blocks:
             self._swap_in(request)
-        if not request.preemptions:
-            self.hits["device"] += len(hit) * self.block_size
-            self.hits["host"] += request.num_computed - len(hit) * self.block_size
+        on_device = len(hit) * self.block_size
+        request.hits = {"device": on_device, "host": request.num_computed - on_device}
         if request.imported is not None:
             self._import(request, request.imported)
 
@@ -301,7 +298,5 @@ class BlockTables:
         else:
             data = imported.data[first - imported.first_block : last - imported.first_block]
             self.planned.write(data, request.blocks[first:last])
-            if not request.preemptions:
-                hits = num_tokens - request.num_computed
-                self.hits[imported.source] = self.hits.get(imported.source, 0) + hits
+            request.hits[imported.source] = num_tokens - request.num_computed
             request.num_computed = num_tokens
