@@ -2,13 +2,16 @@
 
 import copy
 import dataclasses
+import functools
 import gc
 import os
 import shutil
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +147,24 @@ def test_ended_requests_give_their_place_back_whoever_still_refers_to_them(
             engine.cancel(ended[-1].request_id)
         drain(engine)
     assert len(ended) == 3
+
+
+def test_requests_that_wait_for_an_adapter_are_counted(
+    tiny: Tiny, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
+    from serving.adapter_reads import AdapterReads
+
+    engine = make_engine(tiny.folder, lora_folder=str(folder), max_loras=1)
+    submitted: list[int] = []
+    stream: Any = SimpleNamespace(was_cancelled=False)
+    reads = AdapterReads(engine, [stream], None)  # type: ignore[arg-type]
+    for number in range(2):
+        reads.add(stream, RequestOptions(lora_name=f"a{number}"), functools.partial(submitted.append, number))
+    assert engine.stats().lora_waiting == 2
+    reads.stop()
+    reads.run()
+    assert (submitted, engine.stats().lora_waiting) == ([0, 1], 0)
 
 
 def test_a_refused_beam_search_gives_its_place_back_at_once(tiny: Tiny, folder: Path) -> None:

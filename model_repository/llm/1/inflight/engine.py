@@ -260,6 +260,7 @@ class Engine:
             images_read=0 if images is None else images.num_read,
             image_read_seconds=0.0 if images is None else images.seconds,
             lora_adapters=None if lora is None else len(lora),
+            lora_waiting=None if lora is None else lora.num_waiting,
             lora_loads=None if lora is None else lora.num_read,
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),

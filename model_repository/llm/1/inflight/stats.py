@@ -108,6 +108,8 @@ class EngineStats:
     """Number of ended outputs by LoRA adapter. Empty without adapters."""
     lora_adapters: int | None = None
     """Adapters of `lora_folder` in memory; None without it."""
+    lora_waiting: int | None = None
+    """Requests that wait until their adapter can be read; None without `lora_folder`."""
     lora_loads: int | None = None
     """How often one was read; None without `lora_folder`."""
 

@@ -58,6 +58,7 @@ class AdapterReads(threading.Thread):
         """
         with self._changed:
             self._turns.add(options.tenant, _Waiting(stream, options, submit))
+            self._count()
             self._changed.notify()
 
     def stop(self) -> None:
@@ -78,10 +79,15 @@ class AdapterReads(threading.Thread):
         with self._changed:
             while True:
                 if ready := self._ready():
+                    self._count()
                     return ready
                 if self._stopped:
                     return []
                 self._changed.wait(_LOOK_SECONDS if self._turns else None)
+
+    def _count(self) -> None:
+        if self._cache is not None:
+            self._cache.num_waiting = len(self._turns)
 
     def _ready(self) -> list[_Waiting]:
         if not self._turns:

@@ -14,8 +14,14 @@ LORA = (
     Family(
         "inflight:lora_adapters",
         GAUGE,
-        "Adapters of `lora_folder` in memory. It exists only with that, as does the next one.",
+        "Adapters of `lora_folder` in memory. It exists only with that, as do the next two.",
         read=lambda stats: {} if stats.lora_adapters is None else {"": stats.lora_adapters},
+    ),
+    Family(
+        "inflight:lora_requests_waiting",
+        GAUGE,
+        "Requests that wait until their adapter can be read. They do not count as waiting in the queue yet.",
+        read=lambda stats: {} if stats.lora_waiting is None else {"": stats.lora_waiting},
     ),
     Family(
         "inflight:lora_loads_total",

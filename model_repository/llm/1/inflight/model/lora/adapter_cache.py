@@ -40,6 +40,8 @@ class AdapterCache:
         self._reading = threading.Lock()
         """Held while an adapter is read, which takes longer."""
         self.num_read = 0
+        self.num_waiting = 0
+        """Requests that a server lets wait until theirs can be read. It keeps the number up to date."""
 
     def __len__(self) -> int:
         """The number of adapters in memory."""
