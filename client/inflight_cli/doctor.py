@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from inflight_cli.options import add_metrics_option, check_one_server, positive
-from inflight_client import Client, InflightError, ModelInfo, Prompt, RetryPolicy, Timeouts, TransportError
+from inflight_client import Client, InflightError, ModelInfo, RetryPolicy, Timeouts, TransportError
 
 HELP = "check a server"
 
@@ -87,8 +87,7 @@ def run(options: argparse.Namespace) -> int:
 def _probe(options: argparse.Namespace, seconds: int) -> int:
     timeouts = Timeouts(connect=seconds, first_token=seconds, total=seconds)
     with Client(**options.connection, timeouts=timeouts, retry=RetryPolicy(attempts=1)) as client:
-        # A token id, because a model need not have a tokenizer. Every vocabulary has this one.
-        finding = _check_answer(client, [0], seconds)
+        finding = _check_answer(client, seconds)
     print(*finding.text.split())
     return 0 if finding.level is Level.OK else 1
 
@@ -118,7 +117,7 @@ def _check_model(client: Client, model: str) -> Iterator[Finding]:
     contract = check_contract(client.model_info())
     yield contract
     if contract.level is Level.OK:
-        yield _check_answer(client, "Hello", ANSWER_SECONDS)
+        yield _check_answer(client, ANSWER_SECONDS)
 
 
 def _is_local(url: str) -> bool:
@@ -160,9 +159,10 @@ def check_contract(info: ModelInfo) -> Finding:
     return Finding(Level.OK, "contract", f"{info.name} has the inputs and outputs of Inflight")
 
 
-def _check_answer(client: Client, prompt: Prompt, seconds: float) -> Finding:
+def _check_answer(client: Client, seconds: float) -> Finding:
     try:
-        completion = client.generate(prompt, max_tokens=1, timeout=seconds)
+        # A token id, because a model need not have a tokenizer. Every vocabulary has this one.
+        completion = client.generate([0], max_tokens=1, timeout=seconds)
     except InflightError as error:
         text = f"a request of 1 token failed with {type(error).__name__}: {error}; the server's log may say more"
         return Finding(Level.PROBLEM, "answer", text)

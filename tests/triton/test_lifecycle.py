@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from inflight_cli.agent_check import state_of
+from inflight_cli.doctor import Level, check
 from inflight_client import AsyncClient, Client, DrainState, InvalidRequest, RetryPolicy
 from scripts.launch.triton_server import SHARED_MEMORY, TritonServer
 from scripts.reference.tiny_models import SERVED, save_model
@@ -130,6 +131,15 @@ def test_a_model_that_drains_finishes_what_it_has(server: TritonServer) -> None:
             # Load balancers may not know yet.
             assert client.generate([5, 6, 7], max_tokens=1).usage.completion_tokens == 1
             assert stream.completion().usage.completion_tokens == 16 * 250
+    post(server, "/v2/repository/models/llm/unload")
+    wait_until_gone(server)
+
+
+def test_the_doctor_finds_no_fault_in_a_model_without_a_tokenizer(server: TritonServer) -> None:
+    post(server, "/v2/repository/models/llm/load")
+    with Client(server.grpc_url, metrics_url=server.metrics_url) as client:
+        found = {finding.subject: finding.level for finding in check(client, server.grpc_url, "llm")}
+    assert found["answer"] is Level.OK
     post(server, "/v2/repository/models/llm/unload")
     wait_until_gone(server)
 
