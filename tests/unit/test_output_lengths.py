@@ -157,6 +157,17 @@ def test_a_state_that_is_not_a_number_is_not_learnt() -> None:
     assert request.forecast is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_large_states_are_learnt() -> None:
+    """Sums of such numbers are infinite in float32."""
+    predictor = StateRegression()
+    large = make_request("large", 4, max_tokens=100)
+    predictor.arrived(large)
+    predictor.prompt_computed(large, np.full(64, 3e38, np.float32))
+    assert large.forecast is not None
+    assert np.linalg.norm(large.forecast.features[:-1]) == pytest.approx(1)
+
+
 def test_memory_is_bounded() -> None:
     predictor = TemplateQuantiles()
     for number in range(4000):

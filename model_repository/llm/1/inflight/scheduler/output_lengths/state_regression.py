@@ -45,6 +45,8 @@ class StateRegression(Scored):
         if self._projection is None:
             chance = np.random.default_rng(0)
             self._projection = chance.standard_normal((_SIZE - 1, len(state)), np.float32)
+        # Sums of large numbers may be too large for float32. Only the direction of the state counts.
+        state = state / max(1.0, float(np.abs(state).max()))
         projected = (self._projection @ state).astype(np.float64)
         return np.append(projected / max(1e-6, float(np.linalg.norm(projected))), 1.0)
 
