@@ -59,21 +59,21 @@ class Recorder:
                 self.finished(outcome.request, now)
 
     def tokens(self, new: Sequence[tuple[Request, int]], now: float) -> None:
-        """Each request got so many tokens together."""
+        """Each request got so many tokens together. The time since its last token is divided evenly among them."""
         last_at = self._last
-        gaps: dict[tuple[float, str], int] = {}
-        for request, _ in cast(Sequence[tuple[ScriptedRequest, int]], new):
+        gaps: dict[tuple[float, str, int], int] = {}
+        for request, count in cast(Sequence[tuple[ScriptedRequest, int]], new):
             last = last_at[request.index]
             if last == _NEVER:
                 self._began(request, now)
             else:
                 # Most requests got their last token at the same time, so a step has few distinct gaps.
-                gap = last, request.tenant
+                gap = last, request.tenant, count
                 gaps[gap] = gaps.get(gap, 0) + 1
             last_at[request.index] = now
-        for (last, tenant), times in gaps.items():
-            self._gaps.append(now - last)
-            self._gap_counts.append(times)
+        for (last, tenant, count), times in gaps.items():
+            self._gaps.append((now - last) / count)
+            self._gap_counts.append(times * count)
             self._gap_tenants.append(self._number_of[tenant])
         if self._tenants:
             for served, count in new:

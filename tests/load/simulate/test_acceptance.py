@@ -28,6 +28,14 @@ def test_steps_bring_the_tokens_that_are_right(config: EngineConfig, probability
     assert result.steps == steps
 
 
+def test_the_times_between_tokens_are_those_of_all_tokens(config: EngineConfig) -> None:
+    """As the engine's metric counts them: tokens that come together share the time since the one before."""
+    drafting = replace(config, speculative_config=ALWAYS)
+    result = simulate([Arrival(0.0, 8, 62, 62)], drafting, A100_LLAMA_8B, acceptance=AcceptanceProfile(1.0, (0.7,)))
+    assert result.gap_counts.sum() == 61
+    assert (result.gaps * result.gap_counts).sum() == pytest.approx(result.finish[0] - result.first_token[0])
+
+
 def test_drafts_are_sooner_for_one_user_and_not_later_for_many(config: EngineConfig) -> None:
     profile = AcceptanceProfile(0.5, (0.8,))
     # A step waits for its weights up to some 30 rows. From then on, each row costs.
