@@ -4,9 +4,11 @@ from typing import Any, ClassVar
 
 import jinja2
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from inflight import InvalidRequest
 from inflight.text.chat import Chat, chat_ids
+from tests.unit.tiny_tokenizers import byte_level
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -55,6 +57,14 @@ def test_a_model_without_a_template_takes_no_messages() -> None:
     tokenizer = Tokenizer()
     tokenizer.chat_template = None
     with pytest.raises(InvalidRequest, match="no chat template; give text_input"):
+        chat_ids(tokenizer, Chat(MESSAGES))
+
+
+def test_a_model_may_have_a_template_for_tools_alone() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level(), chat_template={"tool_use": "x"})
+    tool = {"type": "function", "function": {"name": "now", "parameters": {}}}
+    assert len(chat_ids(tokenizer, Chat(MESSAGES, [tool]))) == 1
+    with pytest.raises(InvalidRequest, match=r"messages do not fit the model's chat templates: .* no default"):
         chat_ids(tokenizer, Chat(MESSAGES))
 
 

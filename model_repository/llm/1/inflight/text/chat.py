@@ -60,7 +60,7 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     in_form = with_parts if _reads_parts(tokenizer) else list
     messages = in_order(messages, lambda probe: tokenizer.apply_chat_template(in_form(probe), tokenize=False))
     tools = None if chat.tools is None else checked_tools(chat.tools)
-    template = tokenizer.get_chat_template(tools=tools)
+    template = _template(tokenizer, tools)
     if not chat.continue_final_message:
         messages = with_thoughts_apart(messages, template)
     parts: dict[str, Any] = {
@@ -97,6 +97,13 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
         except ValueError as error:
             raise InvalidRequest(f"messages hold a control token: {error}") from error
     return token_ids
+
+
+def _template(tokenizer: Any, tools: Any) -> str:
+    try:
+        return str(tokenizer.get_chat_template(tools=tools))
+    except ValueError as error:  # There are several, and none for such a chat.
+        raise InvalidRequest(f"messages do not fit the model's chat templates: {error}") from error
 
 
 def _reads_parts(tokenizer: Any) -> bool:
