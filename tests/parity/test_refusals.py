@@ -104,6 +104,16 @@ def test_a_config_with_which_no_model_can_be_made_is_refused(
         Engine(config_for(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_tokenizer_is_refused(name: str, tmp_path: Path) -> None:
+    """Git without LFS writes such files."""
+    save_model(SERVED["llama"].config, tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match=r"model is '.*'; a file of its tokenizer, .* it is not JSON"):
+        Engine(config_for(tmp_path))
+
+
 def test_a_tokenizer_of_a_newer_library_is_named(tmp_path: Path) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     PreTrainedTokenizerFast(tokenizer_object=byte_level()).save_pretrained(tmp_path)

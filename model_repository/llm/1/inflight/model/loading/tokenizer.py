@@ -44,6 +44,11 @@ def _own_tokenizer(config: EngineConfig) -> Any | None:
         tokenizer = AutoTokenizer.from_pretrained(
             config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"model is {config.model!r}; a file of its tokenizer, such as tokenizer.json, is damaged: it is not JSON: "
+            f"{error}"
+        ) from error
     except _NOT_THERE as error:
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
         return None
