@@ -47,14 +47,16 @@ def step_cost(trace: Path) -> StepCost:
 
 
 def read_steps(events: list[dict[str, Any]]) -> Iterator[Step]:
-    """The steps of a trace, without the last one, whose successor is not known."""
+    """The steps of a trace that did not fail, without the last one, whose successor is not known."""
     found: list[tuple[dict[str, Any], bool]] = []
     for event in events:
-        if event.get("name") == "step":
+        if event.get("name") in ("step", "failed step"):
             found.append((event, False))
         elif event.get("name") == "requests" and found:
             found[-1] = (found[-1][0], event["args"]["running"] + event["args"]["waiting"] > 0)
     for (step, goes_on), (following, _) in pairwise(found):
+        if step["name"] != "step":
+            continue
         args = step["args"]
         until = following["ts"] if goes_on else step["ts"] + step["dur"]
         yield Step(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from inflight import Engine
 from inflight.metric_families.families import FAMILIES
 from inflight.metric_families.family import COUNTER
 from tests.engine.models import Tiny, drain, greedy, make_prompt, tokens
+from tests.unit.traces import read_trace
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 
@@ -41,6 +43,17 @@ def test_steps_are_halved_until_they_fit_and_outputs_stay_the_same(
     assert tokens(engine.generate(PROMPTS, greedy(12))) == wanted
     assert failed == failures
     assert engine.stats().blocks_used == 0
+
+
+def test_steps_that_ran_out_of_memory_are_failed_steps_of_the_trace(tiny: Tiny, tmp_path: Path) -> None:
+    """Step times are fitted to the others."""
+    engine = tiny.engine(trace_file=str(tmp_path / "trace.json"))
+    failed = short_of_memory(engine, 30)
+    engine.generate(PROMPTS, greedy(12))
+    engine.outputs.flush_traces()
+    trace = read_trace(tmp_path / "trace.json")
+    assert [step["args"]["tokens"] for step in trace.failed] == failed == [99, 49]
+    assert max(step["args"]["tokens"] for step in trace.steps) <= 30
 
 
 def test_no_counter_decreases_after_a_failed_step(tiny: Tiny) -> None:

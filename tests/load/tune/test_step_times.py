@@ -63,6 +63,13 @@ def test_waiting_for_requests_is_no_part_of_a_step() -> None:
     assert step.seconds == pytest.approx(first["dur"] / 1e6)
 
 
+def test_a_step_that_failed_is_not_fitted_and_ends_the_one_before() -> None:
+    first, counters, _, second, more, _, third, *_ = trace(3)
+    second["name"] = "failed step"
+    (step,) = read_steps([first, counters, second, more, third])
+    assert step.seconds == pytest.approx((second["ts"] - first["ts"]) / 1e6)
+
+
 def test_no_coefficient_is_negative(tmp_path: Path) -> None:
     events = trace(200)
     for number, event in enumerate(events[::3]):
