@@ -201,7 +201,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             "exclude_input_in_output",
             TRUTH,
             "Leave the prompt out of `text_output`. As in vllm_backend, a whole answer begins with the prompt unless "
-            "this is true, and a streamed answer never does.",
+            "this is true, and a streamed answer never does. Default: the setting of this name.",
         ),
         Field(
             "return_finish_reason",
