@@ -18,7 +18,7 @@ from inflight_gateway.asked_form import asked_form
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
-from inflight_gateway.logprobs import completion_logprobs, echoed_logprobs, joined_logprobs, length_of
+from inflight_gateway.logprobs import completion_logprobs, echo_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
 from inflight_gateway.service import Service, TheService, sampling, total, usage_count
@@ -116,8 +116,7 @@ def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Comple
     text = prompt if isinstance(prompt, str) and body.truncate_prompt_tokens is None else read.text
     logprobs = None
     if body.logprobs is not None:
-        echoed = echoed_logprobs(read, whole.prompt_logprobs)
-        logprobs = joined_logprobs(echoed, completion_logprobs(answer.logprobs, sum(map(len, read.tokens))))
+        logprobs = echo_logprobs(text, read, whole.prompt_logprobs, answer.logprobs)
     return {
         "index": index,
         "text": text + answer.text,

@@ -11,10 +11,17 @@ _NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 _LOWEST = -9999.0
 
 
-def echoed_logprobs(prompt: PromptTokens, scores: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
-    """Return the log-probabilities of a prompt in the format of completions. The first token has none."""
+def echo_logprobs(
+    text: str, prompt: PromptTokens, scores: Sequence[TokenLogprobs | None], answer: Sequence[TokenLogprobs]
+) -> CompletionLogprobs:
+    """Return the log-probabilities of a prompt and its answer in the format of completions.
+
+    The first token of the prompt has none. `text`: the prompt as it is echoed. Tokens that the tokenizer put before it,
+    such as <s>, begin where it begins.
+    """
+    hidden = len(prompt.text) - len(text) if prompt.text.endswith(text) else 0
     entries = [entry for entry in scores if entry is not None]
-    rest = completion_logprobs(entries, len(prompt.tokens[0]))
+    rest = completion_logprobs([*entries, *answer], len(prompt.tokens[0]) - hidden)
     return {
         "tokens": [prompt.tokens[0], *rest["tokens"]],
         "token_logprobs": [None, *rest["token_logprobs"]],
@@ -23,21 +30,14 @@ def echoed_logprobs(prompt: PromptTokens, scores: Sequence[TokenLogprobs | None]
     }
 
 
-def joined_logprobs(first: CompletionLogprobs, then: CompletionLogprobs) -> CompletionLogprobs:
-    """Return the log-probabilities of two texts, of which the second follows the first."""
-    return {
-        "tokens": first["tokens"] + then["tokens"],
-        "token_logprobs": first["token_logprobs"] + then["token_logprobs"],
-        "top_logprobs": first["top_logprobs"] + then["top_logprobs"],
-        "text_offset": first["text_offset"] + then["text_offset"],
-    }
-
-
 def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> CompletionLogprobs:
-    """Return log-probabilities in the format of completions. The first token begins after `offset` characters."""
+    """Return log-probabilities in the format of completions. The first token begins after `offset` characters.
+
+    An offset below 0 means that the text does not show so many characters of the first tokens.
+    """
     offsets = []
     for entry in entries:
-        offsets.append(offset)
+        offsets.append(max(0, offset))
         offset += len(entry.chosen.text)
     return {
         "tokens": [entry.chosen.text for entry in entries],
