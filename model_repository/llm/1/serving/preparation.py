@@ -107,8 +107,8 @@ class Preparation:
                 return True
             grammar = None if compiled is None else compiled.result()
             if parsed.pooling is not None:
-                prompt, (request_id,) = self._text_prompt(parsed), stream.samples
-                submitter.submit_embedding(prompt, parsed.pooling, request_id, parsed.options, reads_disk=reads_disk)
+                text, (request_id,) = self._text_prompt(parsed), stream.samples
+                submitter.submit_embedding(text, parsed.pooling, request_id, parsed.options, reads_disk=reads_disk)
                 return True
             prompt = self._prompt(parsed)
             if (fetch := submitter.fetch(prompt, parsed.options)) is not None:

@@ -36,15 +36,15 @@ class Responder(threading.Thread):
                 deltas = self._engine.outputs.process(events)
             except Exception as fault:
                 logger.exception("%d events could not be processed", len(events))
-                for stream in self._streams.of(event.request.request_id for event in events):
-                    self._aborter.abort(stream, f"{type(fault).__name__}: {fault}", "INTERNAL")
+                for failed in self._streams.of(event.request.request_id for event in events):
+                    self._aborter.abort(failed, f"{type(fault).__name__}: {fault}", "INTERNAL")
                 continue
             for delta in deltas:
                 stream = self._streams.get(delta.request.request_id)
                 if stream is not None:  # Otherwise the request was dropped, and its last response has been sent.
                     self._take(stream, delta)
-            for stream in self._streams.of(delta.request.request_id for delta in deltas):
-                self._answer(stream)
+            for changed in self._streams.of(delta.request.request_id for delta in deltas):
+                self._answer(changed)
 
     def _next_events(self) -> list[TokenEvent] | None:
         """Wait for the events of a step, and add those of later steps that are already queued. None at the end."""

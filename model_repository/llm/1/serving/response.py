@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
 
-from inflight.outputs import Beam, Delta, TokenLogprobs
+from inflight.outputs import Beam, Delta
 from inflight.request import Request
+from inflight.step_result import TokenLogprobs
 from serving.output_options import OutputOptions
 from serving.perf_metrics import perf_metrics
 
@@ -38,7 +40,8 @@ class Sample:
     """Whether it has ended since the last response."""
     scores: list[str] | None = None
     """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
-    embedding: Sequence[float] | None = None
+    embedding: NDArray[np.float32] | None = None
+    """[dimensions]."""
 
     @classmethod
     def of_beam(cls, beam: Beam, request: Request, opening: Sequence[str]) -> "Sample":
@@ -204,7 +207,7 @@ class ResponseFormat:
     def _texts(self, name: str, texts: Sequence[str]) -> Any:
         return self._tensor(name, np.array([text.encode() for text in texts], dtype=np.object_))
 
-    def _numbers(self, name: str, numbers: Sequence[float], dtype: Any) -> Any:
+    def _numbers(self, name: str, numbers: Sequence[float] | NDArray[np.float32], dtype: Any) -> Any:
         return self._tensor(name, np.array(numbers, dtype=dtype))
 
     def _tensor(self, name: str, array: Any) -> Any:

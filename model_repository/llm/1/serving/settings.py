@@ -95,9 +95,9 @@ def _value(name: str, text: str, hint: object) -> typing.Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = next(k for k in kinds if k is not type(None))
     try:
-        return _TRUTHS[text.lower()] if kind is bool else kind(text)  # type: ignore[operator]
+        return _TRUTHS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        raise ValueError(f"parameter {name} is {text!r}; it must be of type {kind.__name__}") from None  # type: ignore[attr-defined]
+        raise ValueError(f"parameter {name} is {text!r}; it must be of type {kind.__name__}") from None
 
 
 def _json_object(name: str, text: str) -> dict[str, typing.Any]:
