@@ -23,11 +23,13 @@ from inflight_gateway.messages import images_of, sent_messages
 from inflight_gateway.prediction import draft_of
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
+from inflight_gateway.sampling import sampling
 from inflight_gateway.schemas import ALL_TOKENS
-from inflight_gateway.service import Service, TheService, sampling, usage_count
+from inflight_gateway.service import Service, TheService
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_use import tool_use
 from inflight_gateway.tracing import note_request
+from inflight_gateway.usage import usage_count
 
 router = APIRouter(route_class=JsonRoute)
 

@@ -219,7 +219,8 @@ class AllowedToolsChoice(Strict):
     allowed_tools: AllowedTools
 
 
-def _choice_form(value: Any) -> str:
+def choice_form(value: Any) -> str:
+    """Tell the forms of a choice of tools apart."""
     if isinstance(value, dict):
         return "some tools" if value.get("type") == "allowed_tools" else "a tool"
     return "a word"
@@ -229,7 +230,7 @@ ToolChoiceField = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("a word")]
     | Annotated[ToolReference, Tag("a tool")]
     | Annotated[AllowedToolsChoice, Tag("some tools")],
-    Discriminator(_choice_form),
+    Discriminator(choice_form),
 ]
 
 

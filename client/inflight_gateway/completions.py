@@ -20,10 +20,12 @@ from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, echo_logprobs, length_of
 from inflight_gateway.responses import Completion, CompletionChoice
+from inflight_gateway.sampling import sampling
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
-from inflight_gateway.service import Service, TheService, sampling, total, usage_count
+from inflight_gateway.service import Service, TheService
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tracing import note_request
+from inflight_gateway.usage import total, usage_count
 
 router = APIRouter(route_class=JsonRoute)
 

@@ -10,8 +10,9 @@ from inflight_client import Embedding, Usage
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
+from inflight_gateway.sampling import queueing
 from inflight_gateway.schemas import EmbeddingRequest
-from inflight_gateway.service import TheService, queueing
+from inflight_gateway.service import TheService
 from inflight_gateway.tracing import note_answer, note_request
 
 router = APIRouter(route_class=JsonRoute)

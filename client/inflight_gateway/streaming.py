@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from inflight_client import AsyncTextStream, Chunk, PerfMetrics, Usage
 from inflight_gateway import sse
 from inflight_gateway.metrics import Metrics
-from inflight_gateway.service import total
 from inflight_gateway.sse import ErrorEvent, EventStream, error_as_event
 from inflight_gateway.tracing import note_first_chunk
+from inflight_gateway.usage import total
 
 
 class Answers:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from inflight_gateway.keys import KEY, ApiKey
+from inflight_gateway.sampling import queueing
 from inflight_gateway.schemas import Authored
-from inflight_gateway.service import queueing
 
 BATCH = ApiKey(name="night", sha256="0" * 64, request_class="batch")
 ANY = ApiKey(name="any", sha256="0" * 64)

@@ -36,8 +36,9 @@ from inflight_gateway.messages_api.request import (
     ToolItem,
 )
 from inflight_gateway.messages_api.thinking import effort_variables, thinking_variables
+from inflight_gateway.sampling import queueing, temperature
 from inflight_gateway.schemas import ALL_TOKENS
-from inflight_gateway.service import Service, TheService, queueing
+from inflight_gateway.service import Service, TheService
 from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tool_formats import Tool
@@ -194,7 +195,7 @@ def _tool(tool: ToolItem) -> Tool:
 def _sampling(body: MessagesRequest, request: Request, adapter: str | None) -> Sampling:
     asked: dict[str, Any] = {
         "max_tokens": body.max_tokens,
-        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "temperature": temperature(body.temperature),
         "top_p": body.top_p,
         "top_k": body.top_k,
         "stop": body.stop_sequences,

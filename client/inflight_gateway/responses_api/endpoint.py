@@ -24,8 +24,9 @@ from inflight_gateway.responses_api.function_name import FunctionName
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
 from inflight_gateway.responses_api.request import ResponsesRequest
 from inflight_gateway.responses_api.tools import function_names, tool_use
+from inflight_gateway.sampling import queueing, temperature
 from inflight_gateway.schemas import ALL_TOKENS
-from inflight_gateway.service import Service, TheService, queueing
+from inflight_gateway.service import Service, TheService
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tracing import note_request
 
@@ -105,7 +106,7 @@ def _status(finish_reason: str) -> str:
 def _sampling(body: ResponsesRequest, request: Request, adapter: str | None) -> Sampling:
     asked: Sampling = {
         "max_tokens": body.max_output_tokens or ALL_TOKENS,
-        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "temperature": temperature(body.temperature),
     }
     if body.top_p is not None:
         asked["top_p"] = body.top_p

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort
+from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort, choice_form
 from inflight_gateway.responses_api.input_items import InputItem
 from inflight_gateway.schemas import Authored, Count, Metadata, text_or_list
 from inflight_gateway.strict import Never, Strict
@@ -89,17 +89,11 @@ class AllowedToolsChoiceItem(Strict):
     tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-def _choice_form(value: Any) -> str:
-    if isinstance(value, dict):
-        return "some tools" if value.get("type") == "allowed_tools" else "a tool"
-    return "a word"
-
-
 _ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("a word")]
     | Annotated[FunctionChoice, Tag("a tool")]
     | Annotated[AllowedToolsChoiceItem, Tag("some tools")],
-    Discriminator(_choice_form),
+    Discriminator(choice_form),
 ]
 
 
