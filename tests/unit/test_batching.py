@@ -1,11 +1,14 @@
 """When requests join: batches that run to their end, delays, long prompts, prefixes that others compute."""
 
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inflight.kv_cache.imported_blocks import ImportedBlocks
 from inflight.request import Request
 from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
@@ -140,6 +143,20 @@ def test_a_bucket_has_the_head_and_those_nearest_to_it_in_length(lengths: list[i
         assert not [n for n in window - set(bucket) if least < lengths[n] < most], "one of such a length was left out"
         while scheduler.running:
             planned(scheduler, 1.0)
+
+
+def test_a_bucket_lets_go_of_a_request_that_has_left_the_queue() -> None:
+    scheduler = run_to_completion("bucketed", slots=2, batch_wait_ms=0.0, budget=4)
+    scheduler.add(make_request("a", 4))
+    request = make_request("b", 4)
+    request.imported = ImportedBlocks(3, np.zeros((1, 1), dtype=np.uint8))
+    imported = weakref.ref(request.imported)
+    scheduler.add(request)
+    assert planned(scheduler, 1.0) == {"a": 4}
+    scheduler.remove("b")
+    del request
+    assert planned(scheduler, 1.0) == {"a": 1}
+    assert imported() is None
 
 
 def test_one_of_a_bucket_that_waits_for_a_prefix_keeps_its_seat() -> None:

@@ -97,7 +97,8 @@ class RunToCompletion(Batching):
         self.wakes_at = None
         if self._running:
             return
-        self._open, self.taken, self._sequences, self.tokens, self._longest, self._padded = False, 0, 0, 0, 0, 0
+        self._close()
+        self.taken, self._sequences, self.tokens, self._longest, self._padded = 0, 0, 0, 0, 0
         first = self.waiting.first()
         if first is None:
             return
@@ -113,6 +114,9 @@ class RunToCompletion(Batching):
 
     def opened(self) -> None:
         """Called when a batch opens."""
+
+    def _close(self) -> None:
+        self._open = False
 
     def candidate(self) -> Request | None:
         """Return the request that would join next."""
@@ -135,7 +139,7 @@ class RunToCompletion(Batching):
         self._padded += newly
         if not num_decodes:
             return newly
-        self._open = False
+        self._close()
         return newly + self._sequences - num_decodes
 
 
@@ -184,6 +188,10 @@ class Bucketed(RunToCompletion):
         by_length = sorted(window, key=lambda request: len(request.token_ids))
         first = by_length.index(window[0]) // self._slots * self._slots
         self._bucket = by_length[first : first + self._slots]
+
+    def _close(self) -> None:
+        super()._close()
+        self._bucket = []  # Some may have left the queue, and must not stay in memory with what they bring.
 
     def candidate(self) -> Request | None:
         """Return the next waiting request of the bucket. A request that is held now may come later."""
