@@ -22,6 +22,8 @@ def knee(loads: Sequence[float], throughputs: Sequence[float]) -> float | None:
     if len(loads) < _FEWEST_POINTS:
         return None
     rising = np.maximum.accumulate(throughputs)
+    if rising[0] == rising[-1]:
+        return None
     with warnings.catch_warnings():
         # Kneedle warns if it finds no knee, but that is a valid result here.
         warnings.simplefilter("ignore", UserWarning)

@@ -43,3 +43,9 @@ def test_no_knee_where_throughput_only_grows() -> None:
 @pytest.mark.parametrize("throughputs", [[], [10.0], [10.0, 20.0]])
 def test_no_knee_of_fewer_than_three_points(throughputs: list[float]) -> None:
     assert knee(LOADS[: len(throughputs)], throughputs) is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("throughputs", [[0.0] * 8, [80.0, 79, 77, 70, 60, 50, 40, 30]], ids=["nothing", "falls"])
+def test_no_knee_where_throughput_never_grows(throughputs: list[float]) -> None:
+    assert knee(LOADS, throughputs) is None
