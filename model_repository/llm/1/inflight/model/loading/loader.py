@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -117,10 +117,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     if is_quantized and shards is not None:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
     device = device_of(config) if shards is None else shards.device
-    if is_quantized and config.dtype == "auto" and device.type == "cpu" and hf_config.dtype == torch.float16:
-        # That was the type of a GPU's kernels, not of the weights. CPUs have fast kernels for bfloat16.
-        logger.info("dtype is auto, so the quantized weights become bfloat16 on this CPU, not float16")
-        config = replace(config, dtype="bfloat16")
+    if is_quantized:
+        config = _with_fast_dtype(config, hf_config, device)
     try:
         checkpoint.fetch_weights()
     except OSError as error:
@@ -139,29 +137,14 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     check, reading, max_model_len = _read(
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst)
     )
-    layers = reading.layers
-    backend, forward = optimize(module, reading, config, check)
-    adapters = None
-    if config.lora_setting is not None:
-        forward, adapters = load_adapters(module, layers, backend, forward, config, check)
-    reader, embeds = None, None
-    if config.enable_prompt_embeds:
-        embeds, forward = load_embeds(module, reading, forward, check, backend)
-    elif shards is None and reading.own_attention is None and not reading.states:
-        forwards = partial(image_forwards, module, reading, backend, forward, check)
-        found = load_image_reader(module, config, check, layers, backend, forwards)
-        if found is not None:
-            reader, forward = found
-            if adapters is not None:
-                images = forward.special
-                forward = replace(forward, special=RoutedForward(images, EagerAdapted(images), has_adapters))
+    passes = _passes(module, reading, config, check, is_divided=shards is not None)
     generation = generation_config(config.model)
     return LoadedModel(
         module=module,
-        layers=layers,
+        layers=reading.layers,
         states=reading.states,
-        backend=backend,
-        forward=forward,
+        backend=passes.backend,
+        forward=passes.forward,
         tokenizer=tokenizer,
         eos_token_ids=eos_token_ids(config.model, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),
@@ -169,15 +152,57 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         vocab_size=vocab_size(module),
         num_logits=check.num_logits,
         has_head=has_head,
-        hidden_width=check.hidden_width(forward, layers, backend),
+        hidden_width=check.hidden_width(passes.forward, reading.layers, passes.backend),
         device=device,
         dtype=module.dtype,
         digest=digest,
         shards=shards,
-        adapters=adapters,
-        images=reader,
-        embeds=embeds,
+        adapters=passes.adapters,
+        images=passes.images,
+        embeds=passes.embeds,
     )
+
+
+def _with_fast_dtype(config: EngineConfig, hf_config: PreTrainedConfig, device: torch.device) -> EngineConfig:
+    """Return the settings for a model whose quantized weights are dequantized while they are loaded."""
+    if config.dtype != "auto" or device.type != "cpu" or hf_config.dtype != torch.float16:
+        return config
+    # That was the type of a GPU's kernels, not of the weights. CPUs have fast kernels for bfloat16.
+    logger.info("dtype is auto, so the quantized weights become bfloat16 on this CPU, not float16")
+    return replace(config, dtype="bfloat16")
+
+
+class _Passes(NamedTuple):
+    """How a model runs, and what it may get besides tokens."""
+
+    backend: AttentionBackend
+    forward: ForwardPass
+    adapters: Adapters | None = None
+    images: "ImageReader | None" = None
+    embeds: EmbedsReader | None = None
+
+
+def _passes(module: Any, reading: Reading, config: EngineConfig, check: SelfCheck, *, is_divided: bool) -> _Passes:
+    """Make the forward pass, with those for LoRA adapters, and for embeddings or else images."""
+    layers = reading.layers
+    backend, forward = optimize(module, reading, config, check)
+    adapters = None
+    if config.lora_setting is not None:
+        forward, adapters = load_adapters(module, layers, backend, forward, config, check)
+    if config.enable_prompt_embeds:
+        embeds, forward = load_embeds(module, reading, forward, check, backend)
+        return _Passes(backend, forward, adapters, embeds=embeds)
+    if is_divided or reading.own_attention is not None or reading.states:
+        return _Passes(backend, forward, adapters)
+    forwards = partial(image_forwards, module, reading, backend, forward, check)
+    found = load_image_reader(module, config, check, layers, backend, forwards)
+    if found is None:
+        return _Passes(backend, forward, adapters)
+    images, routed = found
+    if adapters is not None:
+        adapted = RoutedForward(routed.special, EagerAdapted(routed.special), has_adapters)
+        routed = replace(routed, special=adapted)
+    return _Passes(backend, routed, adapters, images=images)
 
 
 def _read(

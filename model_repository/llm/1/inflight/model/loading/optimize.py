@@ -40,20 +40,27 @@ def optimize(
     Raises:
         ValueError: The configuration asks for quantization, but this model or machine does not support it.
     """
-    layers, own = reading.layers, reading.own_attention is not None
+    own = reading.own_attention is not None
     portable = TORCH, reading.forward(module, TORCH)
     device = next(module.parameters()).device
     if device.type == "cuda":
         _check_no_quantization(config, "is for the CPU")
         return portable if own else _on_gpu(module, reading, config, check) or portable
-    if not config.enable_kernels or device.type != "cpu" or not load_kernels() or module.dtype != torch.bfloat16:
-        _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
-        if config.enable_kernels and module.dtype == torch.float16 and load_kernels():
-            logger.warning("dtype is float16, which is slow on CPUs; the C++ kernels serve bfloat16")
-        return portable
+    if config.enable_kernels and device.type == "cpu" and load_kernels() and module.dtype == torch.bfloat16:
+        return _on_cpu(module, reading, config, check) or portable
+    _check_no_quantization(config, "needs a model in bfloat16 and the kernels for CPUs with AVX2")
+    if config.enable_kernels and module.dtype == torch.float16 and load_kernels():
+        logger.warning("dtype is float16, which is slow on CPUs; the C++ kernels serve bfloat16")
+    return portable
+
+
+def _on_cpu(
+    module: Any, reading: Reading, config: EngineConfig, check: SelfCheck
+) -> tuple[AttentionBackend, ForwardPass] | None:
+    """Let a model in bfloat16 use the C++ kernels. If they fail the self-check, undo it and return None."""
     torch.ops.inflight.set_num_threads(torch.get_num_threads())
-    backend = TORCH
-    if not own and kernel_attention.takes([layer.shape for layer in layers], config.block_size):
+    layers, backend = reading.layers, TORCH
+    if reading.own_attention is None and kernel_attention.takes([layer.shape for layer in layers], config.block_size):
         backend = CPU_KERNELS
     int4_scales = None
     if config.quantization == "int4":
@@ -75,19 +82,25 @@ def optimize(
         )
         for parent, name, original in replaced:
             setattr(parent, name, original)
-        return portable
-    if config.quantization is not None and 2 * (left := _num_weights(module)) > num_weights:
-        logger.warning(
-            "quantization is %r; %.0f %% of the weights stay in bfloat16: only linear layers are quantized, not "
-            "the experts of a mixture",
-            config.quantization,
-            100 * left / num_weights,
-        )
+        return None
+    if config.quantization is not None:
+        _warn_of_unquantized(module, config.quantization, num_weights)
     # A gated product rounds once. Next to an adapter it cannot, and a row must not depend on the others of its batch.
     gated = config.lora_setting is None
     is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
+
+
+def _warn_of_unquantized(module: Any, quantization: str, num_weights: int) -> None:
+    """Warn if more than half of what were `num_weights` weights are not quantized."""
+    if 2 * (left := _num_weights(module)) > num_weights:
+        logger.warning(
+            "quantization is %r; %.0f %% of the weights stay in bfloat16: only linear layers are quantized, not "
+            "the experts of a mixture",
+            quantization,
+            100 * left / num_weights,
+        )
 
 
 def _num_weights(module: Any) -> int:
