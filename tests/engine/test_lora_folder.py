@@ -97,11 +97,12 @@ def test_requests_of_one_batch_have_named_adapters_and_those_of_the_folder(tiny:
 
 def test_the_least_recently_used_adapter_makes_room(tiny: Tiny, folder: Path) -> None:
     engine = make_engine(tiny.folder, lora_folder=str(folder), max_loras=2)
-    adapters = engine.model.adapters
-    assert adapters is not None
+    assert engine.model.adapters is not None
+    cache = engine.model.adapters.cache
+    assert cache is not None
     for number, in_memory in ((0, {0}), (1, {0, 1}), (0, {0, 1}), (2, {0, 2}), (3, {2, 3}), (3, {2, 3})):
         assert ask(engine, f"a{number}") == merged(tiny.module, number)
-        assert {each for each in range(5) if adapters.is_in_memory(f"a{each}")} == in_memory
+        assert {each for each in range(5) if cache.has(f"a{each}")} == in_memory
     stats = engine.stats()
     assert (stats.lora_loads, stats.lora_adapters) == (4, 2)
     assert stats.lora_requests == {"a0": 2, "a1": 1, "a2": 1, "a3": 2}

@@ -1,10 +1,11 @@
 """The forward pass of a transformers model over a flat row of tokens."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,14 +27,15 @@ class Outputs(NamedTuple):
     """[T, width], what the head reads: the states after the last norm. [0, 0] if the model does not show them."""
 
 
-class ForwardPass(Protocol):
-    """Runs a model over a batch."""
+class ForwardPass(ABC):
+    """Runs a model over a batch. Most forward passes work with any caches, so they have nothing to prepare."""
 
     def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
         """Return how much device memory in bytes `prepare` will take, given caches of one block or more.
 
         This may write into block 0.
         """
+        return 0
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
         """Prepare for steps over `caches` with up to `max_rows` requests of up to `max_blocks` blocks each.
@@ -41,15 +43,17 @@ class ForwardPass(Protocol):
         Call this while the caches are still empty. Later steps must use the same caches.
         """
 
+    @abstractmethod
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         """Write keys and values of all tokens to `caches`. The logits are those of the tokens `rows` [S]."""
 
+    @abstractmethod
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [S, vocabulary] of hidden states [S, width]. See `model.head`."""
 
 
 @dataclass(frozen=True)
-class EagerForward:
+class EagerForward(ForwardPass):
     """Runs the model's own Python code on any device."""
 
     module: torch.nn.Module
@@ -58,13 +62,6 @@ class EagerForward:
     """The sliding window of each attention call, in order; None if it has none."""
     ahead: Sequence[bool] = ()
     """Whether the tokens of an image see all of it in each attention call; empty if in none."""
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """Return 0: there is nothing to prepare."""
-        return 0
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Do nothing: this forward pass works with any caches."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         # A state-space model may have no attention.

@@ -11,7 +11,7 @@ from inflight.model.ragged_batch import RaggedBatch
 
 
 @dataclass(frozen=True)
-class RoutedForward:
+class RoutedForward(ForwardPass):
     """Runs special batches by one forward pass, and all others by another one."""
 
     plain: ForwardPass

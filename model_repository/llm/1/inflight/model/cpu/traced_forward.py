@@ -15,7 +15,7 @@ from inflight.model.cpu.fusion import fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate, image_tiles
 from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.embeds.use_embeds import use_embeds
-from inflight.model.forward import Outputs, forward, model_inputs
+from inflight.model.forward import ForwardPass, Outputs, forward, model_inputs
 from inflight.model.head import head
 from inflight.model.images.features import Features
 from inflight.model.loading.attention_probe import AttentionLayer
@@ -36,7 +36,7 @@ _LIGHT = frozenset(
 )
 
 
-class TracedForward:
+class TracedForward(ForwardPass):
     """The model's code over the CPU kernels, traced once by TorchScript.
 
     In a step of one token, Python takes almost half of the time. The traced graph has no fixed shapes, as the operators
@@ -111,13 +111,6 @@ class TracedForward:
 
     def _threads(self) -> AbstractContextManager[None]:
         return _one_torch_thread() if self._only_kernels else nullcontext()
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """Return 0: there is nothing to prepare."""
-        return 0
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Do nothing: this forward pass works with any caches."""
 
     @property
     def num_compilations(self) -> int:

@@ -23,7 +23,7 @@ from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cache.peak_memory import peak_bytes
 from inflight.model.cuda.decode_buffers import DecodeBuffers
 from inflight.model.cuda.kernel_attention import BatchTensors, KernelAttention, PromptTiles, parts_for
-from inflight.model.forward import EagerForward, Outputs, forward
+from inflight.model.forward import EagerForward, ForwardPass, Outputs, forward
 from inflight.model.ragged_batch import RaggedBatch
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(self._stream)
 
 
-class GraphedForward:
+class GraphedForward(ForwardPass):
     """Runs captured graphs for steps that only decode, with or without drafts, and the model's own code for others."""
 
     def __init__(self, eager: EagerForward, graphs: Graphs) -> None:

@@ -24,10 +24,6 @@ class Adapters:
         """Return the names of all adapters that there are at this time."""
         return [*self.named, *(() if self.cache is None else self.cache.folder.names())]
 
-    def is_in_memory(self, name: str) -> bool:
-        """Whether `get` returns at once."""
-        return name in self.named or self.cache is None or self.cache.has(name)
-
     def get(self, name: str) -> Adapter:
         """Return an adapter. If it is not in memory, this reads it, and so may take some time.
 

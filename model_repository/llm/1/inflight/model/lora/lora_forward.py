@@ -13,17 +13,10 @@ from inflight.model.ragged_batch import RaggedBatch
 
 
 @dataclass(frozen=True)
-class EagerAdapted:
+class EagerAdapted(ForwardPass):
     """Tells the layers of a model, whose own code runs, the adapters of a batch."""
 
     forward: ForwardPass
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """Return 0: there is nothing to prepare."""
-        return 0
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Do nothing."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         assert batch.adapters is not None

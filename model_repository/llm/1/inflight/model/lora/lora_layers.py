@@ -31,7 +31,7 @@ class AdaptedLayer:
 
         `kernel`: use the C++ kernel, which needs bfloat16 on a CPU.
         """
-        self.inputs, self.outputs, self.rank, self._has_kernel = inputs, outputs, rank, kernel
+        self.inputs, self.outputs, self.rank = inputs, outputs, rank
         self._down, self._up = like.new_zeros(slots, rank, inputs), like.new_zeros(slots, rank, outputs)
         self._ranks: torch.Tensor | None = None
         if kernel:

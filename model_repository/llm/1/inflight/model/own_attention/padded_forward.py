@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.embeds.use_embeds import use_embeds
-from inflight.model.forward import Outputs, cache_argument, takes
+from inflight.model.forward import ForwardPass, Outputs, cache_argument, takes
 from inflight.model.head import head, hidden_states
 from inflight.model.own_attention.cache_probe import CachePart
 from inflight.model.own_attention.padded_group import PaddedGroup, divide
@@ -36,20 +36,13 @@ class OwnAttention:
     """Numbers of tokens beyond which it may attend by another rule."""
 
 
-class PaddedForward:
+class PaddedForward(ForwardPass):
     """Runs the model's own Python code, attention included, on any device."""
 
     def __init__(self, module: torch.nn.Module, attention: OwnAttention) -> None:
         self._module, self._parts, self.pads = module, attention.parts, attention.pads
         self._cache_argument = cache_argument(module)
         self._takes_positions, self._takes_rows = takes(module, "position_ids"), takes(module, "logits_to_keep")
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """Return 0: there is nothing to prepare."""
-        return 0
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Do nothing: this forward pass works with any caches."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         by_part = dict(zip(self._parts, caches, strict=True))

@@ -17,7 +17,7 @@ import torch
 from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps, shorten_chunks
-from inflight.model.forward import EagerForward, Outputs
+from inflight.model.forward import EagerForward, ForwardPass, Outputs
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
 from inflight.model.recurrent.state_layer import StateLayer
@@ -27,7 +27,7 @@ from inflight.model.recurrent.time_steps import bound_steps, bounded_steps
 _active = threading.local()
 
 
-class RecurrentForward:
+class RecurrentForward(ForwardPass):
     """Runs the model's own Python code on any device. It holds the states."""
 
     def __init__(self, eager: EagerForward, layers: Sequence[StateLayer]) -> None:
@@ -46,13 +46,6 @@ class RecurrentForward:
         """Have at least so many slots for states."""
         for pool in self._pools:
             pool.reserve(num_slots)
-
-    def bytes_to_prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> int:
-        """Return 0; the states are allocated by `reserve`."""
-        return 0
-
-    def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Do nothing: this forward pass works with any caches."""
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         states = batch.states
