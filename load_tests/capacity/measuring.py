@@ -53,7 +53,7 @@ class Measuring:
     seed: int
     """The first of the seeds of the requests. Each run has one of its own."""
     bar: tqdm
-    begun: float = field(default_factory=time.perf_counter)
+    begun: float = field(default_factory=lambda: time.perf_counter())
 
     def __post_init__(self) -> None:
         self._run_seconds = self.seconds / (_LEVELS_EXPECTED * self.repeats * (1 + _DRAIN_SHARE))

@@ -16,6 +16,7 @@ from load_tests.capacity.search import search
 from load_tests.failures import RequestFailed
 from load_tests.prompts import PlannedRequest
 from load_tests.workload import WORKLOADS, read_workload
+from tests.load.virtual_time import run_in_virtual_time
 
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 COUNTERS = (
@@ -81,7 +82,7 @@ def test_a_level_without_an_answer_breaks_the_objective() -> None:
         await sweep.warm_up()
         return await search(sweep.level, lambda level: level.keeps(sweep.workload.slo), 1, whole=True)
 
-    found = asyncio.run(scenario())
+    found = run_in_virtual_time(scenario())
     assert found.capacity.load == 2
     assert found.broken.load > 2
     assert found.ended == "the objective was broken at 2 levels in a row"
@@ -107,7 +108,7 @@ def test_a_sweep_that_is_cancelled_keeps_the_levels_that_are_finished() -> None:
 
         return measure
 
-    found = asyncio.run(scenario())
+    found = run_in_virtual_time(scenario())
     assert [level.load for level in found.levels] == [1, 2]
     assert found.ended == "it was stopped"
 
@@ -124,7 +125,7 @@ def test_so_does_one_whose_metrics_fail() -> None:
         await sweep.warm_up()
         return await search(sweep.level, lambda level: level.keeps(sweep.workload.slo), 1, whole=True)
 
-    found = asyncio.run(scenario())
+    found = run_in_virtual_time(scenario())
     assert found.levels
     assert (found.interrupted, found.ended) == (True, "the server's metrics could not be read: no metrics")
 
@@ -139,7 +140,7 @@ def test_no_two_runs_of_a_sweep_send_the_same_prompt_nor_does_another_sweep() ->
             assert await sweep.level(load) is not None
 
     for seed in (0, 1000):
-        asyncio.run(scenario(seed))
+        run_in_virtual_time(scenario(seed))
     assert len(set(server.prompts)) == len(server.prompts) > 10
 
 
@@ -151,7 +152,7 @@ def test_a_first_level_that_does_not_fit_into_the_time_is_said_to_need_more() ->
 
     # Eight measured requests at a rate of 0.5 take 16 s after the warm-up: 22.9 s, and 6.9 s for the last answers.
     with pytest.raises(NothingMeasured, match=r"the first level, 0\.5 requests/s, needs 89 s for 3 repeats"):
-        asyncio.run(scenario())
+        run_in_virtual_time(scenario())
 
 
 def test_runs_last_for_several_answers_and_for_enough_requests() -> None:
@@ -165,8 +166,8 @@ def test_runs_last_for_several_answers_and_for_enough_requests() -> None:
         return level.repeats[0].end
 
     # Twelve levels, of which each waits for the last answers for three tenths of its run.
-    assert asyncio.run(seconds_of(USERS, 8.0, 1)) == pytest.approx(8 / 12 / 1.3)
+    assert run_in_virtual_time(seconds_of(USERS, 8.0, 1)) == pytest.approx(8 / 12 / 1.3)
     # Eight requests after the warm-up.
-    assert asyncio.run(seconds_of(RATE, 4.0, 16.0)) == pytest.approx(8 / 16 / 0.7)
+    assert run_in_virtual_time(seconds_of(RATE, 4.0, 16.0)) == pytest.approx(8 / 16 / 0.7)
     # Sixteen users may wait sixteen times as long as one, and three answers of so many times 20 ms take most of 1 s.
-    assert asyncio.run(seconds_of(USERS, 4.0, 1, 16)) >= 3 * 16 * 0.02
+    assert run_in_virtual_time(seconds_of(USERS, 4.0, 1, 16)) >= 3 * 16 * 0.02
