@@ -142,10 +142,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**PROMPT, "bad_words": [b"\xfe"]}, "bad_words is not valid UTF-8: byte 0 is 0xfe"),
     (sampling(bad_words=[None]), "bad_words is None; it must be a text"),
     (sampling(bad_words_ids=[1]), "bad_words_ids is [1]; it must be a list of lists of token ids"),
-    (sampling(bad_words_ids=[[]]), "a sequence of bad_words_ids has 0 tokens; it must have at least 1"),
-    (sampling(bad_words_ids=[[-1]]), "a sequence of bad_words_ids is -1; it must be at least 0"),
+    (sampling(bad_words_ids=[[]]), "bad_words_ids item has 0 tokens; it must have at least 1"),
+    (sampling(bad_words_ids=[[-1]]), "bad_words_ids item is -1; it must be at least 0"),
     (sampling(bad_words_ids=[[1]] * 129), "bad_words_ids has 129 sequences; it must have at most 128"),
-    (sampling(bad_words_ids=[[1] * 1025]), "a sequence of bad_words_ids has 1025 tokens; it must have at most 1024"),
+    (sampling(bad_words_ids=[[1] * 1025]), "bad_words_ids item has 1025 tokens; it must have at most 1024"),
     # Ends of the output.
     ({**PROMPT, "stop": ["a"], "stop_words": ["a"]}, "stop_words and stop are two names of one field"),
     ({**PROMPT, "stop": ["a" * 1025]}, "stop holds a text of 1025 characters; each must have at most 1024"),

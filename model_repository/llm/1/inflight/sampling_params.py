@@ -276,11 +276,11 @@ def _texts(name: str, value: Any, max_count: int) -> tuple[str, ...]:
 
 
 def _sequences(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
-    sequences = tuple(_items(f"each item of {name}", item) for item in _items(name, value))
+    sequences = tuple(_items(f"{name} item", item) for item in _items(name, value))
     if len(sequences) > MAX_BAD_WORDS:
         raise InvalidRequest(f"{name} has {len(sequences)} sequences; it must have at most {MAX_BAD_WORDS}")
     for sequence in sequences:
-        _check_tokens(f"a sequence of {name}", sequence, MAX_TEXT_CHARACTERS, fewest=1)
+        _check_tokens(f"{name} item", sequence, MAX_TEXT_CHARACTERS, fewest=1)
     return sequences
 
 
