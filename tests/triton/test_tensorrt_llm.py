@@ -132,7 +132,7 @@ def test_samples_and_beams(served: TritonServer, tokenizer: Any) -> None:
         ({"return_context_logits": True}, "return_context_logits is given; there is no such thing here"),
         ({"embedding_bias": [101.0]}, "logit_bias of token 0 is 101.0; it must be at least -100 and at most 100"),
         ({"request_output_len": 0}, "max_tokens is 0; it must be at least 1"),
-        ({"embedding_bias": [1.0] * 1025}, "logit_bias has 1025 tokens; it must have at most 1024"),
+        ({"embedding_bias": [1.0] * 1025}, "embedding_bias has 1025 numbers other than 0; it must have at most 1024"),
     ],
 )
 def test_what_cannot_be_served_is_named(served: TritonServer, tensors: dict[str, Any], says: str) -> None:

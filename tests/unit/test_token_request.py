@@ -72,6 +72,27 @@ def test_a_number_of_zero_is_none_and_without_any_the_likeliest_token_is_taken(
     assert (params.top_k, params.top_p) == (top_k, top_p)
 
 
+def test_a_choice_of_tokens_can_be_a_parameter(parse: Parse) -> None:
+    assert parse(parameters={"top_p": 0.5}).params.top_p == 0.5
+    assert parse(parameters={"top_p": 0.5}).params.top_k is None
+    assert parse(parameters={"top_k": 5}, runtime_top_k=7).params.top_k == 7
+
+
+def test_lists_are_refused_before_they_are_read(parse: Parse) -> None:
+    with pytest.raises(InvalidRequest, match="stop_words_list has 4097 tokens; it must have at most 4096"):
+        parse(stop_words_list=np.ones((2, 4097), np.int32))
+    with pytest.raises(InvalidRequest, match="embedding_bias has 5000 numbers other than 0; it must have at most 1024"):
+        parse(embedding_bias=np.ones(5000, np.float32))
+
+
+def test_embeddings_are_not_a_part_of_outputs(parse: Parse) -> None:
+    table = np.zeros((2, 4), np.float16)
+    assert parse(prompt_embedding_table=table, exclude_input_in_output=True).embeds is not None
+    assert parse(prompt_embedding_table=table, streaming=True).embeds is not None
+    with pytest.raises(InvalidRequest, match="exclude_input_in_output is false; it must be true with prompt_embedding"):
+        parse(prompt_embedding_table=table)
+
+
 def test_the_prompt_is_a_part_of_whole_outputs_unless_it_is_excluded(parse: Parse) -> None:
     assert parse().outputs.prompt == "ids"
     assert not parse(exclude_input_in_output=True).outputs.prompt

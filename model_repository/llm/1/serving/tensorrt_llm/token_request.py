@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inflight import InvalidRequest
+from inflight.sampling_params import MAX_BIASES
 from serving.tensorrt_llm.tensors import INPUTS, REFUSED
 
 _FIELDS = {tensor.name: tensor.field for tensor in INPUTS}
+# The engine's own bounds come too late: until then, long lists would keep the thread busy that accepts requests.
+_MAX_WORD_TOKENS = 4096
+_CHOICES = {"top_k", "top_p"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class InputTensor:
 class TokenRequest:
     """A request of such a client, as `serving.parse` reads requests.
 
-    Our own fields can come with it as request parameters.
+    Our own fields can come with it as request parameters. A tensor counts more than a parameter.
     """
 
     def __init__(self, request: Any, text_of: Callable[[Sequence[int]], str], *, exclude_input: bool = False) -> None:
@@ -49,7 +53,10 @@ class TokenRequest:
             if given[name].size and (given[name].dtype != np.bool_ or given[name].any()):
                 raise InvalidRequest(f"{name} is given; there is no such thing here, so it must be left out")
         self._inputs = list(self._translated(given))
-        self._parameters = {**json.loads(request.parameters() or "{}"), **self._further_fields(given)}
+        parameters = json.loads(request.parameters() or "{}")
+        self._parameters = {**parameters, **self._further_fields(given)}
+        if not _CHOICES & self._parameters.keys():
+            self._parameters["top_k"] = 1  # As in TensorRT-LLM, the likeliest token is taken then.
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
@@ -67,7 +74,7 @@ class TokenRequest:
             if (field := _FIELDS[name]) is not None:
                 yield InputTensor(field, array)
         if "input_ids" in given:
-            yield InputTensor("input_ids", _cut(given["input_ids"], given.get("input_lengths")))
+            yield InputTensor("input_ids", _unpadded(given["input_ids"], given.get("input_lengths")))
         if "streaming" in given:
             yield InputTensor("stream", given["streaming"])
 
@@ -75,6 +82,11 @@ class TokenRequest:
         fields: dict[str, Any] = {"return_token_ids": True}
         excluded = _truth("exclude_input_in_output", given, or_else=self._exclude_input)
         if not (excluded or _truth("streaming", given)):
+            if "prompt_embedding_table" in given:
+                raise InvalidRequest(
+                    "exclude_input_in_output is false; it must be true with prompt_embedding_table, as embeddings have "
+                    "no token ids"
+                )
             # The prompt is a part of whole outputs then.
             fields["return_prompt"] = "ids"
         if bad_words := _words("bad_words_list", given):
@@ -82,10 +94,13 @@ class TokenRequest:
         if stop_words := _words("stop_words_list", given):
             fields["stop_token_ids"] = [word[0] for word in stop_words if len(word) == 1]
             fields["stop"] = [self._text(word) for word in stop_words if len(word) > 1]
-        if (bias := given.get("embedding_bias")) is not None:
-            flat = bias.reshape(-1)
-            fields["logit_bias"] = {str(token): float(flat[token]) for token in flat.nonzero()[0]}
-        return {**fields, **_cuts(given)}
+        if "embedding_bias" in given:
+            fields["logit_bias"] = _biases(given["embedding_bias"].reshape(-1))
+        for field, name in (("top_k", "runtime_top_k"), ("top_p", "runtime_top_p")):
+            # As there, 0 counts as not given.
+            if name in given and given[name].any():
+                fields[field] = given[name].reshape(-1)[0].item()
+        return fields
 
     def _text(self, word: list[int]) -> str:
         """Return the text at which the output stops, in whatever tokens it comes."""
@@ -100,7 +115,7 @@ def _truth(name: str, given: dict[str, NDArray[Any]], *, or_else: bool = False) 
     return bool(given[name].any()) if name in given else or_else
 
 
-def _cut(input_ids: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
+def _unpadded(input_ids: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
     """Return the tokens without those that fill up a row."""
     if lengths is None:
         return input_ids
@@ -110,17 +125,14 @@ def _cut(input_ids: NDArray[Any], lengths: NDArray[Any] | None) -> NDArray[Any]:
     return input_ids[..., :length]
 
 
-def _cuts(given: dict[str, NDArray[Any]]) -> dict[str, float]:
-    """Return how many tokens to choose from. A value of 0 counts as not given, and without any the likeliest is taken.
-
-    See `SamplingConfig` of TensorRT-LLM.
-    """
-    found = {
-        field: array.reshape(-1)[0].item()
-        for field, name in (("top_k", "runtime_top_k"), ("top_p", "runtime_top_p"))
-        if (array := given.get(name)) is not None and array.size and array.reshape(-1)[0] != 0
-    }
-    return found or {"top_k": 1}
+def _biases(bias: NDArray[Any]) -> dict[int, float]:
+    """Return the numbers other than 0 by their tokens."""
+    tokens = bias.nonzero()[0].tolist()
+    if len(tokens) > MAX_BIASES:
+        raise InvalidRequest(
+            f"embedding_bias has {len(tokens)} numbers other than 0; it must have at most {MAX_BIASES}"
+        )
+    return {token: bias[token].item() for token in tokens}
 
 
 def _words(name: str, given: dict[str, NDArray[Any]]) -> list[list[int]]:
@@ -130,6 +142,8 @@ def _words(name: str, given: dict[str, NDArray[Any]]) -> list[list[int]]:
         return []
     if array.shape[-2] != 2 or array.size != 2 * array.shape[-1]:
         raise InvalidRequest(f"{name} has the shape {list(array.shape)}; it must be [1, 2, n]")
+    if array.shape[-1] > _MAX_WORD_TOKENS:
+        raise InvalidRequest(f"{name} has {array.shape[-1]} tokens; it must have at most {_MAX_WORD_TOKENS}")
     tokens, ends = array.reshape(2, -1).tolist()
     words, begin = [], 0
     for end in ends:
