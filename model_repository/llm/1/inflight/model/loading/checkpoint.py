@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2
 from huggingface_hub import HfApi, resolve_revision, snapshot_download
+from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_INDEX_FILE, SAFETENSORS_SINGLE_FILE
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -15,7 +16,6 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RevisionResolutionError,
 )
-from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from inflight.errors import UnsupportedModel
 
@@ -71,8 +71,8 @@ class Checkpoint:
     @property
     def weight_files(self) -> list[Path]:
         """The files of the weights that transformers reads. They may be missing."""
-        names = {SAFE_WEIGHTS_NAME}
-        if (index := self.folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        names = {SAFETENSORS_SINGLE_FILE}
+        if (index := self.folder / SAFETENSORS_INDEX_FILE).is_file():
             names = set(json.loads(index.read_text())["weight_map"].values())
         return [self.folder / name for name in sorted(names)]
 
