@@ -1,6 +1,8 @@
-"""Fixtures for engines: a tiny model with random weights, and the default model for tests that need text."""
+"""Fixtures for engines: a tiny model with random weights, the default model where answers must make sense, and its
+first layers where they need not."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import transformers
@@ -11,6 +13,7 @@ from inflight.model.cpu.kernels import load_kernels
 from scripts.launch.default_model import default_model
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, make_engine
+from tests.first_layers import save_first_layers
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -24,17 +27,32 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 @pytest.fixture(scope="session")
-def texts() -> Engine:
-    """The default model in float32, with its tokenizer and chat template.
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the default model, for tests in which answers need not make sense."""
+    return save_first_layers(tmp_path_factory.mktemp("first-layers"))
 
-    All tests share this engine, so each must leave it without requests.
-    """
+
+@pytest.fixture(scope="session")
+def shallow(first_layers: Path) -> Engine:
+    """These layers in float32. All tests share this engine, so each must leave it without requests."""
+    return make_engine(first_layers, kv_cache_tokens=2048)
+
+
+@pytest.fixture(scope="session")
+def shallow_fast(cpu_kernels: None, first_layers: Path) -> Engine:
+    """The same in bfloat16, computed by the C++ kernels. It is shared as `shallow` is."""
+    return make_engine(first_layers, dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
+
+
+@pytest.fixture(scope="session")
+def texts() -> Engine:
+    """The default model in float32, with its tokenizer and chat template. It is shared as `shallow` is."""
     return make_engine(default_model(), kv_cache_tokens=2048)
 
 
 @pytest.fixture(scope="session")
 def fast(cpu_kernels: None) -> Engine:
-    """The default model in bfloat16, computed by the C++ kernels. It is shared as `texts` is."""
+    """The default model in bfloat16, computed by the C++ kernels. It is shared as `shallow` is."""
     return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048)
 
 

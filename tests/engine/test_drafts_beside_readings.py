@@ -1,8 +1,9 @@
 """Steps in which the draft of one request is verified, and the prompt of another one is read."""
 
+from pathlib import Path
+
 from inflight import Engine, SamplingParams
 from inflight.text.bad_words import token_sequences
-from scripts.launch.default_model import default_model
 from tests.engine.models import drain, make_engine
 from tests.engine.test_speculation import Drafter
 
@@ -17,9 +18,9 @@ def three_times_one_token(engine: Engine) -> SamplingParams:
     return SamplingParams(max_tokens=40, temperature=0, allowed_token_ids=(same[0],), bad_words=(word,))
 
 
-def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding() -> None:
+def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding(first_layers: Path) -> None:
     """All of its tokens become forbidden while it has a draft."""
-    engine = make_engine(default_model(), speculative_config=DRAFTS)
+    engine = make_engine(first_layers, speculative_config=DRAFTS)
     engine.submit(PROMPT, three_times_one_token(engine), request_id="bad")
     finished = {}
     for step in range(20):
@@ -32,9 +33,9 @@ def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding() -> None:
     assert engine.stats().blocks_used == 0
 
 
-def test_a_request_whose_draft_is_right_at_first_keeps_that_part_beside_an_embedding() -> None:
+def test_a_request_whose_draft_is_right_at_first_keeps_that_part_beside_an_embedding(first_layers: Path) -> None:
     """No token may follow a later part of the draft. The logits are numbers, so nothing is computed again."""
-    engine = make_engine(default_model(), speculative_config=DRAFTS)
+    engine = make_engine(first_layers, speculative_config=DRAFTS)
     params = three_times_one_token(engine)
     (token,) = params.allowed_token_ids or ()
     known = {tuple(engine.encoder.encode(PROMPT)): [token] * 40}

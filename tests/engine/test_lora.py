@@ -19,7 +19,6 @@ from inflight.errors import UnsupportedModel
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.routed_forward import RoutedForward
-from scripts.launch.default_model import default_model
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import SERVED, save_model
 from scripts.reference.tiny_models import greedy as generate
@@ -236,17 +235,17 @@ def test_files_that_cannot_be_read_are_refused(tiny: Tiny, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def adapted(cpu_kernels: None, texts: Engine, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """The default model in bfloat16 with adapters."""
+def adapted(cpu_kernels: None, shallow: Engine, first_layers: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The first layers of the default model in bfloat16 with adapters."""
     folder = tmp_path_factory.mktemp("adapters")
     saved = {
-        name: RandomAdapter(16, 16, seed, size=0.1).save(folder / name, texts.model.module)
+        name: RandomAdapter(16, 16, seed, size=0.1).save(folder / name, shallow.model.module)
         for seed, name in enumerate(ADAPTERS)
     }
-    return make_engine(default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=4096, lora_modules=saved)
+    return make_engine(first_layers, dtype="bfloat16", block_size=16, kv_cache_tokens=4096, lora_modules=saved)
 
 
-def test_rows_do_not_depend_on_the_adapters_of_others(adapted: Engine, fast: Engine) -> None:
+def test_rows_do_not_depend_on_the_adapters_of_others(adapted: Engine) -> None:
     prompts = [make_prompt(length) for length in (1, 7, 40, 100)]
     params = greedy(TOKENS, ignore_eos=True, logprobs=1)
 
@@ -312,14 +311,14 @@ def _named(output: RequestOutput) -> list[float]:
     return [logprob for logprob, _ in output.logprobs[0].others.values()]
 
 
-def test_kernels_give_nearly_the_logits_of_float32(adapted: Engine, texts: Engine) -> None:
-    in_float = make_engine(default_model(), kv_cache_tokens=2048, lora_modules=adapted.config.lora_modules)
+def test_kernels_give_nearly_the_logits_of_float32(adapted: Engine, shallow: Engine, first_layers: Path) -> None:
+    in_float = make_engine(first_layers, kv_cache_tokens=2048, lora_modules=adapted.config.lora_modules)
     prompts = [make_prompt(length) for length in (5, 33, 90)]
     params = greedy(1, prompt_logprobs=0)
     found = []
-    for engine in (adapted, in_float, texts):
+    for engine in (adapted, in_float, shallow):
         ids = [
-            engine.submit(prompt, params, RequestOptions(lora_name="" if engine is texts else "one"))
+            engine.submit(prompt, params, RequestOptions(lora_name="" if engine is shallow else "one"))
             for prompt in prompts
         ]
         outputs = drain(engine)

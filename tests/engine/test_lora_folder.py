@@ -22,7 +22,6 @@ from inflight import Engine, EngineConfig, InvalidRequest, QueueFull, RequestOpt
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.routed_forward import RoutedForward
-from scripts.launch.default_model import default_model
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import SERVED, save_model
 from scripts.reference.tiny_models import greedy as generate
@@ -262,24 +261,26 @@ def test_threads_that_ask_at_once_get_the_right_adapters(tiny: Tiny, folder: Pat
 
 
 @pytest.fixture(scope="module")
-def loaded(cpu_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """The default model in bfloat16 with a folder for adapters, which is empty."""
+def loaded(cpu_kernels: None, first_layers: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """The first layers of the default model in bfloat16 with a folder for adapters, which is empty."""
     folder = tmp_path_factory.mktemp("adapters")
-    return load_model(EngineConfig(model=str(default_model()), dtype="bfloat16", lora_folder=str(folder), max_loras=2))
+    return load_model(EngineConfig(model=str(first_layers), dtype="bfloat16", lora_folder=str(folder), max_loras=2))
 
 
-def test_an_adapter_of_the_folder_changes_the_same_bits_as_a_named_one(loaded: LoadedModel, texts: Engine) -> None:
+def test_an_adapter_of_the_folder_changes_the_same_bits_as_a_named_one(
+    loaded: LoadedModel, shallow: Engine, first_layers: Path
+) -> None:
     assert loaded.adapters is not None
     assert loaded.adapters.cache is not None
     files = {
         name: RandomAdapter(rank, 16, seed, layers, size=0.1).save(
-            loaded.adapters.cache.folder.files(name), texts.model.module
+            loaded.adapters.cache.folder.files(name), shallow.model.module
         )
         for seed, (name, rank, layers) in enumerate(
             (("one", 16, ("q_proj", "down_proj")), ("two", 4, ("o_proj",)), ("three", 9, ("k_proj", "up_proj")))
         )
     }
-    config = EngineConfig(model=str(default_model()), dtype="bfloat16", kv_cache_tokens=2048)
+    config = EngineConfig(model=str(first_layers), dtype="bfloat16", kv_cache_tokens=2048)
     folder = Engine(config, loaded)
     named = Engine(dataclasses.replace(config, lora_modules=files))
     params = greedy(TOKENS, ignore_eos=True, logprobs=1)

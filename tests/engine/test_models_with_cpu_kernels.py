@@ -16,7 +16,6 @@ from inflight.model.cpu.packed_linear import PackedLinear, round_linears_to_int4
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading import optimize
-from scripts.launch.default_model import default_model
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, greedy, make_engine, make_prompt
 
@@ -24,16 +23,18 @@ pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
 
 @pytest.fixture(scope="module")
-def slow() -> Engine:
-    """The default model in bfloat16, computed by torch."""
-    engine = make_engine(default_model(), dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
+def slow(first_layers: Path) -> Engine:
+    """The first layers of the default model in bfloat16, computed by torch."""
+    engine = make_engine(first_layers, dtype="bfloat16", kv_cache_tokens=2048, enable_kernels=False)
     assert engine.model.backend.name == "torch"
     return engine
 
 
-def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, slow: Engine, texts: Engine) -> None:
-    assert fast.model.backend.name == "cpu kernels"
-    assert any(isinstance(module, PackedLinear) for module in fast.model.module.modules())
+def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(
+    shallow_fast: Engine, slow: Engine, shallow: Engine
+) -> None:
+    assert shallow_fast.model.backend.name == "cpu kernels"
+    assert any(isinstance(module, PackedLinear) for module in shallow_fast.model.module.modules())
     # Prompts have a few words, because after "the quick " alone, any rounding to bfloat16 changes the log-probability
     # by 2 to 4, which hides all other errors.
     text = (
@@ -45,19 +46,21 @@ def test_the_kernels_are_about_as_exact_as_torch_in_bfloat16(fast: Engine, slow:
     # The bias makes all three engines report the log-probability of the same token. Without it, they may choose
     # different ones.
     forced = [
-        greedy(1, logprobs=0, logit_bias={output.token_ids[0]: 100.0}) for output in texts.generate(prompts, greedy(1))
+        greedy(1, logprobs=0, logit_bias={output.token_ids[0]: 100.0})
+        for output in shallow.generate(prompts, greedy(1))
     ]
     exact, with_kernels, without = (
-        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, forced)]) for engine in (texts, fast, slow)
+        torch.tensor([o.logprobs[0].chosen for o in engine.generate(prompts, forced)])
+        for engine in (shallow, shallow_fast, slow)
     )
     assert (with_kernels - exact).norm() < 1.3 * (without - exact).norm()
 
 
-def test_the_default_model_is_traced_and_uses_every_kernel(fast: Engine) -> None:
-    forward = fast.model.forward
+def test_the_default_model_is_traced_and_uses_every_kernel(shallow_fast: Engine) -> None:
+    forward = shallow_fast.model.forward
     assert isinstance(forward, TracedForward)
     kinds = Counter(node.kind() for node in forward._graph.nodes())
-    layers = len(fast.model.layers)
+    layers = len(shallow_fast.model.layers)
     assert {kind.partition("::")[2]: count for kind, count in kinds.items() if kind.startswith("inflight::")} == {
         "linear": 3 * layers + 1,
         "linear_silu_mul": layers,
@@ -68,12 +71,12 @@ def test_the_default_model_is_traced_and_uses_every_kernel(fast: Engine) -> None
     }
 
 
-def test_nothing_is_compiled_while_serving(fast: Engine) -> None:
-    compiled = fast.model.forward.num_compilations
+def test_nothing_is_compiled_while_serving(shallow_fast: Engine) -> None:
+    compiled = shallow_fast.model.forward.num_compilations
     assert compiled == 1
     for count, length, tokens in ((1, 1, 3), (5, 7, 2), (3, 70, 9), (40, 3, 4), (1, 600, 2)):
-        fast.generate([make_prompt(length)] * count, greedy(tokens, ignore_eos=True))
-    assert fast.model.forward.num_compilations == compiled
+        shallow_fast.generate([make_prompt(length)] * count, greedy(tokens, ignore_eos=True))
+    assert shallow_fast.model.forward.num_compilations == compiled
 
 
 def with_forward(engine: Engine, forward: ForwardPass) -> Engine:
@@ -107,10 +110,8 @@ def test_traced_models_give_the_logprobs_of_their_python_code(kind: str, fused: 
     assert torch.allclose(mine, theirs, atol=ROUNDED if fused else EXACT)
 
 
-def quantized(quantization: str) -> Engine:
-    return make_engine(
-        default_model(), dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization=quantization
-    )
+def quantized(folder: Path, quantization: str) -> Engine:
+    return make_engine(folder, dtype="bfloat16", block_size=16, kv_cache_tokens=2048, quantization=quantization)
 
 
 def products(engine: Engine) -> dict[str, int]:
@@ -128,15 +129,15 @@ def difference(engine: Engine, other: Engine) -> float:
     return float((mine - theirs).abs().mean())
 
 
-def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(fast: Engine) -> None:
-    engine = quantized("int8")
+def test_the_default_model_in_int8_gives_nearly_the_same_logprobs(shallow_fast: Engine, first_layers: Path) -> None:
+    engine = quantized(first_layers, "int8")
     layers = len(engine.model.layers)
     assert products(engine) == {"inflight::linear_int8": 3 * layers + 1, "inflight::linear_int8_silu_mul": layers}
-    assert difference(engine, fast) < 0.2
+    assert difference(engine, shallow_fast) < 0.2
 
 
-def test_the_default_model_in_int4_computes_with_the_rounded_weights(slow: Engine) -> None:
-    engine = quantized("int4")
+def test_the_default_model_in_int4_computes_with_the_rounded_weights(slow: Engine, first_layers: Path) -> None:
+    engine = quantized(first_layers, "int4")
     layers = len(engine.model.layers)
     assert products(engine) == {
         "inflight::linear_int4": 3 * layers,
@@ -204,13 +205,13 @@ def test_code_whose_control_flow_depends_on_tensors_runs_in_python(
 
 
 @pytest.mark.slow
-def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(fast: Engine) -> None:
+def test_answers_in_bfloat16_do_not_depend_on_neighbours_or_chunks(shallow_fast: Engine) -> None:
     """torch does not promise this. The kernels are batch-invariant: they add in the same order in every batch."""
     prompts = [f"{number} {'and so on ' * (number % 4)}until the {number * 7}th" for number in range(8)]
     params = greedy(8, logprobs=1)
-    small_steps = Engine(dataclasses.replace(fast.config, max_num_batched_tokens=7), fast.model)
-    together = fast.generate(prompts, params)
-    alone = [fast.generate(prompt, params)[0] for prompt in prompts]
+    small_steps = Engine(dataclasses.replace(shallow_fast.config, max_num_batched_tokens=7), shallow_fast.model)
+    together = shallow_fast.generate(prompts, params)
+    alone = [shallow_fast.generate(prompt, params)[0] for prompt in prompts]
     in_small_steps = small_steps.generate(prompts, params)
     for outputs in (alone, in_small_steps):
         for output, other in zip(together, outputs, strict=True):

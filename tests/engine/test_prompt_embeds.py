@@ -13,7 +13,6 @@ from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.routed_forward import RoutedForward
 from inflight.prompts import EMBEDS_PLACE
-from scripts.launch.default_model import default_model
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import VOCABULARY
 from tests.engine.models import Tiny, drain, make_engine, make_prompt
@@ -64,8 +63,8 @@ def test_embeddings_of_tokens_give_the_answers_of_the_tokens(
     assert answers(engine, EmbedsPrompt(embeds_of(engine, PROMPT[5:25]), mixed), wanted, **options) == alike
 
 
-def test_a_text_says_where_they_go() -> None:
-    engine = make_engine(default_model(), enable_prompt_embeds=True)
+def test_a_text_says_where_they_go(first_layers: Path) -> None:
+    engine = make_engine(first_layers, enable_prompt_embeds=True)
     before, after = "The capital of", " is Paris. The capital of Italy is"
     embeds = embeds_of(engine, engine.encoder.encode(" France"))
     found = engine.generate([EmbedsPrompt(embeds, f"{before}{EMBEDS_PLACE}{after}"), f"{before} France{after}"], GREEDY)
@@ -73,9 +72,9 @@ def test_a_text_says_where_they_go() -> None:
     assert len(found[0].prompt_ids) == len(found[1].prompt_ids)
 
 
-def test_with_the_kernels_of_the_processor_they_change_no_bit_of_a_text() -> None:
+def test_with_the_kernels_of_the_processor_they_change_no_bit_of_a_text(first_layers: Path) -> None:
     engine = make_engine(
-        default_model(), dtype="bfloat16", block_size=16, enable_prompt_embeds=True, enable_prefix_caching=False
+        first_layers, dtype="bfloat16", block_size=16, enable_prompt_embeds=True, enable_prefix_caching=False
     )
     if engine.model.backend is not CPU_KERNELS:
         pytest.skip("this processor has no kernels")
@@ -128,8 +127,8 @@ def test_what_does_not_fit_is_refused(engine: Engine, prompt: EmbedsPrompt, says
 
 
 @pytest.mark.parametrize(("text", "count"), [("No place.", 0), (2 * EMBEDS_PLACE, 2)])
-def test_a_text_without_one_place_is_refused(text: str, count: int) -> None:
-    engine = make_engine(default_model(), enable_prompt_embeds=True)
+def test_a_text_without_one_place_is_refused(first_layers: Path, text: str, count: int) -> None:
+    engine = make_engine(first_layers, enable_prompt_embeds=True)
     with pytest.raises(
         InvalidRequest, match=rf"text_input has '<\|prompt_embeds\|>' {count} times; with prompt_embeds it must be once"
     ):

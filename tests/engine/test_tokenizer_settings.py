@@ -16,12 +16,12 @@ HELLO = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture
-def bare_folder(tmp_path: Path) -> Path:
-    """The default model without its tokenizer."""
+def bare_folder(first_layers: Path, tmp_path: Path) -> Path:
+    """A model without its tokenizer."""
     folder = tmp_path / "bare"
     folder.mkdir()
     for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (folder / name).symlink_to(Path(default_model()) / name)
+        (folder / name).symlink_to(first_layers / name)
     return folder
 
 
@@ -32,13 +32,13 @@ def written(config: EngineConfig) -> str:
     return str(tokenizer.decode(chat_ids(tokenizer, Chat(HELLO))))
 
 
-def test_a_model_without_tokenizer_takes_another_ones(bare_folder: Path) -> None:
+def test_a_model_without_tokenizer_takes_another_ones(first_layers: Path, bare_folder: Path) -> None:
     config = EngineConfig(model=str(bare_folder), dtype="float32", kv_cache_tokens=256, enable_prefix_caching=False)
-    whole = replace(config, model=str(default_model()))
+    whole = replace(config, model=str(first_layers))
     assert load_tokenizer(config) is None
     greedy = SamplingParams(max_tokens=4, temperature=0)
     texts = []
-    for settings in (replace(config, tokenizer=str(default_model())), whole):
+    for settings in (replace(config, tokenizer=str(first_layers)), whole):
         engine = Engine(settings)
         texts.append([output.text for output in engine.generate(["The capital of France is"], greedy)])
     assert texts[0] == texts[1]

@@ -8,11 +8,11 @@ import pytest
 from openai import OpenAI
 from transformers import AutoModelForCausalLM
 
-from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
 from tests.client.conftest import ECHO
+from tests.first_layers import save_first_layers
 from tests.gateway.gateway_process import GatewayProcess
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server
@@ -41,6 +41,12 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RandomAdapte
 
 
 @pytest.fixture(scope="session")
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the default model, for tests in which answers need not make sense."""
+    return save_first_layers(tmp_path_factory.mktemp("first-layers"))
+
+
+@pytest.fixture(scope="session")
 def lora_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The setting of `drafting_server`."""
     return tmp_path_factory.mktemp("lora-folder")
@@ -52,17 +58,18 @@ def drafting_server(
     receiver: Receiver,
     adapters: dict[str, RandomAdapter],
     lora_folder: Path,
+    first_layers: Path,
 ) -> Iterator[TritonServer]:
-    """A server with the default model in float32 and adapters, and with drafts wherever tokens repeat, whether they pay
+    """A server with a model in float32 and adapters, and with drafts wherever tokens repeat, whether they pay
     or not.
 
     Triton and the model make spans of the requests whose callers ask for them.
     """
     folder = tmp_path_factory.mktemp("adapters")
-    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    module = AutoModelForCausalLM.from_pretrained(first_layers, dtype="float32")
     adapters["poet"].save(lora_folder / "poet", module)
     parameters = {
-        "model": str(default_model()),
+        "model": str(first_layers),
         "lora_modules": json.dumps({"pirate": adapters["pirate"].save(folder / "named", module)}),
         "lora_folder": str(lora_folder),
         "max_loras": "2",

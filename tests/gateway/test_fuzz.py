@@ -3,13 +3,13 @@
 import copy
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import schemathesis
 from openai import OpenAI
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from tests.fuzz_profiles import fuzzing
 from tests.gateway.gateway_process import GatewayProcess
@@ -34,11 +34,11 @@ schema = schemathesis.openapi.from_dict(PAGE).exclude(
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(first_layers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """The cache is so small that requests soon end, and that they preempt each other."""
     repository = render_repository(
         tmp_path_factory.mktemp("repository") / "models",
-        parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "128"},
+        parameters={"model": str(first_layers), "dtype": "float32", "kv_cache_tokens": "128"},
     )
     with (
         running_server(repository, ["llm"]) as server,

@@ -13,7 +13,6 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from inflight_client import Client, DeadlineExceeded, InvalidRequest, RequestCancelled
-from scripts.launch.default_model import default_model
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import greedy
@@ -28,10 +27,10 @@ ASKED: dict[str, Any] = {"max_tokens": 16, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def answers(adapters: dict[str, RandomAdapter]) -> dict[str, str]:
+def answers(adapters: dict[str, RandomAdapter], first_layers: Path) -> dict[str, str]:
     """What transformers says to the prompt, by the name of the adapter in its weights; with none for ''."""
-    tokenizer = AutoTokenizer.from_pretrained(default_model())
-    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(first_layers)
+    module = AutoModelForCausalLM.from_pretrained(first_layers, dtype="float32")
     prompt = tokenizer(PROMPT)["input_ids"]
     found = {"": greedy(module, prompt, ASKED["max_tokens"])}
     for name, adapter in adapters.items():
@@ -110,7 +109,7 @@ def is_served(openai: OpenAI, name: str) -> bool:
 
 
 def test_an_adapter_is_added_replaced_and_removed_while_the_server_runs(
-    drafting_server: TritonServer, openai: OpenAI, answers: dict[str, str], lora_folder: Path
+    drafting_server: TritonServer, openai: OpenAI, answers: dict[str, str], lora_folder: Path, first_layers: Path
 ) -> None:
     def ask() -> str:
         return openai.completions.create(model="cook", prompt=PROMPT, **ASKED).choices[0].text
@@ -124,7 +123,7 @@ def test_an_adapter_is_added_replaced_and_removed_while_the_server_runs(
     assert eventually(lambda: is_served(openai, "cook"), 20)
     assert ask() == answers["poet"]
     scrape_when(drafting_server, lambda found: found.get("lora_loads_total") == before + 1)
-    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    module = AutoModelForCausalLM.from_pretrained(first_layers, dtype="float32")
     RandomAdapter(seed=1, size=0.05).save(lora_folder / "cook", module)
     assert ask() == answers["pirate"]
     shutil.rmtree(lora_folder / "cook")
@@ -135,9 +134,11 @@ def test_an_adapter_is_added_replaced_and_removed_while_the_server_runs(
 
 
 @pytest.fixture
-def many(drafting_server: TritonServer, adapters: dict[str, RandomAdapter], lora_folder: Path) -> Iterator[list[str]]:
+def many(
+    drafting_server: TritonServer, adapters: dict[str, RandomAdapter], lora_folder: Path, first_layers: Path
+) -> Iterator[list[str]]:
     """More adapters than may be in memory: those with an even number are pirates, the others poets."""
-    module = AutoModelForCausalLM.from_pretrained(default_model(), dtype="float32")
+    module = AutoModelForCausalLM.from_pretrained(first_layers, dtype="float32")
     names = [f"many-{number}" for number in range(5)]
     for number, name in enumerate(names):
         adapters[("pirate", "poet")[number % 2]].save(lora_folder / name, module)

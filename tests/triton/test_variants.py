@@ -12,9 +12,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 from load_tests.tensors import tensors
-from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
+from tests.first_layers import save_first_layers
 from tests.running_server import running_server
 from tests.triton.nvidia_frontend import check_32_chats_at_once, tensorrt_llm_form
 from tests.triton.test_cancellation import LONG, leave_completion
@@ -26,7 +26,7 @@ def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = render_repository(
         tmp_path_factory.mktemp("trtllm") / "models",
         parameters={
-            "model": str(default_model()),
+            "model": str(save_first_layers(tmp_path_factory.mktemp("first-layers"))),
             "kv_cache_tokens": "4096",
             "stream_interval": "3",
             "exclude_input_in_output": "true",

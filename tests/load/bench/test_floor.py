@@ -1,6 +1,7 @@
 """The shortest time of a step, and the limits of the machine that it is computed with."""
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(config, tmp_path_factory.mktemp("model"))
 
 
+@cache
 def loaded(folder: Path, quantization: str | None = None) -> LoadedModel:
     return load_model(EngineConfig(str(folder), **SETTINGS, quantization=quantization))
 
