@@ -13,7 +13,7 @@ docs_tools := $(VENV)/.docs
 model = $(if $(MODEL),--model $(MODEL)) $(if $(SHAPE),--shape $(SHAPE))
 
 .PHONY: help serve gateway demo load sweep tune compare bench bench-step bench-mixed bench-client bench-gateway bench-queue bench-guided bench-lora bench-speculation schemas peers gpu-check \
-	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-engine test-clients test-agents lint check clean
+	precision experiments chaos storm confined neighbour fleet bench-fleet docs lock test test-slow test-engine test-clients test-agents lint check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -62,7 +62,8 @@ help:
 	@echo "              variable: BENCH_FLEET (flags, such as --only routing or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
-	@echo "make test     run the whole test suite, on a real server"
+	@echo "make test     run the tests, on real servers; takes 20 to 35 minutes"
+	@echo "make test-slow   run the tests that take long, and others with more models or settings"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
 	@echo "make test-agents  test the gateway with coding agents, such as Claude Code and Codex, which it installs by npm"
@@ -180,7 +181,10 @@ $(gpu_tests): $(installed)
 pytest := $(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 test: $(gpu_tests)
-	$(pytest)
+	$(pytest) -m "not slow"
+
+test-slow: $(gpu_tests)
+	$(pytest) -m slow
 
 test-engine: $(gpu_tests)
 	$(pytest) -m "not slow" tests/engine tests/parity

@@ -230,7 +230,13 @@ def test_with_the_kernels_of_the_processor_a_text_does_not_depend_on_images_besi
 
 
 @pytest.mark.usefixtures("cpu_kernels")
-@pytest.mark.parametrize("kind", IMAGE_MODELS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        each if each in ("idefics3", "gemma3", "qwen3_vl") else pytest.param(each, marks=pytest.mark.slow)
+        for each in IMAGE_MODELS
+    ],
+)
 def test_images_are_read_where_the_kernels_of_the_processor_serve(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,13 @@ def given(prompts: Sequence[tuple[str, list[bytes]]]) -> list[str | ImagePrompt]
     return [ImagePrompt(text, images) if images else text for text, images in prompts]
 
 
-@pytest.mark.parametrize("budget", [7, 64, 2048])
-@pytest.mark.parametrize("kv_cache_tokens", [160, 1024])
+@pytest.mark.parametrize(
+    ("budget", "kv_cache_tokens"),
+    [
+        *((7, 160), (64, 160), (2048, 1024)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((7, 1024), (64, 1024), (2048, 160))),
+    ],
+)
 def test_prompts_with_and_without_images_share_steps(served: Served, budget: int, kv_cache_tokens: int) -> None:
     budget, kv_cache_tokens = max(budget, served.least_budget), kv_cache_tokens + 2 * served.least_budget
     engine = served.engine(max_num_batched_tokens=budget, kv_cache_tokens=kv_cache_tokens // 8 * 8)

@@ -59,8 +59,10 @@ def among_tokens(token_ids: list[int], embeds: NDArray[np.float32], rows: slice)
     return EmbedsPrompt(embeds[rows], mixed)
 
 
-@pytest.mark.parametrize("budget", [7, 64])
-@pytest.mark.parametrize("kv_cache_tokens", [128, 1024])
+@pytest.mark.parametrize(
+    ("budget", "kv_cache_tokens"),
+    [(7, 128), (64, 1024), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((7, 1024), (64, 128)))],
+)
 def test_prompts_with_and_without_embeddings_share_steps(served: Served, budget: int, kv_cache_tokens: int) -> None:
     engine = served.engine(max_num_batched_tokens=budget, kv_cache_tokens=kv_cache_tokens)
     prompts, wanted = [], []

@@ -56,7 +56,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin/python3"
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["cp -a", "cp -rL"])
+@pytest.mark.parametrize(
+    "links", [pytest.param(True, id="cp -a", marks=pytest.mark.slow), pytest.param(False, id="cp -rL")]
+)
 def test_a_copy_of_the_repository_is_served(tmp_path: Path, python: Path, links: bool) -> None:
     path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": ""}

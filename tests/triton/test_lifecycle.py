@@ -94,6 +94,7 @@ def resident_mib(pid: int) -> float:
     return pages * 4096 / 2**20
 
 
+@pytest.mark.slow
 def test_loading_and_unloading_leaves_nothing_behind_but_the_trace(server: TritonServer, trace_file: Path) -> None:
     before = regions()
     threads, memory = [], []

@@ -172,7 +172,7 @@ def test_the_death_of_completion_ends_the_server_too(tmp_path: Path, parameters:
     ("how", "message"),
     [
         ("engine stands still", "a step takes longer than step_timeout_seconds (2 s)"),
-        ("lock is kept", None),
+        pytest.param("lock is kept", None, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_that_stands_still_is_ended(

@@ -19,6 +19,8 @@ from tests.triton.conftest import add_llm
 from tests.triton.prometheus import scrape, scrape_when
 from tests.unit.traces import ReadTrace, check_trace, read_trace
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = ["latency", "throughput", "mixed"]
 # More requests than `latency` and `mixed` run at once, but fewer than `throughput` does.
 BURST = 160

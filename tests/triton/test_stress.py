@@ -57,6 +57,7 @@ def random_request(rng: random.Random, prompts: list[str]) -> Fields:
     return {**fields, "exclude_input_in_output": True, "return_num_output_tokens": True}
 
 
+@pytest.mark.slow
 def test_random_load(server: TritonServer, right: dict[str, Right], tokenizer: Any) -> None:
     rng = random.Random(3)
     messages: dict[int, str] = {}

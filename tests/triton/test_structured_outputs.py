@@ -62,6 +62,7 @@ def test_over_http_with_a_decoded_object(server: TritonServer, model: str) -> No
     check("json", answer.json()["text_output"])
 
 
+@pytest.mark.slow
 def test_answers_match_a_part_of_the_schemas_of_make_schemas(server: TritonServer) -> None:
     schemas = [*APPLICATIONS.values(), *KEYWORDS.values()][::8]
     found = asyncio.run(ask_all(server.grpc_url, schemas, samples=1, temperature=1.5, max_tokens=32))

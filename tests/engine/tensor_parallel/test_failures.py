@@ -41,7 +41,10 @@ def divided(tiny: Tiny, one_worker: Workers) -> DividedModel:
     return DividedModel(config_of(tiny.folder), one_worker)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, id="killed"), pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow)],
+)
 def test_every_request_ends_within_seconds_when_a_rank_does_no_more(tiny: Tiny, number: signal.Signals) -> None:
     others = set(psutil.Process().children())
     engine = Engine(config_of(tiny.folder))

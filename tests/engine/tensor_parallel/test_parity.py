@@ -13,9 +13,11 @@ from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.workers import Workers
 from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
 
-MAX_TOKENS = 20
+MAX_TOKENS = 12
 # transformers has no plan for it.
 DIVIDED = [name for name in SERVED if name != "gpt2"]
+# They differ most from one another: windows and caps, a mixture with sinks, latent attention.
+FIRST = ("llama", "gemma2", "gpt_oss", "deepseek_v3")
 WITH_EIGHT_HEADS: dict[str, Any] = {
     "llama": t.LlamaConfig,
     "qwen3": t.Qwen3Config,
@@ -32,7 +34,7 @@ LOADS: tuple[dict[str, Any], ...] = (
 def check(folder: Path, config: t.PreTrainedConfig, workers: Workers, loads: Sequence[dict[str, Any]]) -> None:
     module = save_model(config, folder)
     rng = random.Random(1)
-    prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 44))] for _ in range(8)]
+    prompts = [[rng.randrange(3, VOCABULARY) for _ in range(rng.randint(1, 44))] for _ in range(5)]
     # Two begin alike, so that the second finds blocks of the first in the cache.
     prompts.append(prompts[0][:30] + prompts[1])
     expected = [greedy(module, prompt, MAX_TOKENS) for prompt in prompts]
@@ -49,7 +51,9 @@ def check(folder: Path, config: t.PreTrainedConfig, workers: Workers, loads: Seq
         assert stats.blocks_used == 0
 
 
-@pytest.mark.parametrize("name", DIVIDED)
+@pytest.mark.parametrize(
+    "name", [each if each in FIRST else pytest.param(each, marks=pytest.mark.slow) for each in DIVIDED]
+)
 def test_two_ranks_say_what_generate_says(name: str, one_worker: Workers, tmp_path: Path) -> None:
     # Both loads for the first one, and then one each.
     number = DIVIDED.index(name)

@@ -108,6 +108,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TritonSer
         yield server, trace
 
 
+@pytest.mark.slow
 def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
     traced: tuple[TritonServer, Path], workload: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
+@pytest.mark.slow
 def test_all_parts_run(tmp_path: Path) -> None:
     report = tmp_path / "found.json"
     done = run("--device", "cpu", "--small", "--json", str(report))
