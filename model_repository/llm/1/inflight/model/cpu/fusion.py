@@ -24,9 +24,7 @@ _LINEAR_SILU_MUL = """
 graph(%x, %packed, %bias, %widths, %last_dim):
   %both = inflight::linear(%x, %packed, %bias)
   %columns = aten::split_with_sizes(%both, %widths, %last_dim)
-  %first, %second = prim::ListUnpack(%columns)
-  %pair = prim::TupleConstruct(%first, %second)
-  %gate, %up = prim::TupleUnpack(%pair)
+  %gate, %up = prim::ListUnpack(%columns)
   %y = inflight::silu_mul(%gate, %up)
   return (%y)
 """
@@ -79,6 +77,8 @@ def fuse(graph: Any, *, gated: bool = True) -> None:
 
     `gated`: also those of a product and its gate, whose kernels round once in place of twice.
     """
+    # Equal constants become one value, as in the patterns.
+    torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
     for pattern, kernel in _FUSIONS + (_GATED if gated else ()):
         arguments, *_, end = pattern.strip().splitlines()
         results = end.strip().removeprefix("return (").removesuffix(")")

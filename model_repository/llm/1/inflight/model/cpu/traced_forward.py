@@ -153,7 +153,12 @@ class _Traceable(torch.nn.Module):
         has_embeds: bool,
     ) -> None:
         super().__init__()
-        self._module, self._windows, self._images, self._has_embeds = module, windows, images, has_embeds
+        # In a tuple, so that it is no submodule: for each of those the tracer makes a module of its own, which takes
+        # most of the time. The graph only needs to find the weights.
+        self._model = (module,)
+        for number, weight in enumerate((*module.parameters(), *module.buffers())):
+            self.register_buffer(f"weight{number}", weight)
+        self._windows, self._images, self._has_embeds = windows, images, has_embeds
 
     def forward(
         self,
@@ -166,11 +171,12 @@ class _Traceable(torch.nn.Module):
         more: tuple[torch.Tensor, ...] = (),
     ) -> Outputs:
         """`more` is [tokens] slots of adapters, or, with images, their tiles and features, or given embeddings."""
+        (module,) = self._model
         caches = [LayerCache(*pages) for pages in zip(keys, values, strict=True)]
         tensors, tiles, features = BatchTensors(*batch), None, None
         changed: AbstractContextManager[None] = nullcontext()
         if self._has_embeds:
-            changed = use_embeds(self._module, BatchEmbeds(*more))
+            changed = use_embeds(module, BatchEmbeds(*more))
         elif self._images is None:
             if more:
                 changed = use_adapters(ActiveAdapters(*more))
@@ -179,7 +185,7 @@ class _Traceable(torch.nn.Module):
             tiles = [others if sees_ahead else tensors.tiles for sees_ahead in self._images.ahead]
             features = dataclasses.replace(self._images.example, main=main, deeper=tuple(deeper))
         with use_attention(KernelAttention(tensors, caches, self._windows, tiles)), changed:
-            return forward(self._module, token_ids, positions, rows, features)
+            return forward(module, token_ids, positions, rows, features)
 
 
 def _example(
