@@ -12,7 +12,8 @@ router = APIRouter()
 async def list_models(service: TheService) -> ModelList:
     """List the model that the gateway serves, and its LoRA adapters as far as the server has told them."""
     names = [service.model_name, *(name for name in service.model.known_adapters if name != service.model_name)]
-    return {"object": "list", "data": [await service.describe(name) for name in names]}
+    models = [await service.describe(name) for name in names]
+    return {"object": "list", "data": models, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
 
 # A path, because model names can contain slashes.

@@ -7,14 +7,23 @@ from typing_extensions import TypedDict
 
 
 class Model(TypedDict):
-    """A model that the gateway serves."""
+    """A model that the gateway serves, as OpenAI's API and Anthropic's describe one."""
 
     id: str
     object: Literal["model"]
+    type: Literal["model"]
+    """Anthropic's name of `object`."""
+    display_name: str
+    """The id, which Anthropic's API shows under this name, too."""
     created: int
+    created_at: str
+    """`created` as Anthropic's API has it, in RFC 3339."""
+    lifecycle: Literal["active"]
     owned_by: str
     max_model_len: NotRequired[int]
     """The length of the context, as vLLM has it. Absent as long as the server has not told it."""
+    max_input_tokens: NotRequired[int]
+    """The same, as Anthropic's API has it."""
     root: str
     """The model's name, as vLLM has it; of a LoRA adapter, the name of the model that it changes."""
     parent: NotRequired[str]
@@ -22,10 +31,13 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """The list of models."""
+    """The list of models. It has one page, as Anthropic's fields say."""
 
     object: Literal["list"]
     data: list[Model]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str
 
 
 class Load(TypedDict):

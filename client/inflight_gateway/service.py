@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -58,14 +59,18 @@ class Service:
         model: Model = {
             "id": name,
             "object": "model",
+            "type": "model",
+            "display_name": name,
             "created": self.created,
+            "created_at": datetime.fromtimestamp(self.created, UTC).isoformat(),
+            "lifecycle": "active",
             "owned_by": "inflight",
             "root": self.model_name,
         }
         if await self.adapter(name) is not None:
             model["parent"] = self.model_name
         if (context := self.model.max_model_len) is not None:
-            model["max_model_len"] = context
+            model["max_model_len"] = model["max_input_tokens"] = context
         return model
 
     def answered(self, usage: Usage, finish_reasons: Sequence[str]) -> None:
