@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 from transformers import AutoModelForCausalLM
 
+from scripts.launch.default_model import default_model
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
@@ -16,6 +17,8 @@ from tests.first_layers import save_first_layers
 from tests.gateway.gateway_process import GatewayProcess
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server
+
+DRAFTS = '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}'
 
 
 @pytest.fixture(scope="session")
@@ -75,11 +78,25 @@ def drafting_server(
         "max_loras": "2",
         "dtype": "float32",
         "kv_cache_tokens": "6144",
-        "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4, "adaptive": false}',
+        "speculative_config": DRAFTS,
         "otlp_traces_endpoint": receiver.url,
     }
     repository = render_repository(tmp_path_factory.mktemp("repository") / "models", parameters=parameters)
     with running_server(repository, ["llm"], triton_tracing(receiver)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A server with the default model in float32, which makes the same drafts."""
+    parameters = {
+        "model": str(default_model()),
+        "dtype": "float32",
+        "kv_cache_tokens": "16384",
+        "speculative_config": DRAFTS,
+    }
+    repository = render_repository(tmp_path_factory.mktemp("real") / "models", parameters=parameters)
+    with running_server(repository, ["llm"]) as server:
         yield server
 
 

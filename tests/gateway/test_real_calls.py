@@ -15,11 +15,8 @@ from anthropic import Anthropic
 from openai import OpenAI
 from pydantic import BaseModel, Field
 
-from scripts.launch.default_model import default_model
-from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
-from tests.running_server import running_server
 
 SCHEMA = {
     "type": "object",
@@ -37,18 +34,8 @@ class City(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    repository = render_repository(
-        tmp_path_factory.mktemp("repository") / "models",
-        parameters={"model": str(default_model()), "dtype": "float32", "kv_cache_tokens": "16384"},
-    )
-    with running_server(repository, ["llm"]) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(server: TritonServer) -> Iterator[GatewayProcess]:
-    with GatewayProcess(server.grpc_url) as gateway:
+def gateway(real_server: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(real_server.grpc_url) as gateway:
         gateway.wait_for(["/health"], 30)
         yield gateway
 
@@ -184,12 +171,12 @@ def test_tokens_of_a_chat_are_those_of_its_prompt(gateway: GatewayProcess, clien
     assert text.endswith("Ulm?<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_the_examples_of_the_documentation_run(server: TritonServer, gateway: GatewayProcess) -> None:
+def test_the_examples_of_the_documentation_run(real_server: TritonServer, gateway: GatewayProcess) -> None:
     page = (Path(__file__).parents[2] / "docs/structured-output.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(examples) == 5
     names: dict[str, Any] = {"__name__": "examples"}
     for example in examples:  # Each goes on with the names of those before.
-        example = example.replace("http://127.0.0.1:9000", gateway.url).replace("127.0.0.1:8001", server.grpc_url)
+        example = example.replace("http://127.0.0.1:9000", gateway.url).replace("127.0.0.1:8001", real_server.grpc_url)
         exec(compile(example, "docs/structured-output.md", "exec"), names)
     assert names["message"].tool_calls

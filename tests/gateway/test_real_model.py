@@ -24,8 +24,8 @@ COUNT = "One, two, three, four,"
 
 
 @pytest.fixture(scope="module")
-def real_gateway(drafting_server: TritonServer) -> Iterator[GatewayProcess]:
-    with GatewayProcess(drafting_server.grpc_url, f"--metrics-url={drafting_server.metrics_url}") as gateway:
+def real_gateway(real_server: TritonServer) -> Iterator[GatewayProcess]:
+    with GatewayProcess(real_server.grpc_url, f"--metrics-url={real_server.metrics_url}") as gateway:
         gateway.wait_for(["/health"], 30)
         yield gateway
 
@@ -314,7 +314,7 @@ def test_routers_are_told_how_busy_the_model_is(real_gateway: GatewayProcess, cl
         "num_running_reqs": 0,
         "num_waiting_reqs": 0,
         "num_used_tokens": 0,
-        "max_total_num_tokens": 6144,
+        "max_total_num_tokens": 16384,
         "token_usage": 0.0,
     }
     # The gauges are read while they change: when nobody runs, blocks may still count as used.
