@@ -16,6 +16,8 @@ from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_openapi import APP, forget_bound_of_inputs
 from tests.running_server import running_server
 
+pytestmark = pytest.mark.slow
+
 PAGE = copy.deepcopy(APP.openapi())
 for request in ("CompletionRequest", "ChatRequest", "EmbeddingRequest"):
     fields = PAGE["components"]["schemas"][request]

@@ -35,7 +35,7 @@ def tiny(
 
 
 # Prompts in chunks, some of them in chunks, and whole. Neither number is known to the code of a kind of model.
-@pytest.mark.parametrize(("budget", "block_size"), [(16, 16), (64, 8), (2048, 16)])
+@pytest.mark.parametrize(("budget", "block_size"), [(16, 16), pytest.param(64, 8, marks=pytest.mark.slow), (2048, 16)])
 def test_tokens_are_those_of_generate(
     tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]], budget: int, block_size: int
 ) -> None:
