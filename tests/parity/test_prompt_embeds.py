@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from inflight import EmbedsPrompt, Engine, EngineConfig, SamplingParams
 from scripts.reference.tiny_models import MODELS, OWN_ATTENTION, RECURRENT, SERVED, VOCABULARY, save_model
+from tests.of_each_kind import a_few_of
 
 NUM_TOKENS = 10
 # `generate` takes no embeddings for these.
@@ -43,7 +44,7 @@ class Served:
         return list(output[0].tolist())
 
 
-@pytest.fixture(scope="module", params=sorted(KINDS))
+@pytest.fixture(scope="module", params=a_few_of(sorted(KINDS)))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -12,12 +12,11 @@ from inflight import Engine, EngineConfig, SamplingParams
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.workers import Workers
 from scripts.reference.tiny_models import SERVED, VOCABULARY, greedy, save_model
+from tests.of_each_kind import a_few_of
 
 MAX_TOKENS = 12
 # transformers has no plan for it.
 DIVIDED = [name for name in SERVED if name != "gpt2"]
-# They differ most from one another: windows and caps, a mixture with sinks, latent attention.
-FIRST = ("llama", "gemma2", "gpt_oss", "deepseek_v3")
 WITH_EIGHT_HEADS: dict[str, Any] = {
     "llama": t.LlamaConfig,
     "qwen3": t.Qwen3Config,
@@ -51,9 +50,7 @@ def check(folder: Path, config: t.PreTrainedConfig, workers: Workers, loads: Seq
         assert stats.blocks_used == 0
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in FIRST else pytest.param(each, marks=pytest.mark.slow) for each in DIVIDED]
-)
+@pytest.mark.parametrize("name", a_few_of(DIVIDED))
 def test_two_ranks_say_what_generate_says(name: str, one_worker: Workers, tmp_path: Path) -> None:
     # Both loads for the first one, and then one each.
     number = DIVIDED.index(name)

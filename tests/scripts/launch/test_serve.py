@@ -271,6 +271,7 @@ def test_a_served_model_that_dies_answers_the_same_afterwards(
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
 
 
+@pytest.mark.slow
 def test_a_killed_launcher_takes_all_with_it_and_can_be_started_again(
     tmp_path: Path, ports: dict[str, str], launch: Launch
 ) -> None:
