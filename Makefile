@@ -62,7 +62,7 @@ help:
 	@echo "              variable: BENCH_FLEET (flags, such as --only routing or --help)"
 	@echo "make docs     build the documentation as a site in build/site; a broken link is an error"
 	@echo "make lock     choose the versions of the development environment again; needs uv"
-	@echo "make test     run the tests, on real servers; takes 20 to 35 minutes"
+	@echo "make test     run the tests, on real servers; takes 20 to 40 minutes"
 	@echo "make test-slow   run the tests that take long, and others with more models or settings"
 	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"

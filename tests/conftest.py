@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 # Before torch is imported. The models here gain little from more threads, and lose much where others use the same
 # cores: torch's threads wait for each other by spinning.
@@ -12,3 +15,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 # A script that starts the suite in the background has SIGINT ignored, and whatever the tests start would inherit that
 # and not hear Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the default model, for tests in which answers need not make sense."""
+    # Imports torch, which the unit tests do without.
+    from tests.first_layers import save_first_layers
+
+    return save_first_layers(tmp_path_factory.mktemp("first-layers"))

@@ -14,13 +14,12 @@ def save_first_layers(folder: Path) -> Path:
     """Save the first four of the default model's 30 layers to a folder, and return it. What they say makes no sense."""
     model = default_model()
     for file in model.iterdir():
-        (folder / file.name).symlink_to(file)
+        if file.name not in ("config.json", "model.safetensors"):
+            (folder / file.name).symlink_to(file)
     config = json.loads((model / "config.json").read_text())
     weights = load_file(model / "model.safetensors")
     left_out = tuple(f"model.layers.{number}." for number in range(_LAYERS, config["num_hidden_layers"]))
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith(left_out)}
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).unlink()
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": _LAYERS}))
     save_file(kept, folder / "model.safetensors", {"format": "pt"})
     return folder

@@ -13,7 +13,6 @@ from inflight.model.cpu.kernels import load_kernels
 from scripts.launch.default_model import default_model
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, make_engine
-from tests.first_layers import save_first_layers
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -24,12 +23,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """A Llama without a tokenizer. It has a vocabulary of 160 tokens and a context of 256."""
     folder = tmp_path_factory.mktemp("llama")
     return Tiny(folder, save_model(SERVED["llama"].config, folder))
-
-
-@pytest.fixture(scope="session")
-def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first layers of the default model, for tests in which answers need not make sense."""
-    return save_first_layers(tmp_path_factory.mktemp("first-layers"))
 
 
 @pytest.fixture(scope="session")

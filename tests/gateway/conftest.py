@@ -13,7 +13,6 @@ from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
 from tests.client.conftest import ECHO
-from tests.first_layers import save_first_layers
 from tests.gateway.gateway_process import GatewayProcess
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.running_server import running_server
@@ -41,12 +40,6 @@ def receiver() -> Iterator[Receiver]:
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RandomAdapter]:
     """The LoRA adapters of `drafting_server`: `pirate` is in `lora_modules`, `poet` in `lora_folder`."""
     return {"pirate": RandomAdapter(seed=1, size=0.05), "poet": RandomAdapter(seed=2, size=0.05)}
-
-
-@pytest.fixture(scope="session")
-def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first layers of the default model, for tests in which answers need not make sense."""
-    return save_first_layers(tmp_path_factory.mktemp("first-layers"))
 
 
 @pytest.fixture(scope="session")

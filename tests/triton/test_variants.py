@@ -3,6 +3,7 @@
 import json
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +15,6 @@ import tritonclient.http as httpclient
 from load_tests.tensors import tensors
 from scripts.launch.model_repository import render_repository
 from scripts.launch.triton_server import TritonServer
-from tests.first_layers import save_first_layers
 from tests.running_server import running_server
 from tests.triton.nvidia_frontend import check_32_chats_at_once, tensorrt_llm_form
 from tests.triton.test_cancellation import LONG, leave_completion
@@ -22,11 +22,11 @@ from tests.triton.test_contract import stream
 
 
 @pytest.fixture(scope="module")
-def trtllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def trtllm(first_layers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = render_repository(
         tmp_path_factory.mktemp("trtllm") / "models",
         parameters={
-            "model": str(save_first_layers(tmp_path_factory.mktemp("first-layers"))),
+            "model": str(first_layers),
             "kv_cache_tokens": "4096",
             "stream_interval": "3",
             "exclude_input_in_output": "true",
