@@ -13,20 +13,21 @@
 #include <type_traits>
 #include <utility>
 
+#include "interleaved.h"
 #include "product.h"
 #include "rows.h"
 #include "silu_mul.h"
 #ifdef __AMX_BF16__
 #include "linear_amx.h"
 #endif
+#ifndef __AVX512F__
+#include "linear_avx2.h"
+#endif
 
 namespace {
 
 // Whether the rows that are multiplied together are interleaved pair by pair in memory, instead of one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
-
-// The processor's own prefetching ends at each page of memory. So weights are prefetched two pages ahead.
-constexpr int64_t AHEAD = 2 * 4096;
 
 constexpr int COLUMNS = PANEL / LANES;
 
@@ -93,37 +94,12 @@ constexpr std::array<Multiply<Kind>, MAX_ROWS> kernels(std::integer_sequence<int
   return {{multiply_panel<Kind, BEFORE + 1>...}};
 }
 
-// The rows of tile number `tile`, if `tiles` tiles of equal size, up to one row, cover all rows.
-struct Tile {
-  int64_t first, count;
-
-  Tile(int64_t rows, int64_t tiles, int64_t tile) : first(rows * tile / tiles), count(rows * (tile + 1) / tiles - first) {}
-};
-
-// Returns the rows of x as floats, tile after tile. Within a tile, rows are interleaved pair by pair.
-template <class Kind>
-Tensor interleaved(const Product<Kind>& product, int64_t rows, int64_t tiles) {
-  const Tensor floats = at::empty({rows * product.pairs * 2}, at::kFloat);
-  float* to = floats.mutable_data_ptr<float>();
-  share_out_rows(tiles, ROWS_OF_A_THREAD / MAX_ROWS, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t) {
-      const Tile tile(rows, tiles, t);
-      for (int64_t r = 0; r < tile.count; ++r) {
-        const BFloat16* from = product.x + (tile.first + r) * product.x_stride;
-        float* pairs = to + tile.first * product.pairs * 2 + r * 2;
-        for (int64_t pair = 0; pair < product.pairs; ++pair) {
-          pairs[pair * tile.count * 2] = from[pair * 2];
-          pairs[pair * tile.count * 2 + 1] = from[pair * 2 + 1];
-        }
-      }
-    }
-  });
-  return floats;
-}
-
 // Multiplies all rows with all panels.
 template <class Kind>
 void multiply_by_lanes(const Product<Kind>& product, int64_t rows, int64_t panels) {
+#ifndef __AVX512F__
+  if (rows > MAX_ROWS) return multiply_by_columns(product, rows, panels);
+#endif
   static constexpr auto KERNELS = kernels<Kind>(std::make_integer_sequence<int, MAX_ROWS>());
   const int64_t tiles = (rows + MAX_ROWS - 1) / MAX_ROWS;
   Tensor floats;
