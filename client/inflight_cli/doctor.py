@@ -110,7 +110,10 @@ def check(client: Client, url: str, model: str) -> Iterator[Finding]:
 
 def _check_model(client: Client, model: str) -> Iterator[Finding]:
     if not client.is_ready():
-        text = f"{model} is not ready: it loads, ends, failed or is not there; see the log, or give another --model"
+        text = (
+            f"{model} is not ready: it is not loaded, still loads, shuts down or has failed; see the server's log, "
+            "or give another --model"
+        )
         yield Finding(Level.PROBLEM, "model", text)
         return
     yield Finding(Level.OK, "model", f"{model} is ready")

@@ -30,6 +30,7 @@ struct NibblePairs {
 using Mask = uint16_t;
 using Factor = float;
 
+// Sums, weights and an input must fit into 16 registers.
 constexpr int MAX_ROWS = 3;
 constexpr int MAX_QUERIES = 4;
 constexpr int keys_at_once(int queries) { return queries <= 1 ? 4 : queries <= 3 ? 2 : 1; }

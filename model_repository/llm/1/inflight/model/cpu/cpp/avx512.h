@@ -5,9 +5,7 @@
 using Lanes = __m512;
 using Mask = __mmask16;
 
-// How many sums are computed at the same time. Sums, weights and an input must fit into 32 registers. A few rows are
-// multiplied with several SIMD groups of columns at a time, which hides the latency of the additions.
-constexpr int MAX_SUMS = 24;
+// Sums, weights and an input must fit into 32 registers.
 constexpr int MAX_ROWS = 12;
 constexpr int MAX_QUERIES = 8;
 constexpr int keys_at_once(int queries) { return queries <= 2 ? 4 : queries <= 4 ? 3 : 2; }

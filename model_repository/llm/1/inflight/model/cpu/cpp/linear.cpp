@@ -29,6 +29,9 @@ namespace {
 // Whether the rows that are multiplied together are interleaved pair by pair in memory, instead of one after the other.
 constexpr bool INTERLEAVED = std::is_same_v<Factor, float>;
 
+// The processor's own prefetching ends at each page of memory. So weights are prefetched two pages ahead.
+constexpr int64_t AHEAD = 2 * 4096;
+
 constexpr int COLUMNS = PANEL / LANES;
 
 template <int ROWS>

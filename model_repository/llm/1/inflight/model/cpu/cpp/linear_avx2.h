@@ -22,7 +22,7 @@ struct Prefetching {
 alignas(32) constexpr uint32_t HIGH_HALVES[8] = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
                                                  0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
 
-// For the sums number `low` and `high` of a row: adds the products of its element and 16 weights, if there are so many rows.
+// Adds the products of a row's element and 16 weights to the sums in the registers `low` and `high`, if there are so many rows.
 #define ROW(number, element, low, high)                                                                               \
   ".if " #number " < %c[rows]\n"                                                                                      \
   "vbroadcastss 8*" #number "+4*" #element "(%[x]), %%ymm14\n"                                                        \
@@ -97,26 +97,32 @@ void store_bf16_columns(BFloat16* to, Columns columns) {
   store_bf16_pairs(to + LANES, columns.high);
 }
 
-// The weights of a panel in bfloat16, without their scales. `room` is for those that are not bfloat16 yet.
-inline const BFloat16* panel_in_bf16(const Product<Bf16>& p, int64_t panel, std::vector<BFloat16>&) { return p.panel(panel); }
-
-inline const BFloat16* panel_in_bf16(const Product<Int8>& p, int64_t panel, std::vector<BFloat16>& room) {
-  room.resize(std::max<size_t>(room.size(), p.pairs * 2 * PANEL));
+// Stores the weights of a panel in bfloat16, without their scales.
+inline void store_bf16_panel(BFloat16* to, const Product<Int8>& p, int64_t panel) {
   const int8_t* weights = p.panel(panel);
-  for (int64_t i = 0; i < p.pairs * 2 * PANEL; i += 2 * LANES) store_bf16_columns(room.data() + i, load_pairs(weights + i));
-  return room.data();
+  for (int64_t i = 0; i < p.pairs * 2 * PANEL; i += 2 * LANES) store_bf16_columns(to + i, load_pairs(weights + i));
 }
 
-inline const BFloat16* panel_in_bf16(const Product<Int4>& p, int64_t panel, std::vector<BFloat16>& room) {
-  room.resize(std::max<size_t>(room.size(), p.pairs * 2 * PANEL));
-  BFloat16* to = room.data();
+inline void store_bf16_panel(BFloat16* to, const Product<Int4>& p, int64_t panel) {
   for (const Int4Group *group = p.panel(panel), *end = p.panel(panel + 1); group < end; ++group)
     for (int word = 0; word < 4; ++word)
 #pragma GCC unroll 4
       for (int pair = 0; pair < 4; ++pair)
         for (int c = 0; c < PANEL / LANES; ++c, to += 2 * LANES)
           store_bf16_columns(to, load_pairs(group->words[c][word], pair));
-  return room.data();
+}
+
+// Returns the weights of a panel in bfloat16, without their scales. Each thread keeps the memory for them.
+template <class Kind>
+const BFloat16* panel_in_bf16(const Product<Kind>& p, int64_t panel) {
+  if constexpr (std::is_same_v<Kind, Bf16>) {
+    return p.panel(panel);
+  } else {
+    thread_local std::vector<BFloat16> room;
+    room.resize(std::max<size_t>(room.size(), p.pairs * 2 * PANEL));
+    store_bf16_panel(room.data(), p, panel);
+    return room.data();
+  }
 }
 
 // Multiplies a tile of `ROWS` rows from `row` on with the columns of a panel from number `first` on.
@@ -142,21 +148,20 @@ void multiply_columns(const Product<Kind>& p, const float* x, int64_t row, int64
   for (int r = 0; r < ROWS; ++r) store_bf16(p.y + (row + r) * p.y_stride + column, p.result(load(sums[r]), column));
 }
 
-// Multiplies all rows with all panels. All passes over a panel share in prefetching the next one, so that memory is read
-// while the processor multiplies.
+// Multiplies all rows with all panels. There must be at least four rows, as a tile has at least three. All passes over
+// a panel share in prefetching the next one, so that memory is read while the processor multiplies.
 template <class Kind>
 void multiply_by_columns(const Product<Kind>& p, int64_t rows, int64_t panels) {
   constexpr decltype(&multiply_columns<Kind, 3>) KERNELS[] = {multiply_columns<Kind, 3>, multiply_columns<Kind, 4>,
                                                               multiply_columns<Kind, 5>, multiply_columns<Kind, 6>};
   const int64_t tiles = (rows + MOST_ROWS - 1) / MOST_ROWS, passes = tiles * PANEL / LANES;
   const int64_t bytes_of_pair = Kind::WEIGHTS * sizeof(typename Kind::Weight) * 2 / Kind::INPUTS;
-  const int64_t step = std::max<int64_t>(1, bytes_of_pair / passes);
+  const int64_t step = (bytes_of_pair + passes - 1) / passes;
   const Tensor floats = interleaved(p, rows, tiles);
   const float* x = floats.const_data_ptr<float>();
   share_out(panels, [&](Tasks& tasks) {
-    thread_local std::vector<BFloat16> room;
     tasks.each_with_next([&](int64_t panel, int64_t next) {
-      const BFloat16* weights = panel_in_bf16(p, panel, room);
+      const BFloat16* weights = panel_in_bf16(p, panel);
       Prefetching ahead{(const char*)p.panel(next < 0 ? panel : next), step};
       for (int64_t t = 0; t < tiles; ++t) {
         const Tile tile(rows, tiles, t);

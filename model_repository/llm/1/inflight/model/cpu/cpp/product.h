@@ -10,9 +10,6 @@ namespace {
 
 constexpr int64_t PANEL = 2 * LANES;
 
-// The processor's own prefetching ends at each page of memory. So weights are prefetched two pages ahead.
-constexpr int64_t AHEAD = 2 * 4096;
-
 // A panel has groups of `INPUTS` inputs, one after the other. Each group has `WEIGHTS` elements of type `Weight`.
 struct Bf16 {
   using Weight = BFloat16;
