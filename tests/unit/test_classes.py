@@ -1,5 +1,6 @@
 """Classes of requests: who belongs to which, and what leftover work may have."""
 
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -171,3 +172,36 @@ def test_without_a_minimum_share_leftover_work_waits_for_a_gap() -> None:
     for _ in range(20):
         assert shares(machine.step()).keys() == {"chat"}
     assert shares(machine.step()).keys() == {"night"}
+
+
+@pytest.mark.parametrize("min_share", [0.0, 0.25])
+def test_a_leftover_request_gets_on_whatever_a_grammar_forces(min_share: float) -> None:
+    """What is forced after the third token takes longer than a step of leftover work may."""
+    night = {"leftover": True, **({"min_share": min_share} if min_share else {})}
+    machine = Machine(by_class({"chat": {"target_ttft_ms": 100.0}, "night": night}, num_blocks=256, budget=256))
+    request = of_class("night", "night", max_tokens=400)
+    request.grammar = LongRun()  # type: ignore[assignment]
+    machine.scheduler.add(request)
+    for _ in range(300):
+        plan = machine.step()
+        assert plan.scheduled
+        if not machine.scheduler.running:
+            break
+    assert request.output_ids == [7] * 400
+
+
+class LongRun:
+    """A grammar that forces 300 tokens after the third one."""
+
+    ended, error = False, None
+
+    def __init__(self) -> None:
+        self.forced: deque[int] = deque()
+        self._accepted = 0
+
+    def accept(self, token_id: int) -> None:
+        self._accepted += 1
+        if self.forced:
+            self.forced.popleft()
+        elif self._accepted == 3:
+            self.forced.extend([7] * 300)

@@ -66,8 +66,10 @@ class LeftoverWork:
         room = self._policy.allowance(others, self._limit.tokens - sum([each.num_tokens for each in others]))
         decodes = []
         for each in sorted(self._running.decodes(leftover=True), key=lambda decode: self._policy.turn(decode.request)):
-            if room.take_whole(each.first, each.num_tokens):
-                decodes.append(each)
+            # What a grammar has forced may be too long for any step beside the targets.
+            if fits := room.fits(each.first, each.num_tokens):
+                room.take(each.first, fits)
+                decodes.append(each if fits == each.num_tokens else ScheduledRequest.next_of(each.request, fits))
         unfinished = sorted(self._running.unfinished(leftover=True), key=self._policy.turn)
         # That of the others may follow from what they have of the step, which can be nothing.
         limits = prompts.limits._replace(longest=self._longest)

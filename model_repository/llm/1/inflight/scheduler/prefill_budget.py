@@ -79,16 +79,6 @@ class PrefillAllowance:
             if tenant in self._credits:
                 self._credits[tenant] -= seconds
 
-    def take_whole(self, first: int, tokens: int) -> bool:
-        """Deduct a chunk as in `take` if all of it fits, and return whether it does."""
-        seconds = 0.0 if self._times is None else self._times.chunk_seconds(first, tokens)
-        few = self._taken + tokens <= self._least
-        fits = self._taken + tokens <= self._tokens and (few or seconds <= self._seconds)
-        if fits:
-            self._taken += tokens
-            self._seconds -= seconds
-        return fits
-
     @property
     def tokens_left(self) -> int:
         """How many more tokens the step may have."""
