@@ -101,6 +101,23 @@ def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, Loaded
     assert engine.stats().blocks_used == 0
 
 
+def test_after_an_interrupt_other_requests_begin_their_states_anew(loaded: tuple[Path, LoadedModel]) -> None:
+    engine = engine_of(loaded)
+    wanted = tokens(engine_of(loaded).generate([CHAT], greedy(12)))
+
+    def interrupt(*_: object) -> None:
+        handle.remove()
+        raise KeyboardInterrupt
+
+    engine.submit(CHAT, greedy(12), request_id="earlier")
+    for _ in range(4):
+        engine.step()
+    handle = engine.model.states[-1].module.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(PROMPTS, greedy(4))
+    assert [drain(engine)["earlier"].token_ids] == wanted
+
+
 @pytest.mark.parametrize("fault", [torch.OutOfMemoryError("no memory"), RuntimeError("broken")])
 def test_beams_whose_states_were_not_copied_in_a_failed_step_begin_again(
     loaded: tuple[Path, LoadedModel], fault: Exception, monkeypatch: pytest.MonkeyPatch

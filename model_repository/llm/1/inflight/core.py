@@ -273,6 +273,10 @@ class EngineCore:
         except Exception as fault:
             logger.exception("a step of %d requests failed", len(plan.scheduled))
             return self._fail(plan, fault)
+        except BaseException:
+            # Ctrl-C. Who has called `Engine.generate` may go on with other requests.
+            self._scheduler.begin_again(plan)
+            raise
         ended = self._clock()
         self._scheduler.observe(plan, ended - computing)
         if self._export is not None:

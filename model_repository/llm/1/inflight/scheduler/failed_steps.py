@@ -31,14 +31,26 @@ class FailedSteps:
 
     def fail(self, plan: StepPlan) -> list[Request]:
         """Remove the requests of a step that failed. What the step should have copied is computed again."""
-        for request in plan.preempted:
-            self._tables.forget_swapped(request)
-        self._tables.host.forget_arriving()
-        lost = self._tables.abandon_states(plan.states)
+        lost = self._give_up(plan)
         removed = [s.request.leader for s in plan.scheduled if self._remove(s.request.leader.request_id)]
         # Beams may get copies of blocks and states in a step in which they compute nothing.
         self._recompute(lost, {copy for _, copy in plan.forked})
         return removed
+
+    def begin_again(self, plan: StepPlan) -> None:
+        """Preempt the requests of a step that was broken off, and what else has lost something by it."""
+        lost = self._give_up(plan)
+        for scheduled in plan.scheduled:
+            if self._running.has(scheduled.request):  # Beams go with their leader.
+                self._preemptor.preempt(scheduled.request, swap=False)
+        self._recompute(lost, {copy for _, copy in plan.forked})
+
+    def _give_up(self, plan: StepPlan) -> set[int]:
+        """Forget what a step was to copy to host memory. Return the slots whose recurrent states are lost."""
+        for request in plan.preempted:
+            self._tables.forget_swapped(request)
+        self._tables.host.forget_arriving()
+        return self._tables.abandon_states(plan.states)
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory, limit the next steps to half as many tokens.
