@@ -7,20 +7,23 @@ import subprocess
 import tempfile
 import threading
 from concurrent.futures import Future
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 import transformers as t
 
 from inflight import Engine, EngineConfig, EngineDead, SamplingParams, UnsupportedModel
 from inflight.model.loading.checkpoint import Checkpoint
-from inflight.model.parallel import rank_process
+from inflight.model.parallel import rank_process, shards
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.plan import check_plan
-from inflight.model.parallel.workers import Workers
+from inflight.model.parallel.rendezvous import Rendezvous
+from inflight.model.parallel.workers import LOOPBACK, Workers
 from inflight.outputs import TokenEvent
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
@@ -153,6 +156,23 @@ def test_a_rank_that_fails_before_it_reads_its_weights_ends_the_load(
     with pytest.raises(error, match=message):
         load_in_time(tiny, workers)
     workers.close()
+
+
+def test_a_rank_that_ends_before_it_connects_ends_the_load_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said that it comes, so that the others begin to connect, and then it never does."""
+    monkeypatch.setattr(shards, "_MEETING", timedelta(seconds=1))
+    rendezvous = Rendezvous("store", folder=tmp_path)
+    mine, other = (shards.Shards(rank, 2, torch.device("cpu"), rendezvous, LOOPBACK) for rank in range(2))
+    arrival = threading.Thread(target=other._wait_for_arrivals)
+    arrival.start()
+    before = dict(os.environ)
+    with pytest.raises(shards.RankLeft), mine.loading():
+        pass
+    arrival.join()
+    assert dict(os.environ) == before
+    assert not dist.is_initialized()
 
 
 def test_if_rank_0_fails_before_it_reads_its_weights_the_others_serve_on(

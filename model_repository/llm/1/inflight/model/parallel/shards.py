@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,8 @@ from inflight.model.parallel.rendezvous import Rendezvous
 # Ranks compute the same step at the same speed. A rank that has died or was stopped is found sooner, by `Workers`.
 _COLLECTIVE = timedelta(seconds=60)
 _CONNECTING = timedelta(seconds=10)
+# All are about to connect then. torch would also wait for a rank that has ended since.
+_MEETING = timedelta(seconds=60)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
 # The store's own wait cannot be broken off when a rank has left.
@@ -56,7 +58,8 @@ class Shards:
         """Have torch's default process group in this context, as transformers loads shards through it.
 
         Raises:
-            RuntimeError: the process has a default group already, or another rank has failed.
+            ValueError: the process has a default group already.
+            RuntimeError: another rank has failed.
         """
         self._wait_for_arrivals()
         on_gpu = self.device.type == "cuda"
@@ -64,28 +67,32 @@ class Shards:
             torch.cuda.set_device(self.device)
         # The device's number, which transformers takes from this variable.
         local_rank = self.device.index if on_gpu else self.rank
-        variables = {"LOCAL_RANK": str(local_rank), "GLOO_SOCKET_IFNAME": interface_of(self._host)}
-        before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            store=self._loading,
-            rank=self.rank,
-            world_size=self.size,
-            timeout=_LOADING,
-            device_id=self.device if on_gpu else None,
-        )
+        with _environment({"LOCAL_RANK": str(local_rank), "GLOO_SOCKET_IFNAME": interface_of(self._host)}):
+            self._meet()
+            try:
+                yield
+                self._wait_for_all()
+                self._loading = None
+            finally:
+                dist.destroy_process_group()
+
+    def _meet(self) -> None:
+        """Connect to the other ranks in torch's default group."""
+        on_gpu = self.device.type == "cuda"
         try:
-            yield
-            self._wait_for_all()
-            self._loading = None
-        finally:
-            dist.destroy_process_group()
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo",
+                store=self._loading,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=_MEETING,
+                device_id=self.device if on_gpu else None,
+            )
+        except RuntimeError as error:
+            # torch would count it, and no other rank would know the next group by this number.
+            dist.distributed_c10d._world.group_count = 0
+            raise RankLeft(f"{RANK_LEFT}: {_last_line(error)}") from None
+        dist.distributed_c10d._set_pg_timeout(_LOADING)
 
     def _wait_for_arrivals(self) -> None:
         """Return when all ranks are about to join torch's group. That would also wait for a rank that has failed."""
@@ -175,3 +182,18 @@ class Shards:
 
 def _last_line(error: RuntimeError) -> str:
     return str(error).strip().splitlines()[-1]
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have environment variables of this process in this context."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
