@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from inflight import Engine, InvalidRequest, SamplingParams
+from inflight.text.chat import Chat
 from tests.engine.models import Tiny, alone, drain, greedy, make_prompt, tokens
 
 PROMPTS = [make_prompt(length, seed=length) for length in (3, 25, 1, 60, 14)]
@@ -149,7 +150,7 @@ def test_the_text_is_the_decoded_tokens(texts: Engine) -> None:
 
 def test_an_answer_to_a_chat_stops_at_the_end_of_its_turn(texts: Engine) -> None:
     messages = [{"role": "user", "content": "What is the capital of France?"}]
-    (output,) = texts.generate(texts.chat_prompt_ids(messages), SamplingParams(max_tokens=20, temperature=0))
+    (output,) = texts.generate(texts.encoder.encode_chat(Chat(messages)), SamplingParams(max_tokens=20, temperature=0))
     assert "Paris" in output.text
     assert output.finish_reason == "stop"
     assert output.token_ids[-1] in texts.model.eos_token_ids

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from inflight import Engine, InvalidRequest, QueueFull, SamplingParams
 from inflight.prompt_content import PromptContent
+from inflight.text.chat import Chat
 from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
 from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt
 from tests.unit.tiny_tokenizers import byte_fallback
@@ -81,7 +82,7 @@ def test_a_parameter_that_does_not_fit_the_model_is_refused(engine: Engine, para
 
 def test_messages_are_refused_without_a_tokenizer(engine: Engine) -> None:
     with pytest.raises(InvalidRequest, match="messages is given, but the model folder has no tokenizer"):
-        engine.chat_prompt_ids([{"role": "user", "content": "Hi"}])
+        engine.encoder.encode_chat(Chat([{"role": "user", "content": "Hi"}]))
 
 
 def test_a_request_that_can_never_fit_the_cache_is_refused_with_the_numbers(engine: Engine) -> None:

@@ -35,7 +35,6 @@ from inflight.scheduler.factory import make_tables
 from inflight.scheduler.scheduler import Scheduler
 from inflight.speculation.speculative_config import SpeculativeConfig
 from inflight.stats import EngineStats
-from inflight.text.chat import Chat
 from inflight.text.prompt_encoder import Prompt, PromptEncoder
 from inflight.trace import Trace
 from inflight.tracing import make_spans
@@ -204,31 +203,6 @@ class Engine:
         request_id = request_id or f"request-{next(self._ids)}"
         self.submitter.submit_embedding(prompt, pooling or PoolingParams(), request_id, options)
         return request_id
-
-    def chat_prompt_ids(
-        self,
-        messages: object,
-        *,
-        tools: object | None = None,
-        template_kwargs: object | None = None,
-        add_generation_prompt: bool | None = None,
-        continue_final_message: bool = False,
-    ) -> list[int]:
-        """Return the prompt tokens of a chat, built with the model's chat template.
-
-        Args:
-            messages: a list of chat messages.
-            tools: a list of OpenAI's tool objects, which the template shows to the model.
-            template_kwargs: variables for the template, such as {"enable_thinking": False}.
-            add_generation_prompt: whether the header of the assistant's next message follows. Default: unless the last
-                message is continued.
-            continue_final_message: the output continues the last message, which is the assistant's.
-
-        Raises:
-            InvalidRequest: the chat is malformed or too long, or the model has no chat template or tokenizer.
-        """
-        kwargs = {} if template_kwargs is None else template_kwargs
-        return self.encoder.encode_chat(Chat(messages, tools, kwargs, add_generation_prompt, continue_final_message))
 
     def cancel(self, request_id: str) -> None:
         """End a waiting or running request before the next step. Any thread may call this."""

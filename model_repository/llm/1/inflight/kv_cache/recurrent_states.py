@@ -71,11 +71,6 @@ class RecurrentStates:
         """The snapshot of each request's output. A later one takes its place."""
         self._copies: list[tuple[int, int]] = []
 
-    @property
-    def num_snapshots(self) -> int:
-        """How many snapshots there are now."""
-        return len(self._kept)
-
     # -- reuse -------------------------------------------------------------------------------------------------------
 
     def num_reusable(self, names: Sequence[bytes]) -> int:

@@ -112,11 +112,6 @@ class TracedForward(ForwardPass):
     def _threads(self) -> AbstractContextManager[None]:
         return _one_torch_thread() if self._only_kernels else nullcontext()
 
-    @property
-    def num_compilations(self) -> int:
-        """How often TorchScript has compiled the graph: once per combination of argument types, for all shapes."""
-        return len(self._function.get_debug_state().execution_plans)
-
 
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
