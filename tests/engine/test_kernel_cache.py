@@ -1,6 +1,7 @@
 """The library of C++ kernels: where it is built and kept, and what happens if it cannot be."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,30 @@ def test_loading_returns_false_and_logs_why_if_the_kernels_cannot_be_built(
     assert list((tmp_path / "kernels").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 1", "returned non-zero exit status 1"),
+        (
+            'case "$1" in --version) echo c++;; *) echo "c++: fatal error: no space left" >&2; exit 1;; esac',
+            "torch's own operators serve instead: c++: fatal error: no space left",
+        ),
+    ],
+    ids=["broken", "fails"],
+)
+def test_what_is_wrong_with_the_compiler_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, says: str
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
+    assert not kernels.load_kernels_for(["AVX2"])
+    assert says in caplog.text
+    assert list((tmp_path / "kernels").iterdir()) == []
+
+
 @pytest.mark.parametrize("path", ["kernels", "library"])
 def test_kernels_that_others_may_have_written_are_not_loaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str
@@ -44,7 +69,7 @@ def test_kernels_that_others_may_have_written_are_not_loaded(
     assert "can be written by other users" in caplog.text
 
 
-WITHOUT_A_CACHE = """
+LOAD = """
 import shutil, sys
 import torch
 from inflight.model.cpu import kernels
@@ -56,19 +81,48 @@ assert torch.ops.inflight.linear
 """
 
 
+def built_library() -> Path:
+    assert load_kernels()
+    return kernels._cache_folder() / f"kernels-{kernels._key(kernels._flags(instruction_sets()[0]))}.so"
+
+
+def load_in_new_process(built: Path, **environment: str) -> str:
+    """Load the kernels, where a build copies the library `built`, and return the log."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    command = [sys.executable, "-c", LOAD, str(built)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+
+
+def test_a_user_without_a_home_builds_their_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_such_user(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("INFLIGHT_CACHE", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", no_such_user)
+    monkeypatch.setenv("CXX", "no-compiler")
+    assert not kernels.load_kernels_for(["AVX2"])
+    assert "this user has no home folder: the C++ kernels are built at each start; set INFLIGHT_CACHE" in caplog.text
+
+
+@pytest.mark.skipif(not instruction_sets(), reason="this processor has no AVX2")
+@pytest.mark.parametrize("size", [0, 100_000], ids=["empty", "cut"])
+def test_a_library_that_a_power_failure_has_cut_is_built_again(tmp_path: Path, size: int) -> None:
+    built = built_library()
+    cut = tmp_path / "kernels" / built.name
+    cut.parent.mkdir(mode=0o700)
+    cut.write_bytes(built.read_bytes()[:size])
+    cut.chmod(0o700)
+    log = load_in_new_process(built, INFLIGHT_CACHE=str(tmp_path))
+    assert f"{cut} is damaged, so it is built again" in log
+    assert cut.read_bytes() == built.read_bytes()
+
+
 @pytest.mark.skipif(not instruction_sets(), reason="this processor has no AVX2")
 def test_where_the_cache_cannot_be_written_each_process_builds_its_own(tmp_path: Path) -> None:
-    assert load_kernels()
-    built = kernels._cache_folder() / f"kernels-{kernels._key(kernels._flags(instruction_sets()[0]))}.so"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        # The home of many service users.
-        "INFLIGHT_CACHE": "/dev/null/cache",
-        "TMPDIR": str(tmp_path),
-    }
-    found = subprocess.run(
-        [sys.executable, "-c", WITHOUT_A_CACHE, built], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "the C++ kernels are built at each start; set INFLIGHT_CACHE to a writable folder" in found.stderr
+    # The home of many service users.
+    log = load_in_new_process(built_library(), INFLIGHT_CACHE="/dev/null/cache", TMPDIR=str(tmp_path))
+    assert "the C++ kernels are built at each start; set INFLIGHT_CACHE to a writable folder" in log
     assert list(tmp_path.iterdir()) == []

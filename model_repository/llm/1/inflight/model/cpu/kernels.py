@@ -4,7 +4,9 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # What the system says of a folder in which this user cannot make files. `private_folder` has no such numbers.
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_COMPILERS_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE | re.IGNORECASE)
 _SOURCES = Path(__file__).with_name("cpp")
 
 
@@ -29,7 +32,8 @@ def load_kernels() -> bool:
 
     Returns False, with the reason in the log, if that is not possible. The library is cached in the folder `kernels` of
     `$INFLIGHT_CACHE` or ~/.cache/inflight, which nobody else may write to. Its file name has a hash of everything that
-    the build depends on. Where this user cannot write there, each process builds its own.
+    the build depends on, and its last bytes are a checksum. Where this user cannot write there, each process builds its
+    own.
     """
     return load_kernels_for(instruction_sets())
 
@@ -52,8 +56,8 @@ def load_kernels_for(found: Sequence[str]) -> bool:
             )
             with tempfile.TemporaryDirectory(prefix="inflight-kernels-") as folder:
                 _load(Path(folder) / name, flags)
-    except (ImportError, OSError, RuntimeError) as error:
-        logger.warning("the C++ kernels cannot be used, torch's own operators serve instead: %s", _last_line(error))
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        logger.warning("the C++ kernels cannot be used, torch's own operators serve instead: %s", _main_line(error))
         return False
     return True
 
@@ -62,11 +66,17 @@ def _load(library: Path, flags: Sequence[str]) -> None:
     if not library.exists():
         _build(library, flags)
     check_private(library)
+    if not _is_whole(library):
+        logger.warning("%s is damaged, so it is built again", library)
+        _build(library, flags)
     torch.ops.load_library(library)  # type: ignore[no-untyped-call]
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve() / "kernels"
+    try:
+        return Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve() / "kernels"
+    except RuntimeError:  # HOME is not set, and the system does not know the user, as in some containers.
+        raise PermissionError(errno.EACCES, "this user has no home folder") from None
 
 
 def _flags(instruction_set: str) -> list[str]:
@@ -98,7 +108,20 @@ def _build(library: Path, flags: Sequence[str]) -> None:
         )
         (built,) = Path(folder).glob("*.so")
         built.chmod(0o700)
+        content = built.read_bytes()
+        built.write_bytes(content + _checksum(content))
         built.replace(library)
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library is as it was built. Half of one, as a power failure leaves it, would end the process."""
+    content = memoryview(library.read_bytes())
+    size = len(content) - hashlib.sha256().digest_size
+    return size >= 0 and content[size:] == _checksum(content[:size])
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _add_ninja_to_path() -> None:
@@ -107,5 +130,8 @@ def _add_ninja_to_path() -> None:
     os.environ["PATH"] = f"{ninja.BIN_DIR}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+def _main_line(error: Exception) -> str:
+    """The compiler's first error, if there is one in the text, or its last line."""
+    text = str(error).strip() or type(error).__name__
+    found = _COMPILERS_ERROR.search(text)
+    return found[0] if found else text.splitlines()[-1]
