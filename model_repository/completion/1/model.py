@@ -16,13 +16,15 @@ locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from answer import Answer, send_answer  # noqa: E402
+from completion_config import CompletionConfig  # noqa: E402
 from context_call import KV_TRANSFER, context_inputs, offer_in, with_offer  # noqa: E402
 from ended_calls import EndedCalls  # noqa: E402
 from llm_call import error_of_llm, llm_request  # noqa: E402
 from running_calls import RunningCalls  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.guardian import Guardian, Pulse  # noqa: E402
-from serving.server_config import EXIT, check_on_model_death  # noqa: E402
+from serving.server_config import EXIT  # noqa: E402
+from serving.settings import read_values  # noqa: E402
 from slots import Slots  # noqa: E402
 
 # How long this process may stand still. It has no work that takes long without Python's lock being free.
@@ -36,23 +38,21 @@ class TritonPythonModel:
         return add_tensors(config, without="stream")
 
     def initialize(self, args: dict[str, str]) -> None:
-        config = json.loads(args["model_config"])
-        parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
-        threads = int(parameters["max_concurrent_requests"])
-        self._slots = Slots(threads + int(parameters["max_queued_requests"]))
+        model_config = json.loads(args["model_config"])
+        parameters = {name: value["string_value"] for name, value in model_config["parameters"].items()}
+        config = CompletionConfig(**read_values(parameters, CompletionConfig))
+        threads = config.max_concurrent_requests
+        self._slots = Slots(threads + config.max_queued_requests)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="completion")
-        self._batched = config["max_batch_size"] > 0
-        self._llm_batched = parameters["llm_has_batch_dimension"] == "true"
+        self._batched = model_config["max_batch_size"] > 0
+        self._llm_batched = config.llm_has_batch_dimension
         self._ended = EndedCalls()
-        self._generation_model = parameters.get("generation_model_name") or "llm"
-        self._context_model = parameters.get("context_model_name") or ""
+        self._generation_model, self._context_model = config.generation_model_name, config.context_model_name
         models = [name for name in (self._generation_model, self._context_model) if name]
         self._calls = RunningCalls(self._ended, models, llm_batched=self._llm_batched)
-        on_model_death = parameters.get("on_model_death", EXIT)
-        check_on_model_death(on_model_death)
         # Last, because from now on an end of this process without `finalize` ends the server.
         self._pulse = None
-        if on_model_death == EXIT:
+        if config.on_model_death == EXIT:
             self._pulse = Pulse(Guardian(args["model_name"], patience_seconds=PATIENCE_SECONDS))
 
     def execute(self, requests: list[Any]) -> None:

@@ -25,22 +25,27 @@ def read_settings(parameters: Mapping[str, str]) -> tuple[EngineConfig, ServerCo
     Raises:
         ValueError: a parameter is unknown, missing or has an invalid value; the message names it.
     """
-    engine, server = typing.get_type_hints(EngineConfig), typing.get_type_hints(ServerConfig)
-    hints = engine | server
+    values = read_values(parameters, EngineConfig, ServerConfig)
+    engine = {field.name for field in dataclasses.fields(EngineConfig)}
+    return (
+        EngineConfig(**{key: value for key, value in values.items() if key in engine}),
+        ServerConfig(**{key: value for key, value in values.items() if key not in engine}),
+    )
+
+
+def read_values(parameters: Mapping[str, str], *settings: type) -> dict[str, typing.Any]:
+    """Return the values that `parameters` give to the fields of dataclasses. Raises what `read_settings` raises."""
+    hints = {name: hint for each in settings for name, hint in typing.get_type_hints(each).items()}
     given = {key: text.strip() for key, text in parameters.items() if key not in _NOT_OURS and text.strip()}
     unknown = sorted(given.keys() - hints.keys())
     if unknown:
         raise ValueError(
             f"config.pbtxt has unknown parameters {', '.join(unknown)}; known are {', '.join(sorted(hints))}"
         )
-    for name in _required(EngineConfig):
+    for name in (name for each in settings for name in _required(each)):
         if name not in given:
             raise ValueError(f"config.pbtxt lacks the parameter {name}")
-    values = {key: _value(key, text, hints[key]) for key, text in given.items()}
-    return (
-        EngineConfig(**{key: value for key, value in values.items() if key in engine}),
-        ServerConfig(**{key: value for key, value in values.items() if key in server}),
-    )
+    return {key: _value(key, text, hints[key]) for key, text in given.items()}
 
 
 def check_tensors(model_config: Mapping[str, typing.Any]) -> None:
@@ -83,7 +88,7 @@ def on_device_of_instance(config: EngineConfig, kind: str, device_id: str) -> En
     return dataclasses.replace(config, device=f"cuda:{device_id}" if kind == "GPU" else "cpu")
 
 
-def _required(settings: type[EngineConfig]) -> list[str]:
+def _required(settings: typing.Any) -> list[str]:
     missing = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(settings) if f.default is missing and f.default_factory is missing]
 
