@@ -2,16 +2,28 @@
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from scripts.launch.errors import LauncherError
 
+_PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
 
 def cache_root() -> Path:
-    """Return the cache folder. Raises LauncherError if it cannot be written."""
-    root = Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve()
+    """Return the cache folder. Raises LauncherError if it cannot be written, or Triton cannot use its path."""
+    try:
+        root = Path(os.environ.get("INFLIGHT_CACHE") or "~/.cache/inflight").expanduser().resolve()
+    except RuntimeError as error:
+        raise LauncherError("this user has no home folder; set INFLIGHT_CACHE to a folder") from error
+    # Triton passes paths below it through a shell without quotes, to an interpreter that reads names of files as ASCII.
+    if not _PLAIN_PATH.fullmatch(str(root)):
+        raise LauncherError(
+            f"INFLIGHT_CACHE is {str(root)!r}; Triton needs a path of ASCII letters, digits and the characters "
+            "_@%+=:,./- alone"
+        )
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:

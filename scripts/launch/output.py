@@ -1,13 +1,16 @@
 """What the launcher of a server says on its standard output."""
 
 import contextlib
+import sys
 
 
 def say(*lines: str, end: str = "\n") -> None:
-    """Print lines. If that is impossible, go on without.
+    """Print lines, with escapes for characters that the terminal's encoding lacks. If it is impossible, go on without.
 
     The terminal may be closed, the reader of a pipe may have ended, and a disk may be full. The server must not end,
     nor cut off its requests, because nobody reads its log.
     """
+    encoding = sys.stdout.encoding or "utf-8"
+    text = "\n".join(lines).encode(encoding, "backslashreplace").decode(encoding)
     with contextlib.suppress(OSError):
-        print(*lines, sep="\n", end=end, flush=True)
+        print(text, end=end, flush=True)

@@ -113,7 +113,7 @@ def resolve_model(model: str) -> str:
         return model
     if not (folder / "config.json").is_file():
         raise LauncherError(f"MODEL={model}: the folder has no config.json")
-    return str(folder.resolve())
+    return str(folder.absolute())  # Triton's Python may be unable to open what a link stands for by its own path.
 
 
 def serve(settings: ServeSettings, repository: Path) -> int:

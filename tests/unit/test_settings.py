@@ -1,6 +1,9 @@
 """Parameters of config.pbtxt become engine settings."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -92,6 +95,30 @@ def test_unknown_parameters_are_named_with_the_known_ones() -> None:
 def test_a_value_of_another_type_is_named(name: str, text: str, kind: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"parameter {name} is '{text}'; it must be of type {kind}")):
         engine_config({"model": "m", name: text})
+
+
+PATHS = """
+from serving.settings import read_settings
+
+for name in ("model", "tokenizer", "lora_folder", "kv_offloading_path", "trace_file"):
+    try:
+        read_settings({"model": "m", name: "/jos\\u00e9/files"})
+    except ValueError as error:
+        print(ascii(str(error)))
+"""
+
+
+def test_paths_that_python_cannot_encode_are_named() -> None:
+    """Triton embeds a Python that starts with ASCII as the encoding of paths."""
+    environment = {
+        **{"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]},
+        **{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    }
+    command = [sys.executable, "-c", PATHS]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(said) == 5
+    assert "parameter model is '/jos\\xe9/files'; Triton's Python takes only ascii in paths" in said[0]
+    assert "parameter trace_file is" in said[-1]
 
 
 def test_a_value_out_of_bounds_is_named() -> None:

@@ -112,6 +112,8 @@ def test_a_model_folder_needs_a_configuration(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path.parent)
     assert resolve_model(tmp_path.name) == str(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert resolve_model(str(tmp_path / "link")) == str(tmp_path / "link")
 
 
 def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ _JSON = (
     *("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config"),
     *("kv_events_config", "kv_transfer_config", "lora_modules"),
 )
+_PATHS = ("model", "tokenizer", "lora_folder", "kv_offloading_path", "trace_file")
 # Parameters that Triton's Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 
@@ -97,12 +100,25 @@ def _value(name: str, text: str, hint: object) -> typing.Any:
     if name in _JSON:
         decoded = _json_object(name, text)
         return read_policies(decoded) if name == "priority_queue_policy" else decoded
+    if name in _PATHS:
+        _check_path(name, text)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = next(k for k in kinds if k is not type(None))
     try:
         return _TRUTHS[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
         raise ValueError(f"parameter {name} is {text!r}; it must be of type {kind.__name__}") from None
+
+
+def _check_path(name: str, text: str) -> None:
+    """Python says of a path that it cannot encode that there is no such file."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"parameter {name} is {text!r}; Triton's Python takes only {sys.getfilesystemencoding()} in paths; make a "
+            "link to it whose path has no other characters"
+        ) from None
 
 
 def _json_object(name: str, text: str) -> dict[str, typing.Any]:
