@@ -177,6 +177,9 @@ def main(repository: Path = MODEL_REPOSITORY) -> int:
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # Such as a full disk.
+        print(f"error: a file in the cache folder, INFLIGHT_CACHE, cannot be used: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -20,6 +20,7 @@ from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import MODEL_REPOSITORY
 from scripts.launch.serve import ServeSettings, read_settings, resolve_model
 from scripts.launch.server_process import ADDRESS, fill_ports
+from scripts.launch.triton_runtime import triton_runtime
 from scripts.launch.triton_server import SHARED_MEMORY
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.eventually import eventually
@@ -122,6 +123,18 @@ def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr == "error: MODEL=./absent: there is no such folder\n"
+
+
+def test_a_cache_that_cannot_be_used_ends_with_one_line_too(ports: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / triton_runtime().root.name).symlink_to(triton_runtime().root)
+    (tmp_path / "ports").touch()
+    (tmp_path / "config.json").touch()
+    command = [sys.executable, "-m", "scripts.launch.serve"]
+    environment = {**os.environ, **ports, "MODEL": str(tmp_path), "INFLIGHT_CACHE": str(tmp_path)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    says = f"a file in the cache folder, INFLIGHT_CACHE, cannot be used: [Errno 17] File exists: '{tmp_path}/ports'"
+    assert run.stderr == f"error: {says}\n"
 
 
 PROGRAM = "import sys, pathlib; from scripts.launch.serve import main; sys.exit(main(pathlib.Path(sys.argv[1])))"

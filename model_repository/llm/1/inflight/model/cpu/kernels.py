@@ -67,7 +67,7 @@ def _load(library: Path, flags: Sequence[str]) -> None:
         _build(library, flags)
     check_private(library)
     if not _is_whole(library):
-        logger.warning("%s is damaged, so it is built again", library)
+        logger.warning("%s is damaged, or of a version that wrote no checksum; it is built again", library)
         _build(library, flags)
     torch.ops.load_library(library)  # type: ignore[no-untyped-call]
 
