@@ -1,6 +1,8 @@
-"""Types of command line options: numbers within bounds."""
+"""Types of command line options: numbers within bounds, and folders for results."""
 
 import argparse
+import os
+from pathlib import Path
 
 
 def positive(text: str) -> float:
@@ -26,3 +28,15 @@ def count_or_none(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
     return int(text)
+
+
+def results_folder(text: str) -> Path:
+    """Parse a folder that exists and can be written, or can be made. Nothing is made yet.
+
+    Raises argparse.ArgumentTypeError if it is none: a measurement of minutes must not end without its report.
+    """
+    folder = Path(text)
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r}: nothing can be written to {nearest}")
+    return folder

@@ -34,6 +34,7 @@ from load_tests.capacity.result import RATE, USERS, LoadKind, Sweep, recommended
 from load_tests.capacity.search import Interrupted, search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
+from load_tests.option_types import results_folder
 from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
@@ -140,7 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=partial(_number, int, 0), help=seed_help)
     add("--url", help="host and port of the gRPC endpoint of a running server; without it the sweep starts a server")
     add("--metrics-url", help="metrics URL of that server; the default is port 8002 of its host")
-    add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="folder for the report (%(default)s)")
+    add(
+        "--results",
+        type=results_folder,
+        metavar="FOLDER",
+        default="results",
+        help="folder for the report (%(default)s)",
+    )
     return parser
 
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from load_tests.compare.contenders import ours
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
-from load_tests.option_types import count, positive
+from load_tests.option_types import count, positive, results_folder
 from load_tests.slo import Slo
 from load_tests.tune.ablation import ablate, prune
 from load_tests.tune.confirmation import DEFAULT, TUNED, Confirmation, take_turns
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--confirm", action=argparse.BooleanOptionalAction, default=True, help="measure on the real server")
     add("--rounds", type=count, default=2, help="rounds of that measurement (%(default)s)")
     add("--seconds", type=positive, default=30.0, help="length of a round with the default (%(default)s)")
-    add("--results", type=Path, metavar="FOLDER", default=Path("results"), help="(%(default)s)")
+    add("--results", type=results_folder, metavar="FOLDER", default="results", help="(%(default)s)")
     return parser
 
 
