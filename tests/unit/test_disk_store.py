@@ -185,6 +185,11 @@ def test_a_full_disk_leaves_no_half_a_key(tmp_path: Path) -> None:
     assert len(hash_key(folder)) == 32
 
 
+def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"kv_offloading_path: no key can be written to .*/gone: "):
+        hash_key(tmp_path / "gone")
+
+
 def test_a_damaged_key_is_refused(tmp_path: Path) -> None:
     folder = open_folder(str(tmp_path / "kv"))
     (folder / "key").touch(mode=0o600)

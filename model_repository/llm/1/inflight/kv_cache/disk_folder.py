@@ -36,8 +36,8 @@ def hash_key(folder: Path) -> bytes:
     path = folder / _KEY
     if not path.exists():
         draft = folder / f"{_KEY}.{secrets.token_hex(8)}"
-        draft.touch(mode=0o600)
         try:
+            draft.touch(mode=0o600)
             with open(draft, "wb") as file:
                 file.write(secrets.token_bytes(_KEY_BYTES))
                 file.flush()
@@ -48,7 +48,7 @@ def hash_key(folder: Path) -> bytes:
         except OSError as error:
             raise ValueError(f"kv_offloading_path: no key can be written to {folder}: {error}") from error
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
     try:
         check_private(path)
     except PermissionError as error:
