@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -27,14 +28,13 @@ class ServedModel:
         self._formats: Formats | None = None
         self._described: ModelDescription | None = None
         self._lock = asyncio.Lock()
-        self._asked_at = 0.0
+        self._told: Formats | InflightError | None = None
+        """What came of the last question."""
+        self._told_at = -math.inf
 
     async def formats(self) -> Formats:
         """Return the formats of the model. Raises InflightError if the server has not told them yet, and cannot now."""
-        if self._formats is None:
-            async with self._lock:  # Many requests may wait for one answer.
-                return self._formats or await self._ask()
-        return self._formats
+        return self._formats or await self._told_since(time.monotonic())
 
     async def max_draft_input_ids(self) -> int:
         """Return how many token ids a draft may have; 0 where the model takes none. Raises what `formats` raises."""
@@ -49,9 +49,7 @@ class ServedModel:
         """
         await self.formats()
         if name not in self.known_adapters:
-            async with self._lock:  # Many requests may wait for one answer.
-                if time.monotonic() >= self._asked_at + _RETRY_SECONDS:
-                    await self._ask()
+            await self._told_since(time.monotonic() - _RETRY_SECONDS)
         return name in self.known_adapters
 
     @property
@@ -77,18 +75,34 @@ class ServedModel:
 
     async def _watch(self) -> None:
         while True:
-            try:
-                await self._ask()
-            except InflightError as error:
+            if isinstance(error := await self._ask(), InflightError):
                 logger.debug("the model does not describe itself: %s", error)
             await asyncio.sleep(_RETRY_SECONDS if self._formats is None else _REFRESH_SECONDS)
 
-    async def _ask(self) -> Formats:
-        self._asked_at = time.monotonic()
-        model = await self._client.describe_model()
-        found = Formats.of(model, *self._names)
-        if found != self._formats:
-            tools, reasoning = found.tool_format, found.reasoning_format
-            logger.info("tool format %s, reasoning format %s", tools and tools.name, reasoning and reasoning.name)
-        self._formats, self._described = found, model
-        return found
+    async def _told_since(self, moment: float) -> Formats:
+        """Return what the server has told since a moment, or raise why it could not. If there is nothing, ask it.
+
+        All that wait at the same time get one answer. A server that hangs takes seconds to fail: if each of many
+        requests asked anew, the last one would wait for minutes.
+        """
+        async with self._lock:
+            told = self._told
+            if told is None or self._told_at < moment:
+                told = await self._ask()
+            if isinstance(told, InflightError):
+                raise told
+            return told
+
+    async def _ask(self) -> Formats | InflightError:
+        try:
+            model = await self._client.describe_model()
+        except InflightError as error:
+            self._told = error
+        else:
+            self._told = found = Formats.of(model, *self._names)
+            if found != self._formats:
+                tools, reasoning = found.tool_format, found.reasoning_format
+                logger.info("tool format %s, reasoning format %s", tools and tools.name, reasoning and reasoning.name)
+            self._formats, self._described = found, model
+        self._told_at = time.monotonic()
+        return self._told

@@ -61,8 +61,9 @@ class Observer:
         """Return what was found last if it is fresh, and ask again otherwise."""
         async with self._lock:
             if time.monotonic() >= self.next_due:
-                self._asked = time.monotonic()
                 self._newest = await self._outcome()
+                # Not before: a server that hangs takes seconds to fail, and all that wait meanwhile get one answer.
+                self._asked = time.monotonic()
             return self._newest
 
     async def _outcome(self) -> Observation | Problem:
