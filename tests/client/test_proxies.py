@@ -53,6 +53,22 @@ def test_pushback_of_grpc(grpc_url: str, kind: Any) -> None:
     assert failure.value.retry_after == 2.5
 
 
+@KINDS
+def test_another_program_that_speaks_grpc(kind: Any) -> None:
+    """The request is not to blame: another server may take it."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with (
+            kind(f"127.0.0.1:{port}", retry=ONCE) as client,
+            pytest.raises(ModelNotReady, match="there is no Triton server: Method not found!"),
+        ):
+            client.generate("one")
+    finally:
+        server.stop(None).wait()
+
+
 EVENTS = """\
 : a comment of a proxy's
 

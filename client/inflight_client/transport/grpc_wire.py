@@ -184,8 +184,11 @@ def error_of(error: grpc.RpcError) -> InflightError:
             return TransportError(details)
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return AccessDenied(details)
-        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNIMPLEMENTED | grpc.StatusCode.OUT_OF_RANGE:
+        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
             return InvalidRequest(details)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            # Another program has the address now, or a proxy has no route.
+            return ModelNotReady(f"there is no Triton server: {details}")
         case grpc.StatusCode.NOT_FOUND:
             return ModelNotReady(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
