@@ -114,7 +114,7 @@ class Fleet:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as starting:
-            starting.push(self._stack)
+            starting.push(self.__exit__)
             for process in (*self.servers, *self._gateways, *self._agents):
                 self._stack.enter_context(process)
             # All have been started. Not on threads: whoever interrupts the start would wait for them.
@@ -130,7 +130,20 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        with self._stack:
+            self._stop_servers()
+
+    def _stop_servers(self) -> None:
+        """Let all finish their requests at the same time. If a signal comes meanwhile, end them at once."""
+        try:
+            for server in self.servers:
+                server.drain("llm")
+            for server in self.servers:
+                server.stop()
+        except KeyboardInterrupt:
+            for server in self.servers:
+                server.kill()
+            raise
 
     def _prometheus(self) -> CommandProcess:
         file = self._write("prometheus.yml", prometheus_config(self.members))

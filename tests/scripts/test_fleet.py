@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
+from scripts.fleet.fleet import Fleet
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.eventually import eventually
 from tests.processes import children, is_model
@@ -37,6 +39,32 @@ def test_a_signal_ends_a_fleet_that_is_starting(tmp_path: Path) -> None:
     assert (fleet.returncode, output) == (130, "")
     _, alive = psutil.wait_procs(started, timeout=START_SECONDS)
     assert alive == []
+
+
+class Ending:
+    """A server whose end takes long."""
+
+    def __init__(self, number: int, told: list[str]) -> None:
+        self._number, self._told = number, told
+
+    def drain(self, model: str) -> None:
+        self._told.append(f"drain {self._number}")
+
+    def stop(self) -> None:
+        self._told.append(f"stop {self._number}")
+        raise KeyboardInterrupt
+
+    def kill(self) -> None:
+        self._told.append(f"kill {self._number}")
+
+
+def test_a_second_signal_ends_all_servers_at_once(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 2, "none", kv_cache_tokens=1024, prometheus=False)
+    told: list[str] = []
+    fleet.servers = [Ending(number, told) for number in range(2)]  # type: ignore[misc]
+    with pytest.raises(KeyboardInterrupt):
+        fleet.__exit__(None, None, None)
+    assert told == ["drain 0", "drain 1", "stop 0", "kill 0", "kill 1"]
 
 
 def _loads_a_model(pid: int) -> bool:
