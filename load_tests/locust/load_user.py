@@ -4,8 +4,8 @@ Each user is a closed loop over the requests of a workload file (`--workload`). 
 requests, and no other process has the same prompts. All turns of a chat come from one user. The report has these rows,
 in milliseconds: `ttft` is the time to the first piece of an answer, `itl` the mean time between two tokens of a
 request, and `e2e` the time to the end. The row `tokens` has the lengths of answers in the columns for times. Errors are
-counted under `e2e`, by their names. With `--gaps FILE` each answer adds a line of JSON to the file, with all of its
-gaps in seconds.
+counted under `e2e`, by their names. Requests that the end of the run cuts off are in no row; the log has their number.
+With `--gaps FILE` each answer adds a line of JSON to the file, with all of its gaps in seconds.
 """
 
 import argparse
@@ -80,6 +80,7 @@ def add_options(parser: LocustArgumentParser) -> None:
 def begin_run(environment: Environment, **_: object) -> None:
     """Choose the seed of a run. The web page can start several in a process, and each begins with its first request."""
     _hand_out.cache_clear()
+    LoadUser.cut_off.clear()
     if not isinstance(environment.runner, WorkerRunner):
         options = environment.parsed_options
         assert options is not None
@@ -88,8 +89,27 @@ def begin_run(environment: Environment, **_: object) -> None:
         logger.info("the prompts of this run are those of --seed %d", options.seed_of_run)
 
 
+def end_run(**_: object) -> None:
+    """Tell how many requests the end of the run cut off. A server that answers nothing has an empty report."""
+    if waits := LoadUser.cut_off:
+        logger.warning(
+            "the end of the run cut off %d requests, which the report does not count; the longest had taken %.1f s",
+            *(len(waits), max(waits)),
+        )
+
+
+def set_clock(**_: object) -> None:
+    """Set gevent's clock, which stood still while modules were imported.
+
+    Locust would count that time as part of `--run-time`.
+    """
+    gevent.get_hub().loop.update_now()
+
+
 events.init_command_line_parser.add_listener(add_options)  # type: ignore[no-untyped-call]
+events.init.add_listener(set_clock)  # type: ignore[no-untyped-call]
 events.test_start.add_listener(begin_run)  # type: ignore[no-untyped-call]
+events.test_stop.add_listener(end_run)  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -103,6 +123,8 @@ class LoadUser(User):
     abstract = True
     kind: ClassVar[str]
     """The value of Locust's column "type"."""
+    cut_off: ClassVar[list[float]] = []
+    """Seconds that each request of this process had taken when its user was stopped."""
     _numbers: ClassVar[Iterator[int]] = count()
     """A number for each user of this process."""
     _logged: ClassVar[set[str]] = set()
@@ -138,6 +160,9 @@ class LoadUser(User):
                 tokens += new
             if tokens != request.output_tokens:
                 raise RequestFailed(WRONG_LENGTH, f"{tokens} tokens came instead of {request.output_tokens}")
+        except gevent.GreenletExit:
+            self.cut_off.append(time.perf_counter() - times[0])
+            raise
         # A server may send anything, and each request must be in the report: as a success, or as a failure.
         except Exception as failure:  # noqa: BLE001
             kind = failure.kind if isinstance(failure, RequestFailed) else type(failure).__name__

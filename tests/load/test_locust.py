@@ -192,6 +192,39 @@ def test_one_user_has_a_chat_and_waits_for_each_answer(tmp_path: Path) -> None:
         assert [what for _, what in seen] == (["sent", "answered"] * 3)[: len(seen)]
 
 
+def test_requests_that_the_end_cuts_off_are_in_the_log(tmp_path: Path) -> None:
+    """A server that answers only some of its requests would look like a good one otherwise."""
+    stuck = WITHOUT_A_SERVER.replace("gevent.sleep(0.02)", "gevent.sleep(0.02 if self._number else 1e6)")
+    (tmp_path / "stuck.py").write_text(stuck)
+    run = locust(tmp_path, str(tmp_path / "stuck.py"), nowhere(), workload=CHATS)
+    assert run.code == 0, run.said
+    assert "the end of the run cut off " in run.said
+    assert " requests, which the report does not count; the longest had taken " in run.said
+
+
+SLOW_TO_START = """
+import time
+
+import gevent
+from locust import events
+
+import load_tests.locust.load_user
+
+gevent.sleep(0.001)
+loop = gevent.get_hub().loop
+begun = loop.now()
+while time.time() < begun + 0.2:
+    pass
+events.init.fire(environment=None)
+assert loop.now() >= begun + 0.2
+"""
+
+
+def test_the_time_to_start_is_no_part_of_the_run_time() -> None:
+    """Without an iteration of its loop gevent's clock stands still, and timers count from there."""
+    subprocess.run([sys.executable, "-c", SLOW_TO_START], cwd=ROOT, check=True)
+
+
 def nowhere() -> str:
     """An address on which no server listens."""
     return f"{ADDRESS}:{fill_ports(None)[0]}"
