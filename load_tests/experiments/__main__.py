@@ -8,10 +8,13 @@ a Markdown table and whether the claim is confirmed, and draws a plot to results
 
 import argparse
 import multiprocessing
+import signal
 import sys
+import textwrap
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing.pool import Pool
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from load_tests.experiments.catalogue import EXPERIMENTS
 from load_tests.experiments.experiment import Experiment, Results
@@ -19,9 +22,17 @@ from load_tests.experiments.runs import run
 from load_tests.experiments.stage import Stage, engine, simulator
 from load_tests.experiments.verdict import overall
 from load_tests.simulate.report import markdown
+from scripts.launch.signals import end_like_ctrl_c
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 RESULTS = Path("results")
 PROCESSES = 2
+SIZE = 8, 5
+"""Inches of a plot."""
+_TITLE_CHARACTERS = 80
 
 
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
@@ -49,13 +60,18 @@ def draw(experiment: Experiment, results: Results, stage: Stage, path: Path) -> 
 
     from load_tests.simulate.plots import save
 
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
     experiment.plot(axes, results, stage)
-    axes.set_title(experiment.title, fontsize="medium")
+    headline(figure, experiment)
     save(figure, path)
 
 
-def _run_all(names: Sequence[str], kind: str, stage: Stage, seeds: Sequence[int], pool: Executor | None) -> None:
+def headline(figure: "Figure", experiment: Experiment) -> "Text":
+    """Put the experiment's title above its plot, on as many lines as it needs."""
+    return figure.suptitle(textwrap.fill(experiment.title, _TITLE_CHARACTERS), fontsize="medium")
+
+
+def _run_all(names: Sequence[str], kind: str, stage: Stage, seeds: Sequence[int], pool: Pool | None) -> None:
     for name in names:
         experiment = EXPERIMENTS[name]
         results = run(experiment, stage, seeds, pool)
@@ -84,9 +100,15 @@ def main() -> int:
 
         _run_all(names, "engine", engine(default_model()), [1], None)
         return 0
-    # Started anew, because a process with threads, such as those of the progress bar, should not be forked.
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
-        _run_all(names, "simulator", simulator(options.traces), range(1, options.seeds + 1), pool)
+    end_like_ctrl_c()
+    # Started anew, because a process with threads, such as those of the progress bar, should not be forked. Ctrl-C in a
+    # terminal reaches all processes, but this one ends the others. A ProcessPoolExecutor would wait for them instead.
+    spawn = multiprocessing.get_context("spawn")
+    try:
+        with spawn.Pool(PROCESSES, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+            _run_all(names, "simulator", simulator(options.traces), range(1, options.seeds + 1), pool)
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
