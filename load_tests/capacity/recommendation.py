@@ -74,9 +74,10 @@ def warnings(sweep: Sweep) -> list[str]:
         found.append("No load broke the objective, so the highest one tried is a lower bound.")
     if sweep.knee is None:
         found.append("Throughput had no knee among the loads tried.")
-    failed = max(level.middle(lambda repeat: repeat.failed) for level in sweep.levels)
+    # Of every repeat: the median would hide the one whose requests failed.
+    failed = max(repeat.failed for level in sweep.levels for repeat in level.repeats)
     if failed > 0:
-        found.append(f"Up to {failed:.1%} of a level's requests failed; raw/ has their errors.")
+        found.append(f"Up to {failed:.1%} of a repeat's requests failed; raw/ has their errors.")
     return found
 
 

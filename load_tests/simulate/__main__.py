@@ -16,6 +16,7 @@ exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from load_tests.simulate.report import columns, table, tenant_table
 from load_tests.simulate.result import Result
 from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
-from load_tests.simulate.sweep import sweep
+from load_tests.simulate.sweep import Candidate, sweep
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, replay
 from load_tests.workload_fields import LengthField
@@ -44,6 +45,8 @@ _LENGTH_FIELDS = {
     "lognormal": ("median", "sigma", "min", "max"),
 }
 """The fields of a workload file that the numbers of a distribution stand for."""
+_DRAWN = ("rate", "lengths", "max_tokens", "tenant", "prefixes", "prefix_tokens")
+"""The options that describe drawn requests. A trace has none of it."""
 
 
 def read_lengths(text: str) -> tuple[Lengths, Lengths]:
@@ -51,8 +54,10 @@ def read_lengths(text: str) -> tuple[Lengths, Lengths]:
     named = {"azure_chat": AZURE_CHAT, "azure_code": AZURE_CODE}
     if text in named:
         return named[text]
-    prompts, outputs = (_one_length(part) for part in text.split(","))
-    return prompts, outputs
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise ValueError(f"lengths {text!r}: must be azure_chat, azure_code, or PROMPT,OUTPUT")
+    return _one_length(parts[0]), _one_length(parts[1])
 
 
 def _one_length(text: str) -> Lengths:
@@ -92,7 +97,9 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
 
 def read_setting(text: str) -> tuple[str, list[str]]:
     """Parse a setting and its values, `name=value,value`, as in config.pbtxt. Values may be JSON objects."""
-    name, _, values = text.partition("=")
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise ValueError(f"setting {text!r}: must be NAME=VALUE")
     try:
         return name, [json.dumps(value) for value in json.loads(f"[{values}]")] if "{" in values else values.split(",")
     except ValueError as error:
@@ -135,6 +142,9 @@ def read_tenant(text: str) -> tuple[str, float]:
 def traffic(options: argparse.Namespace) -> list[Arrival]:
     """The requests that the command line describes."""
     if options.arrivals.endswith(".csv"):
+        if unused := [name for name in _DRAWN if getattr(options, name) != _parser().get_default(name)]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+            raise ValueError(f"{options.arrivals} says when requests come and how long they are; {names} cannot")
         return replay(Path(options.arrivals), options.requests, options.speed)
     prompts, outputs = read_lengths(options.lengths)
     stream = Stream(
@@ -156,7 +166,10 @@ def run(options: argparse.Namespace) -> None:
     acceptance = None if options.acceptance is None else AcceptanceProfile.read(options.acceptance)
     slo = Slo(options.slo_ttft, options.slo_itl)
     if options.sweep:
-        recommend(arrivals, configured(options, len(arrivals)), cost, slo)
+        if options.compare or options.plot:
+            raise ValueError("--sweep chooses the settings itself and has no plot; leave out --compare and --plot")
+        found = sweep(arrivals, configured(options, len(arrivals)), cost, slo, acceptance=acceptance, progress=True)
+        recommend(found, slo, options.price_per_hour)
         return
     name, values = read_setting(options.compare) if options.compare else ("scheduling_policy", ["fcfs"])
     results: dict[str, Result] = {}
@@ -173,10 +186,9 @@ def run(options: argparse.Namespace) -> None:
         overview(results, options.plot, f"{len(arrivals)} requests in the simulator, by {name}")
 
 
-def recommend(arrivals: list[Arrival], config: EngineConfig, cost: StepCost, slo: Slo) -> None:
+def recommend(found: Sequence[Candidate], slo: Slo, price_per_hour: float | None) -> None:
     """Print the five best candidates of the sweep, and the best one as settings."""
-    found = sweep(arrivals, config, cost, slo, progress=True)
-    print(table({candidate.label: candidate.result for candidate in found[:5]}, columns(slo)))
+    print(table({candidate.label: candidate.result for candidate in found[:5]}, columns(slo, price_per_hour)))
     print(f"\nRecommended for TTFT within {slo.ttft} s and ITL within {slo.itl} s: {found[0].label}")
 
 

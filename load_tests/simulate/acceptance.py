@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest
@@ -43,16 +44,22 @@ class AcceptanceProfile:
     def of_trace(cls, path: Path) -> "AcceptanceProfile":
         """The profile of a run, from its `trace_file`. Run with `adaptive` false, so that every draft was tried.
 
+        Failed steps do not count: they say nothing about their drafts.
+
         Raises:
             ValueError: the trace has no drafts.
         """
-        decodes, drafts = 0, list[tuple[int, int]]()
+        decodes: list[dict[str, Any]] = []
+        before_step = 0
         for event in json.loads(path.read_text()):
-            args = event.get("args", {})
-            if event.get("ph") == "B" and "tokens" in args and event["name"].startswith("token"):
-                decodes += 1
-                if "drafted_tokens" in args:
-                    drafts.append((args["drafted_tokens"], args["accepted_tokens"]))
+            name, args = event.get("name", ""), event.get("args", {})
+            if event.get("ph") == "B" and "tokens" in args and name.startswith("token"):
+                decodes.append(args)
+            elif name == "failed step":
+                del decodes[before_step:]
+            elif name == "step":
+                before_step = len(decodes)
+        drafts = [(args["drafted_tokens"], args["accepted_tokens"]) for args in decodes if "drafted_tokens" in args]
         if not drafts:
             raise ValueError(f"{path} has no drafts; record it with speculative_config, and with adaptive false")
         right = []
@@ -61,7 +68,7 @@ class AcceptanceProfile:
             if not tried:
                 break
             right.append(sum(accepted > place for accepted in tried) / len(tried))
-        return cls(len(drafts) / decodes, tuple(right))
+        return cls(len(drafts) / len(decodes), tuple(right))
 
     def draw(self, count: int, chance: Random) -> int:
         """Return how many of the first `count` tokens of a draft are right."""

@@ -127,9 +127,13 @@ class Result:
     def fairness(self) -> float:
         """Jain's index over the service of the tenants while requests still arrived. 1 if there is one tenant.
 
-        A tenant that was never served has a service of 0.
+        If all requests arrive at once, it is over the service while each tenant had requests without a token. A tenant
+        that was never served has a service of 0.
         """
         until = [sample for sample in self.samples if sample.at <= self.arrival[-1]]
+        if not until:
+            tenants = {arrival.tenant for arrival in self.arrivals}
+            until = [sample for sample in self.samples if all(sample.waiting.get(tenant, 0) for tenant in tenants)]
         if not until:
             return 1.0
         asked = {arrival.tenant for arrival in self.arrivals if arrival.at <= until[-1].at}
@@ -139,8 +143,8 @@ class Result:
     @property
     def padding_efficiency(self) -> float:
         """Fraction of the computed tokens that are a request's own, and not padding."""
-        # A request's last token is sampled, and no step computes it.
-        own = float((self.prompt + self.output - 1)[self.done].sum())
+        # A request's last token is sampled, and no step computes it, nor what the prefix cache has.
+        own = float((self.prompt - self.cached + self.output - 1)[self.done].sum())
         return own / (own + self.padding_tokens)
 
     def seconds_per_thousand(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
+from load_tests.simulate.acceptance import AcceptanceProfile
 from load_tests.simulate.result import Result
 from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import StepCost
@@ -40,6 +41,7 @@ def sweep(
     slo: Slo,
     grid: Mapping[str, Sequence[Any]] = GRID,
     *,
+    acceptance: AcceptanceProfile | None = None,
     progress: bool = False,
 ) -> list[Candidate]:
     """Simulate every combination of the grid's values, with a progress bar. The best candidate comes first.
@@ -48,7 +50,7 @@ def sweep(
     """
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     candidates = [
-        Candidate(settings, simulate(arrivals, replace(config, **settings), cost))
+        Candidate(settings, simulate(arrivals, replace(config, **settings), cost, acceptance=acceptance))
         for settings in tqdm(combinations, unit="setting", disable=not progress)
     ]
     return sorted(candidates, key=lambda c: (-c.result.goodput(slo), c.result.e2e.mean()))

@@ -227,6 +227,20 @@ def test_what_users_send_cannot_break_the_page(tmp_path: Path) -> None:
     assert "a &amp; b" in page
 
 
+def test_failures_in_one_of_three_repeats_are_a_warning() -> None:
+    shown = sweep([8.0])
+    good = shown.levels[0].repeats[0]
+    bad = replace(good, run=Run([replace(record, error="ServerOverloaded") for record in good.run.records], 0.1))
+    found = replace(shown.found, levels=[Level(8.0, [good, bad, good])])
+    assert any("100.0% of a repeat's requests failed" in warning for warning in warnings(replace(shown, found=found)))
+
+
+def test_an_objective_of_seconds_is_legible(tmp_path: Path) -> None:
+    write_report(sweep([8.0], slo=Slo(ttft=20.0, itl=2.0)), tmp_path)
+    for name in ("report.md", "report.html"):
+        assert "2000 ms" in (tmp_path / name).read_text()
+
+
 def test_levels_without_a_finite_tail_are_drawn_too(tmp_path: Path) -> None:
     """If many requests fail, the 95th percentile is infinite."""
     shown = sweep([1.0, 2.0, 4.0])

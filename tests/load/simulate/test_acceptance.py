@@ -67,6 +67,10 @@ def test_a_profile_is_that_of_a_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(events))
     assert AcceptanceProfile.read(str(trace)) == AcceptanceProfile(4 / 5, (3 / 4, 1 / 2, 1.0))
+    failed = [events[3], events[2], {"ph": "X", "name": "failed step", "args": {}}]
+    succeeded = {"ph": "X", "name": "step", "args": {}}
+    trace.write_text(json.dumps([*events[:5], succeeded, *failed, *events[5:], succeeded, *failed]))
+    assert AcceptanceProfile.read(str(trace)) == AcceptanceProfile(4 / 5, (3 / 4, 1 / 2, 1.0))
     trace.write_text(json.dumps(events[:3]))
     with pytest.raises(ValueError, match="has no drafts; record it with speculative_config"):
         AcceptanceProfile.of_trace(trace)

@@ -70,6 +70,22 @@ def test_a_tenant_that_is_never_served_is_treated_unfairly(result: Result) -> No
     assert replace(result, samples=[SchedulerSample(0.5, 1, {"a": 3.0}, {})]).fairness == 1
 
 
+def test_fairness_of_requests_that_come_at_once_is_that_of_the_time_when_all_tenants_wait(result: Result) -> None:
+    at_once = replace(result, arrival=np.zeros(3), arrivals=[replace(each, at=0.0) for each in result.arrivals])
+    samples = [
+        SchedulerSample(1.0, 1, {"a": 6.0}, {"a": 3, "b": 3, "c": 3}),
+        SchedulerSample(2.0, 1, {"a": 8.0, "b": 1.0}, {"a": 1, "b": 2, "c": 3}),
+        SchedulerSample(3.0, 1, {"a": 9.0, "b": 9.0, "c": 9.0}, {"a": 0, "b": 1, "c": 1}),
+    ]
+    assert replace(at_once, samples=samples).fairness == jain([8.0, 1.0, 0.0])
+
+
+def test_padding_is_compared_with_what_was_computed(result: Result) -> None:
+    # The first two requests compute 7 and 5 tokens of their own, of which the prefix cache has 4 of the second.
+    assert replace(result, padding_tokens=4).padding_efficiency == 12 / 16
+    assert replace(result, padding_tokens=4, cached=np.array([0, 4, 0])).padding_efficiency == 8 / 12
+
+
 @pytest.mark.parametrize(
     ("shares", "index"), [([1, 1, 1, 1], 1.0), ([5, 0, 0, 0], 0.25), ([3, 1], 0.8), ([], 1.0), ([0, 0], 1.0)]
 )

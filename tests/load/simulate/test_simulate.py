@@ -50,7 +50,7 @@ def test_settings_are_compared(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--lengths", "fixed:1"), ""),
+        (("--lengths", "fixed:1"), "lengths 'fixed:1': must be azure_chat, azure_code, or PROMPT,OUTPUT"),
         (("--lengths", "fixed:1,fixed:0"), "lengths 'fixed:0': tokens: "),
         (("--lengths", "uniform:9:3,fixed:1"), "low is 9; it must be at most high, 3"),
         (("--lengths", "fixed:1,fixed:inf"), "lengths 'fixed:inf': tokens: "),
@@ -63,6 +63,10 @@ def test_settings_are_compared(
         (("--set", "max_num_seqs=few"), "max_num_seqs is 'few'"),
         (("--set", "nothing=1"), "unknown settings nothing"),
         (("--compare", 'tenant_weights={"a": 1'), "which is not valid JSON"),
+        (("--compare", "max_num_seqs"), "setting 'max_num_seqs': must be NAME=VALUE"),
+        (("--arrivals", "trace.csv", "--tenant", "a=1", "--max-tokens", "9"), "; --max-tokens, --tenant cannot"),
+        (("--sweep", "--compare", "max_num_seqs=1,2"), "leave out --compare and --plot"),
+        (("--sweep", "--plot", "sweep.png"), "leave out --compare and --plot"),
     ],
 )
 def test_nonsense_is_refused_in_a_line(
@@ -82,6 +86,14 @@ def test_nonsense_is_refused_in_a_line(
 def test_numbers_out_of_bounds_are_refused(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         command(monkeypatch, *arguments)
+
+
+def test_a_sweep_has_drafts_and_prices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--requests", "9", "--lengths", "fixed:9,fixed:9", "--acceptance", "1", "--price-per-hour", "3")
+    assert command(monkeypatch, *given, "--sweep") == 0
+    said = capsys.readouterr().out
+    assert "cost per 1k tokens" in said
+    assert "Recommended for TTFT within 1.0 s and ITL within 0.05 s: max_num_seqs=" in said
 
 
 def test_settings_may_be_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
