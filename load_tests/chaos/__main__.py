@@ -21,6 +21,7 @@ from load_tests.chaos.report import broken_promises, late, table
 from load_tests.chaos.service import Service
 from load_tests.chaos.users import LIMIT_SECONDS, Users
 from load_tests.chaos.workplace import workplace
+from load_tests.option_types import count
 from scripts.launch.errors import LauncherError
 
 
@@ -34,8 +35,8 @@ def _faults(text: str) -> list[Fault]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--times", type=int, default=5, help="how often each fault is caused (%(default)s)")
-    add("--users", type=int, default=32, help="number of users (%(default)s)")
+    add("--times", type=count, default=5, help="how often each fault is caused (%(default)s)")
+    add("--users", type=count, default=32, help="number of users (%(default)s)")
     add("--faults", type=_faults, default=FAULTS, metavar="NAME,...", help="the faults to cause; all if not given")
     add("--set-clock", action="store_true", help="also set this machine's clock a minute forward, for 5 s each time")
     add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")

@@ -22,6 +22,7 @@ from load_tests.endpoints import ANSWER_SECONDS, grpc_endpoint
 from load_tests.generator import closed_loop
 from load_tests.loads import read_loads
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count, positive
 from load_tests.records import Run
 from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import render_repository
@@ -48,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_model_options(parser)
-    add("--mib", type=int, default=2048, help="limit of the server's memory in MiB (%(default)s)")
-    add("--users", type=int, default=64, help="number of users (%(default)s)")
-    add("--seconds", type=float, default=60.0, help="how long they ask (%(default)s)")
+    add("--mib", type=count, default=2048, help="limit of the server's memory in MiB (%(default)s)")
+    add("--users", type=count, default=64, help="number of users (%(default)s)")
+    add("--seconds", type=positive, default=60.0, help="how long they ask (%(default)s)")
     add("--loads", type=read_loads, default="long,top_p", metavar="NAME,...", help="what they ask (%(default)s)")
     return parser
 

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from load_tests.fleet.outage import HEADER, kill_one, restart_all
 from load_tests.fleet.routing import LOADS, WAYS, Seen, Way, run_turn, table
 from load_tests.fleet.ways import client_way, grpc_way, openai_way
+from load_tests.option_types import count, positive
 from scripts.fleet.fleet import Fleet
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
@@ -37,8 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("routing", "outages"), help="measure only this")
     parser.add_argument("--balancers", default=",".join(_OUTAGES), help="of the outages, separated by commas")
-    parser.add_argument("--rounds", type=int, default=2, help="of the routing (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each turn of the routing (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=2, help="of the routing (%(default)s)")
+    parser.add_argument("--seconds", type=positive, default=60.0, help="of each turn of the routing (%(default)s)")
     return parser
 
 

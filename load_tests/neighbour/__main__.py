@@ -24,6 +24,7 @@ from load_tests.chaos.doors import Door, GatewayDoor, TritonDoor
 from load_tests.endpoints import ANSWER_SECONDS, OpenAIEndpoint, grpc_endpoint
 from load_tests.neighbour.measure import Neighbour, Ordinary, running, tokens_per_second
 from load_tests.neighbour.worst import WORST, Worst
+from load_tests.option_types import count, positive
 from load_tests.workload import WORKLOADS, read_workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
@@ -48,9 +49,9 @@ def _kinds(text: str) -> Mapping[str, Worst]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--users", type=int, default=31, help="number of ordinary users (%(default)s)")
-    add("--rounds", type=int, default=3, help="how often each kind has its turn (%(default)s)")
-    add("--seconds", type=float, default=8.0, help="how long each turn is measured (%(default)s)")
+    add("--users", type=count, default=31, help="number of ordinary users (%(default)s)")
+    add("--rounds", type=count, default=3, help="how often each kind has its turn (%(default)s)")
+    add("--seconds", type=positive, default=8.0, help="how long each turn is measured (%(default)s)")
     add("--policy", default="fair", help="the server's scheduling_policy (%(default)s)")
     add("--kinds", type=_kinds, default=WORST, metavar="PART,...", help="kinds whose names have one of these parts")
     add("--images", action="store_true", help="serve a model that reads images, for the kind that sends them")
@@ -121,6 +122,8 @@ async def _measure(
                     seen[name] = (seen[name][0] + speeds[0], seen[name][1] + speeds[1])
     if failures := [failure for user in users for failure in user.failures]:
         raise LauncherError(f"{len(failures)} requests of ordinary users failed, the first with {failures[0]}")
+    if silent := [name for name, (alone, _) in seen.items() if not alone]:
+        raise LauncherError(f"the users got no token in their turns beside {silent[0]!r}; try more --seconds")
     return {name: (alone / options.rounds, worst / options.rounds) for name, (alone, worst) in seen.items()}
 
 

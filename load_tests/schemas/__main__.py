@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from load_tests.option_types import count, count_or_none
 from load_tests.schemas.applications import APPLICATIONS, Schema
 from load_tests.schemas.check import Outcome, ask_all
 from load_tests.schemas.generated import generated
@@ -25,10 +26,17 @@ _LONGEST_LINE = 160
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--generated", type=int, default=140, help="number of generated schemas (%(default)s)")
-    add("--samples", type=int, default=3, help="answers to each schema, at most 16 (%(default)s)")
+    add("--generated", type=count_or_none, default=140, help="number of generated schemas (%(default)s)")
+    add(
+        "--samples",
+        type=int,
+        choices=range(1, 17),
+        default=3,
+        metavar="N",
+        help="answers to each schema, 1 to 16 (%(default)s)",
+    )
     add("--temperature", type=float, default=1.5, help="of the answers (%(default)s)")
-    add("--max-tokens", type=int, default=192, help="the length at which an answer is cut off (%(default)s)")
+    add("--max-tokens", type=count, default=192, help="the length at which an answer is cut off (%(default)s)")
     return parser
 
 
@@ -82,6 +90,9 @@ def main() -> int:
         if outcome.refusal == "":
             print(f"{kind}, {name}: refused without a reason", file=sys.stderr)
     print(f"{table(outcomes)}\n\nRefused:\n{refusals(found)}")
+    if all(outcome.refusal is not None for outcome in found):
+        print("error: every schema was refused", file=sys.stderr)
+        return 1
     return int(any(outcome.wrong or outcome.refusal == "" for outcome in found))
 
 

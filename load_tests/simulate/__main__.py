@@ -196,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--requests", type=count, default=10_000, help="number of requests (%(default)s)")
-    add("--seed", type=int, default=1, help="seed of the workload (%(default)s)")
+    add("--seed", type=count_or_none, default=1, help="seed of the workload (%(default)s)")
     add(
         "--arrivals",
         default="poisson",

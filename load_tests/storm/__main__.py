@@ -15,6 +15,7 @@ from pathlib import Path
 from load_tests.chaos.doors import NotAnswered
 from load_tests.chaos.service import Service
 from load_tests.chaos.workplace import workplace
+from load_tests.option_types import count
 from load_tests.storm.answers import Answers
 from load_tests.storm.report import broken_promises, tables
 from load_tests.storm.storm import PARTS, Weather, learn_answers, storm
@@ -28,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--requests", type=int, default=10_000, help="number of requests (%(default)s)")
-    add("--users", type=int, default=128, help="number of users (%(default)s)")
+    add("--users", type=count, default=128, help="number of users (%(default)s)")
     add("--seed", type=int, default=0, help="another number gives other requests (%(default)s)")
     add(
         "--speculation",

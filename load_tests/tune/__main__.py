@@ -25,7 +25,7 @@ from tqdm import tqdm
 from load_tests.compare.contenders import ours
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
-from load_tests.option_types import count, positive, results_folder
+from load_tests.option_types import count, count_or_none, positive, results_folder
 from load_tests.slo import Slo
 from load_tests.tune.ablation import ablate, prune
 from load_tests.tune.confirmation import DEFAULT, TUNED, Confirmation, take_turns
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target-itl", type=positive, metavar="SECONDS", help="instead of the workload's")
     add("--trials", type=count, default=TRIALS, help="configurations to simulate (%(default)s)")
     add("--requests", type=count, default=256, help="requests in each simulation (%(default)s)")
-    add("--seed", type=int, default=0, help="seed of the search (%(default)s)")
+    add("--seed", type=count_or_none, default=0, help="seed of the search (%(default)s)")
     add("--machine", type=Path, metavar="FILE", help="step times of an earlier run, its machine.json")
     add("--confirm", action=argparse.BooleanOptionalAction, default=True, help="measure on the real server")
     add("--rounds", type=count, default=2, help="rounds of that measurement (%(default)s)")
