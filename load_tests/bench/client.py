@@ -27,6 +27,7 @@ from inflight_client import AsyncClient, Client, InflightError, Sampling
 from inflight_client.request import make_request
 from inflight_client.transport.grpc_wire import encode
 from scripts.launch.errors import LauncherError
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_server import TritonServer
 
 METRONOME = Path(__file__).parents[1] / "metronome"
@@ -229,6 +230,7 @@ def resident_bytes() -> int:
 def main() -> int:
     """Run the benchmark and return the exit status. If it is 1, a line on standard error says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    end_like_ctrl_c()
     try:
         with TritonServer(METRONOME, drain_seconds=2) as server:
             server.wait_ready(READY_SECONDS, ["llm"])

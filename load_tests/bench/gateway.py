@@ -24,6 +24,7 @@ from load_tests.records import Run
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_server import TritonServer
 from scripts.peers.peer import MODEL, Peer
 
@@ -100,6 +101,7 @@ def main() -> int:
     """Run the benchmark and return the exit status. If it is 1, a line on standard error says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     settings = {"max_num_seqs": str(max(LEVELS)), "enable_prefix_caching": "false"}
+    end_like_ctrl_c()
     try:
         with triton_server(default_model(), **settings) as server, gateway(server) as gate:
             ways: dict[str, Connect] = {

@@ -27,6 +27,7 @@ from load_tests.bench.malicious_schemas import MALICIOUS
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 
 USERS = (1, 8, 32)
 ROUNDS = 5
@@ -193,9 +194,12 @@ async def measure(url: str) -> None:
 
 def main() -> int:
     """Measure, and return the exit status."""
+    end_like_ctrl_c()
     try:
         with triton_server(default_model()) as server:
             asyncio.run(measure(server.grpc_url))
+    except KeyboardInterrupt:
+        return 130
     except (LauncherError, InflightError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -22,6 +22,7 @@ from load_tests.records import Record
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 
 USERS = 32
 USER_TOKENS = 900
@@ -113,8 +114,11 @@ def measure(settings: Mapping[str, str]) -> str:
 
 def main() -> int:
     """Measure all budgets, print a Markdown table and return the exit status."""
+    end_like_ctrl_c()
     try:
         lines = [measure(settings) for settings in BUDGETS]
+    except KeyboardInterrupt:
+        return 130
     except (LauncherError, RuntimeError, InflightError) as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1

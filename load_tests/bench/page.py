@@ -22,6 +22,7 @@ from load_tests.generator import closed_loop
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.peers.peer import MODEL
 
 USERS = 30
@@ -105,6 +106,7 @@ def main() -> int:
     """Run the measurement and return the exit status. If it is 1, a line on standard error says why."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     settings = {"max_num_seqs": str(USERS + 2), "enable_prefix_caching": "false"}
+    end_like_ctrl_c()
     try:
         with triton_server(default_model(), **settings) as server, gateway(server) as gate:
             asyncio.run(measure(f"http://{gate.http_url}"))

@@ -22,6 +22,7 @@ from tritonclient.utils import np_to_triton_dtype
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import render_repository
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_server import TritonServer
 
 BURST = 64
@@ -109,10 +110,13 @@ def main() -> int:
         "| queue | load | first token, median (s) | the last one (s) | the same, worst round (s) | served |",
         "|---|---|---|---|---|---|",
     ]
+    end_like_ctrl_c()
     try:
         for queue in QUEUES:
             with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
                 lines += measure(queue, Path(folder))
+    except KeyboardInterrupt:
+        return 130
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

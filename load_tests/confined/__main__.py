@@ -26,6 +26,7 @@ from load_tests.option_types import count, positive
 from load_tests.records import Run
 from scripts.launch.errors import LauncherError
 from scripts.launch.model_repository import render_repository
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_server import TritonServer
 
 _READY_SECONDS = 600
@@ -106,6 +107,7 @@ def main() -> int:
     """Return the exit status: 0 if nothing was killed and all requests were answered or refused, else 1."""
     options = _parser().parse_args()
     killed, used = 0, [0]
+    end_like_ctrl_c()
     try:
         model = model_folder(options)
         load_kernels()  # Compiles them outside of the limit, as a server does only at its first start.
@@ -116,6 +118,8 @@ def main() -> int:
                     run = asyncio.run(_ask(server.grpc_url, options, lambda: used.append(group.used_bytes())))
             finally:
                 killed = group.kills()
+    except KeyboardInterrupt:
+        return 130
     except LauncherError as error:
         print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         print(f"{killed} processes were killed for lack of memory", file=sys.stderr)

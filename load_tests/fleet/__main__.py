@@ -21,6 +21,7 @@ from load_tests.option_types import count, positive
 from scripts.fleet.fleet import Fleet
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
+from scripts.launch.signals import end_like_ctrl_c
 
 _SERVERS = 3
 _KV_CACHE_TOKENS = 12_288
@@ -80,11 +81,14 @@ def _fleet(balancer: str) -> Fleet:
 def main() -> int:
     """Measure, print Markdown tables and return the exit status."""
     options = _parser().parse_args()
+    end_like_ctrl_c()
     try:
         if options.only != "outages":
             _routing(options)
         if options.only != "routing":
             _outages(options)
+    except KeyboardInterrupt:
+        return 130
     except LauncherError as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1

@@ -29,6 +29,7 @@ from load_tests.workload import WORKLOADS, read_workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 from scripts.launch.triton_server import TritonServer
 from scripts.peers.peer import Peer
 from scripts.smolvlm import smolvlm
@@ -145,6 +146,7 @@ def main() -> int:
     }
     if not options.kinds:
         parser.error("no kind is left: large images need --images, and the gateway does not take the fields of some")
+    end_like_ctrl_c()
     try:
         model = smolvlm() if options.images else default_model()
         with triton_server(model, scheduling_policy=options.policy) as server:
@@ -153,6 +155,8 @@ def main() -> int:
                     seen = asyncio.run(_run(server, url, options))
             else:
                 seen = asyncio.run(_run(server, None, options))
+    except KeyboardInterrupt:
+        return 130
     except LauncherError as error:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1

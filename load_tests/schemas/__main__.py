@@ -19,6 +19,7 @@ from load_tests.schemas.keywords import KEYWORDS
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
 from scripts.launch.served_model import triton_server
+from scripts.launch.signals import end_like_ctrl_c
 
 _LONGEST_LINE = 160
 
@@ -68,6 +69,7 @@ def main() -> int:
         "generated": generated(options.generated),
     }
     schemas = [(kind, name, schema) for kind, some in kinds.items() for name, schema in some.items()]
+    end_like_ctrl_c()
     try:
         with triton_server(default_model()) as server:
             found = asyncio.run(
@@ -79,6 +81,8 @@ def main() -> int:
                     max_tokens=options.max_tokens,
                 )
             )
+    except KeyboardInterrupt:
+        return 130
     except LauncherError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,9 @@
-"""Numbers that make no sense are refused before a server starts. A run of nothing would look like a good one."""
+"""The command lines of the tools: what they refuse, and how they end."""
 
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,17 @@ import pytest
 def test_a_number_out_of_bounds_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tool: str, option: str
 ) -> None:
+    """A run of nothing would look like a good one."""
     monkeypatch.setattr(sys, "argv", [tool, option])
     with pytest.raises(SystemExit, match="2"):
         import_module(f"load_tests.{tool}.__main__").main()
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_kill_ends_every_tool_that_starts_servers_like_ctrl_c() -> None:
+    """Otherwise its folders, and the memory group of `confined`, are left behind."""
+    folder = Path(__file__).parents[2] / "load_tests"
+    programs = [path for path in folder.rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    starting = [path for path in programs if re.search(r"\b(triton_server|TritonServer|Fleet)\(", path.read_text())]
+    assert folder / "schemas" / "__main__.py" in starting
+    assert [path for path in starting if not re.search(r"end_like_ctrl_c\(\)|SIGTERM", path.read_text())] == []
