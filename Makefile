@@ -22,7 +22,7 @@ help:
 	@echo "              OPERATOR_KEY (for inflight drain and Triton's operator interfaces; by default a random one),"
 	@echo "              ALLOW_EXPOSED_TRITON (any value: ARGS may name addresses beyond loopback)"
 	@echo "make gateway  run OpenAI's API on 127.0.0.1:9000 in front of a running server; variables: GRPC_PORT, ARGS (flags of the gateway)"
-	@echo "make demo     watch a running server batch requests in flight"
+	@echo "make demo     watch a running server batch requests in flight; variable: GRPC_PORT"
 	@echo "make load     load a running server with Locust; variable: LOAD_ARGS (such as --workload FILE, --users N)"
 	@echo "make sweep    measure how much load a server carries; writes a report to results/ in 15 minutes; variable: SWEEP (flags)"
 	@echo "make tune     find settings for a workload and an objective in the simulator, and confirm them on the real server; takes"
@@ -92,7 +92,7 @@ gateway: $(installed)
 	@$(bin)/inflight-gateway --server 127.0.0.1:$(or $(GRPC_PORT),8001) $(ARGS)
 
 demo: $(installed)
-	@$(bin)/python -m scripts.demo
+	@$(bin)/python -m scripts.demo $(if $(GRPC_PORT),--url 127.0.0.1:$(GRPC_PORT))
 
 load: $(installed)
 	$(bin)/locust --headless -f load_tests/locustfile.py $(LOAD_ARGS)
