@@ -65,3 +65,11 @@ def test_a_word_is_also_forbidden_where_no_space_comes_before_it() -> None:
 
     assert {("damn",), ("▁damn",)} <= forbidden("damn")
     assert ("<0x0A>",) in forbidden("\n")
+
+
+def test_a_tokenizer_without_a_token_for_line_breaks_is_asked_for_the_words_alone() -> None:
+    backend = Tokenizer(models.Unigram([("a", -1.0), ("b", -1.0), (" ", -1.0)], unk_id=None))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert token_sequences(tokenizer, ["ab"]) == ((0, 1), (2, 0, 1))
+    with pytest.raises(Exception, match="unk_id"):
+        token_sequences(tokenizer, ["\n"])
