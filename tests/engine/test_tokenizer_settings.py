@@ -1,5 +1,6 @@
 """The settings `tokenizer` and `chat_template` replace what the model's folder has, or lacks."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -76,3 +77,26 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     (folder / "tokenizer.json").write_text('{"model": {"type": "from the future"}}')
     with pytest.raises(ValueError, match=f"tokenizer is '{folder}', which cannot be loaded"):
         load_tokenizer(EngineConfig(model=str(default_model()), tokenizer=str(folder)))
+
+
+def test_the_package_that_a_tokenizer_needs_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    assert load_tokenizer(EngineConfig(model=str(tmp_path))) is None
+    assert "tokenizer.model is read with the package sentencepiece" in caplog.text
+
+
+def test_code_that_knows_no_fast_tokenizers_serves_token_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So does the package mistral-common, as transformers wraps it."""
+    names = {"tokenizer_class": "Plain", "auto_map": {"AutoTokenizer": ["plain.Plain", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    (tmp_path / "plain.py").write_text(
+        "class Plain:\n"
+        "    @classmethod\n"
+        "    def from_pretrained(cls, *args, **kwargs): return cls()\n"
+        "    @classmethod\n"
+        "    def register_for_auto_class(cls, *args): pass\n"
+    )
+    assert load_tokenizer(EngineConfig(model=str(tmp_path), trust_remote_code=True)) is None
+    assert "has no Rust backend" in caplog.text

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import PROCESSOR_NAME
 from transformers.utils.chat_template_utils import render_jinja_template
 from transformers.utils.hub import LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # What transformers raises where files are missing.
 _NOT_THERE = (OSError, ValueError, KeyError, TypeError, ImportError)
+_SENTENCEPIECE_FILE = "tokenizer.model"
+"""Without the package that reads it, transformers names another one."""
 _TEMPLATE_MARKS = ("{{", "{%")
 
 
@@ -50,7 +52,10 @@ def _own_tokenizer(config: EngineConfig) -> Any | None:
             f"{error}"
         ) from error
     except _NOT_THERE as error:
-        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", str(error).partition("\n")[0])
+        reason = " ".join(str(error).split())
+        if (Path(config.model) / _SENTENCEPIECE_FILE).is_file():
+            reason += f" ({_SENTENCEPIECE_FILE} is read with the package sentencepiece)"
+        logger.warning("no tokenizer can be loaded, so only token ids are served: %s", reason)
         return None
     except Exception as error:
         # The library tokenizers raises this very class where a file has parts that it does not know.
@@ -77,7 +82,7 @@ def _named_tokenizer(name: str) -> Any:
 
 def _has_backend(tokenizer: Any) -> bool:
     # Without files, transformers makes a tokenizer for some models that has one token.
-    return bool(tokenizer.is_fast and tokenizer.backend_tokenizer.get_vocab_size() > 1)
+    return isinstance(tokenizer, PreTrainedTokenizerFast) and tokenizer.backend_tokenizer.get_vocab_size() > 1
 
 
 def _given_template(setting: str) -> str:
