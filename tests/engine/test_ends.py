@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from inflight import Engine, SamplingParams
+from scripts.reference.tiny_models import greedy as reference
 from tests.engine.models import Tiny, alone, greedy, make_engine, make_prompt
 from tests.unit.tiny_tokenizers import byte_level
 
@@ -170,3 +172,24 @@ def test_a_damaged_generation_config_is_named(tiny: Tiny, tmp_path: Path) -> Non
     (folder / "generation_config.json").write_text('{"eos_token_id": 2,}')
     with pytest.raises(ValueError, match=r"its generation_config.json cannot be read"):
         make_engine(folder)
+
+
+@pytest.mark.parametrize("value", [[0, 1], "0"])
+def test_a_padding_token_that_no_code_can_read_is_blamed_on_its_file(tiny: Tiny, tmp_path: Path, value: object) -> None:
+    folder = variant(tiny, tmp_path / "model", {"eos_token_id": 2, "pad_token_id": value})
+    with pytest.raises(ValueError, match=r"its generation_config.json cannot be read"):
+        make_engine(folder)
+
+
+def test_suppressed_tokens_are_left_out_as_in_generate(tiny: Tiny, tmp_path: Path, endless: list[int]) -> None:
+    """Gemma 4 comes with such a list."""
+    folder = variant(tiny, tmp_path / "model", {"eos_token_id": 2, "suppress_tokens": [*endless[:3], 10**6]})
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    wanted = reference(model, PROMPT, 20)
+    engine = make_engine(folder)
+    assert alone(engine, PROMPT, greedy(20)) == wanted
+    assert set(endless[:3]).isdisjoint(wanted)
+    (output,) = engine.generate(PROMPT, SamplingParams(max_tokens=20, beam_width=3))
+    ids = torch.tensor([PROMPT])
+    beams = model.generate(ids, num_beams=3, num_return_sequences=3, max_new_tokens=20, do_sample=False)
+    assert [list(beam.token_ids) for beam in output.beams] == beams[:, len(PROMPT) :].tolist()

@@ -96,3 +96,27 @@ def test_a_whole_number_may_be_written_as_a_fraction() -> None:
 
 def test_a_top_p_of_0_leaves_the_likeliest_token_as_in_transformers() -> None:
     assert filled({**SAMPLES, "top_p": 0.0}) == {"temperature": 0.0, **NEUTRAL}
+
+
+def test_suppressed_tokens_are_those_that_are_tokens() -> None:
+    assert GenerationDefaults.of({}).suppress_tokens == ()
+    assert GenerationDefaults.of({"suppress_tokens": [258883, 258882, -1, 258882]}).suppress_tokens == (258882, 258883)
+
+
+@pytest.mark.parametrize("value", [5, "5", [5, None], [True]])
+def test_suppressed_tokens_must_be_a_list_of_tokens(value: object, caplog: pytest.LogCaptureFixture) -> None:
+    assert GenerationDefaults.of({"suppress_tokens": value}).suppress_tokens == ()
+    assert f"suppress_tokens is {value!r}; it must be a list of token ids" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("no_repeat_ngram_size", 3), ("bad_words_ids", [[7, 8]]), ("num_beams", 4), ("min_length", 9)]
+)
+def test_what_else_changes_greedy_tokens_is_named(name: str, value: object, caplog: pytest.LogCaptureFixture) -> None:
+    assert GenerationDefaults.of({name: value}) == GenerationDefaults.of({})
+    assert f"{name} is {value!r}, which is ignored, so greedy tokens may differ" in caplog.text
+
+
+def test_neutral_values_need_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    GenerationDefaults.of({"num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": None, "suppress_tokens": []})
+    assert not caplog.records

@@ -14,6 +14,11 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_TOKENS = 16
 _SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p")
 _FIELDS = (*_SAMPLING_FIELDS, "do_sample", "max_new_tokens", "repetition_penalty")
+_OTHERS = (
+    *("num_beams", "no_repeat_ngram_size", "min_length", "min_new_tokens", "bad_words_ids", "begin_suppress_tokens"),
+    *("forced_bos_token_id", "forced_eos_token_id", "sequence_bias", "exponential_decay_length_penalty"),
+)
+"""What else changes the greedy tokens of transformers' `generate`, but not ours."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +29,22 @@ class GenerationDefaults:
     sampling: Mapping[str, float]
     """Values of temperature, top_k, top_p and min_p for a request that gives none of these."""
     repetition_penalty: float
+    suppress_tokens: tuple[int, ...] = ()
+    """Tokens that no output has, such as those that Gemma 4 writes around its images."""
 
     @classmethod
     def of(cls, generation_config: Mapping[str, Any]) -> "GenerationDefaults":
-        """Read the content of a generation_config.json. Values that no request may have are ignored, with a warning."""
+        """Read the content of a generation_config.json. What cannot be served is ignored, with a warning."""
         given = {name: value for name in _FIELDS if (value := _usable(name, generation_config.get(name))) is not None}
         sampling = {name: given[name] for name in _SAMPLING_FIELDS if name in given}
         # With a top_p of 0, transformers samples among the likeliest token alone.
         samples = given.get("do_sample", False) and generation_config.get("top_p") != 0
+        _warn_of_others(generation_config)
         return cls(
             max_tokens=given.get("max_new_tokens", DEFAULT_MAX_TOKENS),
             sampling={"temperature": 1.0, **sampling} if samples else {"temperature": 0.0},
             repetition_penalty=given.get("repetition_penalty", 1.0),
+            suppress_tokens=_suppressed(generation_config.get("suppress_tokens")),
         )
 
     def fill(self, params: SamplingParams) -> SamplingParams:
@@ -68,3 +77,25 @@ def _usable(name: str, value: Any) -> Any:
         logger.warning("the generation config: %s is ignored, because %s", name, error)
         return None
     return value
+
+
+def _suppressed(value: Any) -> tuple[int, ...]:
+    tokens = [] if value is None else value
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        logger.warning(
+            "the generation config: suppress_tokens is %r; it must be a list of token ids, so it is ignored", value
+        )
+        return ()
+    # Some models have -1 for no token.
+    return tuple(sorted({token for token in tokens if token >= 0}))
+
+
+def _warn_of_others(generation_config: Mapping[str, Any]) -> None:
+    for name in _OTHERS:
+        value = generation_config.get(name)
+        if value and not (name == "num_beams" and value == 1):
+            logger.warning(
+                "the generation config: %s is %r, which is ignored, so greedy tokens may differ from transformers'",
+                name,
+                value,
+            )

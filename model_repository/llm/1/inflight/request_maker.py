@@ -51,6 +51,8 @@ class RequestMaker:
         self._scheduler = scheduler
         self._capacity = scheduler.tables.pool.num_blocks * config.block_size
         """Tokens that the KV cache holds."""
+        # As with bad words, the model may have no logit for some of them.
+        self._suppress_tokens = tuple(t for t in model.defaults.suppress_tokens if t < model.num_logits)
         self.prompts = ContentReader(config, model, encoder, self._capacity)
 
     def request(
@@ -178,7 +180,12 @@ class RequestMaker:
             raise InvalidRequest(
                 f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
             )
-        search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
+        search = BeamSearch(
+            request.params,
+            max_tokens=request.max_tokens,
+            stop_token_ids=request.stop_token_ids,
+            suppress_tokens=self._suppress_tokens,
+        )
         if search.num_candidates > self._model.num_logits:
             raise InvalidRequest(
                 f"beam_width is {width} and {len(request.stop_token_ids)} tokens may end the output: too many for a "
@@ -259,4 +266,5 @@ class RequestMaker:
         if length > _MAX_BAD_WORD_TOKENS:
             raise InvalidRequest(f"bad_words are {length} tokens; they must be at most {_MAX_BAD_WORD_TOKENS} together")
         # Tokenizers and clients may name tokens for which the model has no logit. The output never has them.
-        return tuple(sequence for sequence in sequences if max(sequence) < self._model.num_logits)
+        known = tuple(sequence for sequence in sequences if max(sequence) < self._model.num_logits)
+        return (*known, *((token,) for token in self._suppress_tokens))

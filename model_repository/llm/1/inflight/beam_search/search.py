@@ -39,12 +39,20 @@ class Step:
 class BeamSearch:
     """The beams of one request, without their tokens: the caller keeps them."""
 
-    def __init__(self, params: SamplingParams, *, max_tokens: int, stop_token_ids: Collection[int]) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        stop_token_ids: Collection[int],
+        suppress_tokens: Collection[int] = (),
+    ) -> None:
+        """No output has one of `suppress_tokens`."""
         self.width = params.beam_width
-        self.num_candidates = self.width + len(stop_token_ids)
+        self.num_candidates = self.width + len(stop_token_ids) + len(suppress_tokens)
         """How many of the likeliest tokens of each beam compete. Of these, `width` go on whatever ends."""
         self._params, self._max_tokens = params, max_tokens
-        self._stops = frozenset(stop_token_ids)
+        self._stops, self._suppressed = frozenset(stop_token_ids), frozenset(suppress_tokens)
         self.restart()
 
     def restart(self) -> None:
@@ -102,7 +110,7 @@ class BeamSearch:
     def _continuations(self, beam: int, likeliest: Mapping[int, float]) -> Iterator[tuple[np.float32, int, int]]:
         may_end, before = self._length > self._params.min_tokens, self._logprobs[beam]
         for token, logprob in likeliest.items():
-            if may_end or token not in self._stops:
+            if token not in self._suppressed and (may_end or token not in self._stops):
                 yield before + np.float32(logprob), beam, token
 
     def _hypothesis(self, token_ids: tuple[int, ...], reason: str, logprob: np.float32) -> Hypothesis:

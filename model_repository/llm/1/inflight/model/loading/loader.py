@@ -113,6 +113,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
     hf_config = _hf_config(config)
     support.check_config(hf_config)
     support.check_settings(hf_config, config)
+    # transformers reads it, too, with the weights, and would not say which file is wrong.
+    generation = generation_config(config.model)
     is_quantized = prepare(config, hf_config)
     if is_quantized and shards is not None:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
@@ -138,7 +140,6 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst)
     )
     passes = _passes(module, reading, config, check, is_divided=shards is not None)
-    generation = generation_config(config.model)
     return LoadedModel(
         module=module,
         layers=reading.layers,
