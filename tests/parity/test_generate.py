@@ -56,7 +56,8 @@ def test_tokens_are_those_of_generate(
     assert stats.blocks_used == 0
 
 
-@pytest.mark.parametrize(("tiny", "connector"), TRANSFERS, indirect=["tiny"])
+# With its scope, this runs beside the other test of the same model, which is then made once.
+@pytest.mark.parametrize(("tiny", "connector"), TRANSFERS, indirect=["tiny"], scope="module")
 def test_a_prompt_that_another_engine_computed_goes_on_with_the_same_tokens(
     tiny: tuple[Path, LoadedModel, list[list[int]], list[list[int]]], connector: str
 ) -> None:

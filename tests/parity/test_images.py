@@ -3,6 +3,7 @@
 import io
 import random
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import transformers
 from PIL import Image
 
 from inflight import Engine, EngineConfig, ImagePrompt, SamplingParams
+from inflight.model.loading.loader import LoadedModel, load_model
 from scripts.reference.tiny_image_models import IMAGE_MODELS, save_image_model
 from tests.images import picture
 
@@ -28,12 +30,28 @@ class Served:
         self.model, self.processor = save_image_model(kind, folder)
         self.place = self.processor.image_token
         self.least_budget = LONGEST_IMAGE.get(kind, 1)
+        self._expected: dict[tuple[str, tuple[bytes, ...]], list[int]] = {}
+
+    def config(self, **settings: Any) -> EngineConfig:
+        usual = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024, "max_model_len": 512}
+        return EngineConfig(model=str(self.folder), **{**usual, **settings})
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The settings of the tests below do not concern what is loaded."""
+        return load_model(self.config())
 
     def engine(self, **settings: Any) -> Engine:
-        usual = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024, "max_model_len": 512}
-        return Engine(EngineConfig(model=str(self.folder), **{**usual, **settings}))
+        return Engine(self.config(**settings), self.loaded)
 
     def expected(self, text: str, images: Sequence[bytes]) -> list[int]:
+        """What `generate` says to a prompt. Several tests ask for the same."""
+        asked = text, tuple(images)
+        if asked not in self._expected:
+            self._expected[asked] = self._generate(text, images)
+        return self._expected[asked]
+
+    def _generate(self, text: str, images: Sequence[bytes]) -> list[int]:
         pictures = [Image.open(io.BytesIO(image)) for image in images]
         inputs = self.processor(text=[text], images=pictures or None, return_tensors="pt", add_special_tokens=False)
         with torch.inference_mode():

@@ -1,5 +1,6 @@
 """Prompts with embeddings: the engine's tokens are those of transformers' `generate`, token for token."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from inflight import EmbedsPrompt, Engine, EngineConfig, SamplingParams
+from inflight.model.loading.loader import LoadedModel, load_model
 from scripts.reference.tiny_models import MODELS, OWN_ATTENTION, RECURRENT, SERVED, VOCABULARY, save_model
 from tests.of_each_kind import a_few_of
 
@@ -24,9 +26,17 @@ class Served:
         self.folder, self.model = folder, save_model(MODELS[kind].config, folder)
         self.model.generation_config.forced_eos_token_id = None
 
-    def engine(self, **settings: Any) -> Engine:
+    def config(self, **settings: Any) -> EngineConfig:
         usual = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024, "max_model_len": 256}
-        return Engine(EngineConfig(model=str(self.folder), enable_prompt_embeds=True, **{**usual, **settings}))
+        return EngineConfig(model=str(self.folder), enable_prompt_embeds=True, **{**usual, **settings})
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The settings of the tests below do not concern what is loaded."""
+        return load_model(self.config())
+
+    def engine(self, **settings: Any) -> Engine:
+        return Engine(self.config(**settings), self.loaded)
 
     def embedded(self, token_ids: list[int], seed: int, rows: slice) -> NDArray[np.float32]:
         """[tokens, width]: embeddings of tokens, but for some rows, which no token has."""

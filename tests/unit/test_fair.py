@@ -311,7 +311,6 @@ def test_endless_long_prompts_of_one_tenant_leave_the_others_most_of_the_time() 
             tokens += len(plan.sampling)
         return tokens / seconds
 
-    print(time_of_others("fair"), time_of_others("fcfs"))
     assert time_of_others("fair") > 1.5 * time_of_others("fcfs")
 
 
