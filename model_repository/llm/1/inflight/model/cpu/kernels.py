@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch.utils import cpp_extension
 
 from inflight.model.cpu.instruction_sets import compiler_flags, instruction_sets
 from inflight.private_files import check_private, private_folder
@@ -91,6 +90,9 @@ def _key(flags: Sequence[str]) -> str:
 
 def _build(library: Path, flags: Sequence[str]) -> None:
     """Build in a temporary folder, then move the library, so that a second process or a crash does no harm."""
+    # It imports setuptools, which takes time that most starts need not spend.
+    from torch.utils import cpp_extension
+
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
         raise FileNotFoundError(f"there is no C++ compiler {compiler}; install g++")
