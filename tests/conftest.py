@@ -2,9 +2,12 @@
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from inflight.lasting_imports import lasting_imports
 
 # Before torch is imported. The models here gain little from more threads, and lose much where others use the same
 # cores: torch's threads wait for each other by spinning.
@@ -15,6 +18,13 @@ os.environ["TRITON_INTERPRET"] = "1"
 # A script that starts the suite in the background has SIGINT ignored, and whatever the tests start would inherit that
 # and not hear Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The modules of the tests import all of torch and transformers, and the tests themselves are many objects, too."""
+    with lasting_imports():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -42,9 +42,12 @@ class TritonPythonModel:
         logging.basicConfig(level=logging.INFO, handlers=[handler])
         # Not at the top of the file: importing torch takes seconds, and Triton also starts a process that only calls
         # auto_complete_config.
-        from serving.engine_thread import EngineThread
-        from serving.server import Server
-        from serving.settings import check_tensors, on_device_of_instance, read_settings
+        from inflight.lasting_imports import lasting_imports
+
+        with lasting_imports():
+            from serving.engine_thread import EngineThread
+            from serving.server import Server
+            from serving.settings import check_tensors, on_device_of_instance, read_settings
 
         model_config = json.loads(args["model_config"])
         check_tensors(model_config)

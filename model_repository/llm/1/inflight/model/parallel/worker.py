@@ -15,6 +15,8 @@ import time
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from inflight.lasting_imports import lasting_imports
+
 BEAT, BEAT_SECONDS = b"+", 0.5
 
 
@@ -50,9 +52,10 @@ def main() -> None:
     threading.Thread(target=_beat, args=(beats, folder), name="beats", daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format=f"rank {rank}: %(levelname)s %(message)s")
 
-    import transformers
+    with lasting_imports():
+        import transformers
 
-    from inflight.model.parallel.rank import Rank
+        from inflight.model.parallel.rank import Rank
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
