@@ -26,6 +26,7 @@ class AsyncTextStream:
         self._attempts = Attempts(retry, timeouts, request)
         self._cancelled = asyncio.Event()
         self._ready: deque[Chunk] = deque()
+        self._failure: InflightError | None = None
         self._transcript = Transcript(request)
         self._send()
 
@@ -37,6 +38,15 @@ class AsyncTextStream:
         return self
 
     async def __anext__(self) -> Chunk:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return await self._next_chunk()
+        except InflightError as failure:
+            self._failure = failure
+            raise
+
+    async def _next_chunk(self) -> Chunk:
         while not self._ready:
             reply = await self._next_reply()
             if reply is None:

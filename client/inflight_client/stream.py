@@ -28,6 +28,7 @@ class TextStream:
         self._attempts = Attempts(retry, timeouts, request)
         self._cancelled = threading.Event()
         self._ready: deque[Chunk] = deque()
+        self._failure: InflightError | None = None
         self._transcript = Transcript(request)
         self._send()
 
@@ -41,6 +42,15 @@ class TextStream:
         return self
 
     def __next__(self) -> Chunk:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._next_chunk()
+        except InflightError as failure:
+            self._failure = failure
+            raise
+
+    def _next_chunk(self) -> Chunk:
         while not self._ready:
             reply = self._next_reply()
             if reply is None:

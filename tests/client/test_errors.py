@@ -48,6 +48,14 @@ def test_failing_in_the_middle_keeps_what_came_before(client: Client) -> None:
             next(stream)
 
 
+def test_a_failed_stream_has_the_same_error_when_it_is_read_again(client: Client) -> None:
+    with client.stream("one !error UNAVAILABLE") as stream:
+        assert next(stream).text == "one "
+        for _ in range(2):
+            with pytest.raises(ServerOverloaded, match="failed with UNAVAILABLE"):
+                next(stream)
+
+
 def test_input_that_the_model_does_not_take(server: TritonServer) -> None:
     # `completion` has no input named `stream`, so Triton refuses it. Such an error has no status code.
     with Client(server.grpc_url, model="completion") as client, pytest.raises(InvalidRequest, match="stream"):
