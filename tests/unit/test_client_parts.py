@@ -1,6 +1,8 @@
 """The client's parts that need no server."""
 
 import asyncio
+import multiprocessing
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -11,6 +13,7 @@ import pytest
 
 from inflight_client import (
     AsyncTextStream,
+    Client,
     InvalidRequest,
     ModelNotReady,
     RetryPolicy,
@@ -194,3 +197,21 @@ def test_a_stream_can_be_left_while_another_thread_reads_it() -> None:
             assert reading.wait(10)
         left.set()
         assert answer.result(10).text == "a"
+
+
+def _use_the_client_of_the_parent(client: Client) -> None:
+    with pytest.raises(RuntimeError, match="make a new one"):
+        client.is_ready()
+    client.close()
+    os._exit(0)  # Without the clean-up of the parent's tests.
+
+
+def test_a_forked_process_is_told_to_make_a_client_of_its_own() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        child = multiprocessing.get_context("fork").Process(target=_use_the_client_of_the_parent, args=(client,))
+        child.start()
+        child.join(30)
+        status = child.exitcode
+        child.kill()
+        child.join()
+    assert status == 0

@@ -31,8 +31,13 @@ class HttpConnection:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for its result. Raises RequestCancelled after `close`."""
+        """Run a coroutine on the loop and wait for its result.
+
+        Raises RequestCancelled after `close`, and RuntimeError in a process that was forked: it has no thread here.
+        """
         future = self._submit(coroutine)
+        if future is None and not self._closed:
+            raise RuntimeError("a forked process cannot use the client of its parent; make a new one in it")
         if future is None:
             raise client_closed()
         try:
@@ -43,12 +48,12 @@ class HttpConnection:
             future.cancel()  # In case this thread was interrupted.
 
     def soon(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine on the loop without waiting for it. Does nothing after `close`."""
+        """Run a coroutine on the loop without waiting for it. Does nothing after `close`, and after a fork."""
         self._submit(coroutine)
 
     def _submit(self, coroutine: Coroutine[Any, Any, _T]) -> "concurrent.futures.Future[_T] | None":
         with self._closing:
-            if not self._closed:
+            if not self._closed and self._thread.is_alive():
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
         return None
@@ -72,7 +77,7 @@ class HttpConnection:
     def close(self) -> None:
         """See `Connection`."""
         with self._closing:
-            if self._closed:
+            if self._closed or not self._thread.is_alive():
                 return
             self._closed = True
             # After this, nothing more is submitted. What was submitted before has become a task when this one runs.
