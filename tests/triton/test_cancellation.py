@@ -9,6 +9,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.grpc.aio as aio
 
+from inflight_client import AsyncClient
 from load_tests.tensors import tensors
 from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
@@ -57,8 +58,27 @@ def test_others_go_on(server: TritonServer) -> None:
     assert survivor.text == alone.text
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_an_answer_that_is_not_streamed_is_not_finished_for_nobody(server: TritonServer, protocol: str) -> None:
+    """Over HTTP, Triton notices a disconnect only when it writes, and this answer is written at its end."""
+    url = server.grpc_url if protocol == "grpc" else f"http://{server.http_url}"
+    before = num_cancelled(scrape(server))
+
+    async def give_up() -> None:
+        async with AsyncClient(url) as client:
+            answer = client.generate("A very long story:", max_tokens=1500, temperature=0, ignore_eos=True)
+            task = asyncio.create_task(answer)
+            while [request.running for request in await client.unfinished_requests()] != [True]:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+
+    asyncio.run(give_up())
+    assert num_cancelled(scrape_when(server, at_rest)) == before + 1
+
+
 def num_cancelled(found: Scrape) -> float:
-    return found.by("request_success_total", "finished_reason")["cancelled"]
+    return found.by("request_success_total", "finished_reason").get("cancelled", 0.0)
 
 
 def leave_completion(server: TritonServer, inputs: list[Any], count: int) -> list[str]:

@@ -1,8 +1,9 @@
 """HTTP for asyncio: a pool of connections, one for each running request."""
 
 import asyncio
+import contextlib
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -24,6 +25,7 @@ from inflight_client.transport import http_wire
 from inflight_client.transport.async_failure_detector import AsyncFailureDetector
 
 _PROBE_SECONDS = 5.0
+_CANCEL_SECONDS = 1.0
 
 _T = TypeVar("_T")
 
@@ -108,6 +110,13 @@ class AsyncHttpConnection:
             return error
         return InvalidRequest(message) if await self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
 
+    async def cancel(self, request: Request, key: str) -> None:
+        """Tell the server that nobody waits for a request any more. It was sent with the `cancel_key` `key`."""
+        # If this fails, the request runs to its end.
+        with contextlib.suppress(httpx.HTTPError):
+            cancelling = {"text_input": "", "cancel": key}
+            await self.client.post(http_wire.path(request), json=cancelling, timeout=_CANCEL_SECONDS)
+
     async def close(self) -> None:
         """See `AsyncConnection`."""
         self._closed = True
@@ -131,6 +140,8 @@ class AsyncHttpCall:
         self._response: httpx.Response | None = None
         self._ended: InflightError | None = None
         """What has ended the request from outside."""
+        self._cancel_key = uuid.uuid4().hex
+        self._cancelling: asyncio.Task[None] | None = None
 
     async def replies(self) -> AsyncGenerator[Reply, None]:
         """See `AsyncCall`."""
@@ -149,7 +160,7 @@ class AsyncHttpCall:
                 yield http_wire.decode(outputs, self._request.num_samples)
                 next_at = asyncio.get_running_loop().time() + self._limits.gap
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _opened(self, until: float) -> AsyncIterator[httpx.Response]:
         """Send the request, and return the response to read, which must begin before the time `until`.
 
@@ -159,7 +170,7 @@ class AsyncHttpCall:
         opening = self._connection.client.stream(
             "POST",
             http_wire.path(self._request),
-            json=http_wire.encode(self._request, self._limits.total),
+            json={**http_wire.encode(self._request, self._limits.total), "cancel_key": self._cancel_key},
             headers=self._request.headers,
             timeout=http_wire.timeouts(self._connection.options),
         )
@@ -176,6 +187,9 @@ class AsyncHttpCall:
                     await opening.__aexit__(None, None, None)
         except httpx.HTTPError as error:
             raise http_wire.error_of_httpx(error) from error
+        except (asyncio.CancelledError, GeneratorExit, DeadlineExceeded):
+            await self._cancel_unstreamed()
+            raise
         finally:
             self._connection.calls.discard(self)
 
@@ -206,7 +220,18 @@ class AsyncHttpCall:
             self._reading.reschedule(0.0)
 
     async def cancel(self) -> None:
-        """See `AsyncCall`. Triton notices the cancellation at its next write."""
+        """See `AsyncCall`. Triton notices at its next write that a stream is closed."""
         self.end(RequestCancelled("the request was cancelled"))
         if self._reading is None and self._response is not None:
             await self._response.aclose()
+        if self in self._connection.calls:
+            await self._cancel_unstreamed()
+
+    async def _cancel_unstreamed(self) -> None:
+        """Cancel a request that does not stream. Triton's next write for it is its whole answer."""
+        if self._request.stream or self._begun:
+            return
+        if self._cancelling is None:
+            self._cancelling = asyncio.create_task(self._connection.cancel(self._request, self._cancel_key))
+        # `close` waits for it, too, and a task that is cancelled once more must not end it.
+        await asyncio.shield(self._cancelling)
