@@ -120,6 +120,33 @@ def test_a_library_that_a_power_failure_has_cut_is_built_again(tmp_path: Path, s
     assert cut.read_bytes() == built.read_bytes()
 
 
+SOURCE = """
+static long answer = 42;
+long *volatile place = &answer;  // The loader writes this address into the loaded library.
+extern "C" long probe() { return *place; }
+"""
+
+BUILD = """
+import ctypes, sys
+from pathlib import Path
+from inflight.model.cpu import kernels
+
+folder = Path(sys.argv[1])
+kernels._SOURCES = folder
+kernels._build(folder / "kernels-test.so", [])
+assert kernels._is_whole(folder / "kernels-test.so")
+assert ctypes.CDLL(folder / "kernels-test.so").probe() == 42
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_the_process_that_builds_a_library_can_use_it(tmp_path: Path) -> None:
+    """It has loaded the library before its checksum was added."""
+    (tmp_path / "kernels.cpp").write_text(SOURCE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], env=environment, check=True)
+
+
 @pytest.mark.skipif(not instruction_sets(), reason="this processor has no AVX2")
 def test_where_the_cache_cannot_be_written_each_process_builds_its_own(tmp_path: Path) -> None:
     # The home of many service users.

@@ -110,8 +110,9 @@ def _build(library: Path, flags: Sequence[str]) -> None:
         )
         (built,) = Path(folder).glob("*.so")
         built.chmod(0o700)
-        content = built.read_bytes()
-        built.write_bytes(content + _checksum(content))
+        # The call above has also loaded it. What is loaded must stay as it is, so that the file may only become longer.
+        with built.open("ab") as file:
+            file.write(_checksum(built.read_bytes()))
         built.replace(library)
 
 
