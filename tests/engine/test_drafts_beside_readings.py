@@ -26,7 +26,7 @@ def test_a_request_whose_draft_leads_nowhere_ends_beside_an_embedding(first_laye
     for step in range(20):
         engine.submit_embedding("one two three", request_id=f"embedding {step}")
         finished |= {output.request_id: output for output in engine.step() if output.finished}
-    assert finished["bad"].finish_reason == "error"
+    assert finished["bad"].finish_reason == "invalid"
     assert engine.stats().drafts > 0
     while engine.has_work:
         engine.step()
@@ -48,4 +48,4 @@ def test_a_request_whose_draft_is_right_at_first_keeps_that_part_beside_an_embed
     stats = engine.stats()
     assert (stats.drafts, stats.accepted_draft_tokens, stats.preemptions) == (1, 2, 0)
     output = drain(engine)["bad"]
-    assert (output.token_ids, output.finish_reason) == ([token] * 3, "error")
+    assert (output.token_ids, output.finish_reason) == ([token] * 3, "invalid")

@@ -124,14 +124,14 @@ def test_beside_other_parameters(texts: Engine, others: dict[str, Any], text: st
         assert output.text.startswith(text)
         assert output.finish_reason == "stop"
     else:
-        assert output.finish_reason in ("error", "length")
+        assert output.finish_reason in ("invalid", "length")
 
 
 def test_no_token_is_left_if_bad_words_forbid_all_that_the_grammar_allows(texts: Engine) -> None:
     params = SamplingParams(max_tokens=4, bad_words=("a", "b"), structured_outputs=StructuredOutputs(regex="[ab]"))
     output = drain_one(texts, params)
-    assert output.finish_reason == "error"
-    assert "all tokens are forbidden" in (output.error or "")
+    assert output.finish_reason == "invalid"
+    assert "all tokens are forbidden by what the request asks for" in (output.error or "")
 
 
 def drain_one(engine: Engine, params: SamplingParams) -> RequestOutput:

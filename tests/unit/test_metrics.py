@@ -222,7 +222,7 @@ def test_the_metrics_of_drafts_are_there_only_where_drafts_are_made() -> None:
 
 def test_a_request_without_a_first_token_has_no_time_to_it() -> None:
     harness = Harness(make_scheduler())
-    harness.run = lambda plan: [StepResult(()) for _ in plan.answered]  # type: ignore[method-assign]
+    harness.run = lambda plan: [StepResult((), is_tainted=True) for _ in plan.answered]  # type: ignore[method-assign]
     harness.submit(make_request("a", 4))
     harness.drain()
     assert harness.core.stats().finished["error"] == 1

@@ -8,7 +8,11 @@ from inflight.request import DEADLINE, ERROR, INVALID, LENGTH, STOP, Request
 from inflight.scheduler.committed import Committed
 from inflight.step_result import StepResult
 
-_NO_TOKEN = "no token can be chosen: the model's logits are not numbers, or all tokens are forbidden"
+_FORBIDDEN = (
+    "no token can be chosen: all tokens are forbidden by what the request asks for, such as structured_outputs with "
+    "allowed_token_ids or bad_words"
+)
+_NO_LOGITS = "no token can be chosen: the model's logits are not numbers"
 _NOT_A_NUMBER = "what the model computes for the prompt is not a number"
 
 
@@ -31,7 +35,7 @@ def _event(outcome: Committed, result: StepResult) -> TokenEvent:
     request, token_ids, reason = outcome.request, outcome.token_ids, outcome.finish_reason
     error = None
     if reason in (ERROR, INVALID):
-        error = _NOT_A_NUMBER if result.is_faulty else _why_no_token(request)
+        error = _NOT_A_NUMBER if result.is_faulty else _why_no_token(request, reason)
     return TokenEvent(
         request,
         token_ids,
@@ -51,7 +55,7 @@ def _beams(request: Request, reason: str | None) -> Sequence[Hypothesis]:
     return request.beams.best(reason)
 
 
-def _why_no_token(request: Request) -> str:
+def _why_no_token(request: Request, reason: str) -> str:
     if request.grammar is not None and request.grammar.error is not None:
         return f"structured_outputs is too complex: {request.grammar.error}"
-    return _NO_TOKEN
+    return _FORBIDDEN if reason == INVALID else _NO_LOGITS

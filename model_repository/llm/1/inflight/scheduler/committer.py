@@ -45,8 +45,8 @@ class Committer:
         """Account for a step that ran. `results[i]` belongs to `plan.answered[i]`, and was known at `now`.
 
         If one of its new tokens ends a request, the tokens after it are dropped. Finished requests are removed. A
-        request without a new token that wants one is removed too, with the finish reason `error`, or `invalid` if its
-        grammar failed. So is one whose prompt was read in vain.
+        request without a new token that wants one is removed too, with the finish reason `invalid` if it forbids all
+        tokens or its grammar failed, else `error`. So is one whose prompt was read in vain.
         """
         answers = list(zip(plan.answered, results, strict=True))
         failed = {e.request for e, result in answers if not result.token_ids and (e.samples or result.is_faulty)}
@@ -66,7 +66,7 @@ class Committer:
                 self._lengths.prompt_computed(each.request, result.prompt_state)
                 self._policy.foreseen(each.request)
         committed = [
-            self._append(each, result.token_ids, now)
+            self._append(each, result, now)
             if result.token_ids and not each.read and each.request.beams is None
             else self._conclude(each, result, now)
             for each, result in answers
@@ -92,7 +92,7 @@ class Committer:
         if each.read and not result.is_faulty:
             request.read(each.read, result.states)
         if each.samples or result.is_faulty:
-            return self._append(each, result.token_ids, now)
+            return self._append(each, result, now)
         if not each.is_final_chunk:
             return Committed(request, (), None)
         self._remove(request.request_id)
@@ -105,7 +105,7 @@ class Committer:
             return Committed(leader, (), None)  # Another beam has failed in this step.
         if not result.token_ids:
             self._remove(leader.request_id)
-            return Committed(leader, (), ERROR)
+            return Committed(leader, (), _why_none(result))
         for each in (leader, request):
             each.sampled_at(now)
         if group.found(request, result.logprobs[0].top):
@@ -115,14 +115,13 @@ class Committer:
             self.moving.append(group)
         return Committed(leader, (), None)
 
-    def _append(self, each: ScheduledRequest, new: Sequence[int], now: float) -> Committed:
-        request = each.request
+    def _append(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:
+        request, new = each.request, result.token_ids
         if not new and each.num_draft:
             return Committed(request, (), None)  # The draft may be at fault. The request starts anew without one.
         if not new:
             self._remove(request.request_id)
-            failed = request.grammar is not None and request.grammar.error is not None
-            return Committed(request, (), INVALID if failed else ERROR)
+            return Committed(request, (), _why_none(result))
         request.sampled_at(now)
         forced = request.num_forced
         token_ids, reason = request.append(new)
@@ -156,3 +155,8 @@ class Committer:
         request.num_accepted += accepted
         self._tables.trim(request)
         return accepted
+
+
+def _why_none(result: StepResult) -> str:
+    """Return the finish reason of a request without a new token."""
+    return ERROR if result.is_tainted or result.is_faulty else INVALID
