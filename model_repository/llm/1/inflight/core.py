@@ -275,7 +275,7 @@ class EngineCore:
             return self._fail(plan, fault)
         except BaseException:
             # Ctrl-C. Who has called `Engine.generate` may go on with other requests.
-            self._scheduler.begin_again(plan)
+            self._scheduler.break_off(plan)
             raise
         ended = self._clock()
         self._scheduler.observe(plan, ended - computing)

@@ -37,13 +37,18 @@ class FailedSteps:
         self._recompute(lost, {copy for _, copy in plan.forked})
         return removed
 
-    def begin_again(self, plan: StepPlan) -> None:
-        """Preempt the requests of a step that was broken off, and what else has lost something by it."""
+    def break_off(self, plan: StepPlan) -> None:
+        """After a step that was broken off, preempt the requests that have lost something by it.
+
+        The next step computes the tokens of the others again, and writes their keys and values to the same places.
+        """
         lost = self._give_up(plan)
-        for scheduled in plan.scheduled:
-            if self._running.has(scheduled.request):  # Beams go with their leader.
-                self._preemptor.preempt(scheduled.request, swap=False)
-        self._recompute(lost, {copy for _, copy in plan.forked})
+        for each in plan.scheduled:
+            self._tables.trim(each.request)
+        # Nobody knows how many copies have been made.
+        copied = {block for _, block in (*plan.forked, *plan.swapped_in)}
+        copied.update(block for _, blocks in plan.imported for block in blocks)
+        self._recompute(lost, copied)
 
     def _give_up(self, plan: StepPlan) -> set[int]:
         """Forget what a step was to copy to host memory. Return the slots whose recurrent states are lost."""

@@ -336,9 +336,9 @@ class Scheduler:
         """Remove the requests of a step that failed; see `FailedSteps.fail`."""
         return self._failed_steps.fail(plan)
 
-    def begin_again(self, plan: StepPlan) -> None:
-        """After a step that was broken off; see `FailedSteps.begin_again`."""
-        self._failed_steps.begin_again(plan)
+    def break_off(self, plan: StepPlan) -> None:
+        """After a step that was broken off; see `FailedSteps.break_off`."""
+        self._failed_steps.break_off(plan)
 
     def shrink_after_oom(self, plan: StepPlan) -> bool:
         """After a step for which the device had too little memory; see `FailedSteps.shrink_after_oom`."""
