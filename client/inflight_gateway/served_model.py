@@ -90,7 +90,7 @@ class ServedModel:
             if told is None or self._told_at < moment:
                 told = await self._ask()
             if isinstance(told, InflightError):
-                raise told
+                raise told.with_traceback(None)  # Otherwise it would keep the frames of all who have got it.
             return told
 
     async def _ask(self) -> Formats | InflightError:
