@@ -178,7 +178,7 @@ $(gpu_tests): $(installed)
 	$(bin)/python -m pip install --disable-pip-version-check -e '.[gpu-tests]'
 	@touch $@
 
-# Images of Python often set the variable. Each of the hundreds of processes would then compile the sources again.
+# Container images with Python often set this variable. Each process of the tests would then compile the sources again.
 pytest := env -u PYTHONDONTWRITEBYTECODE $(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 test: $(gpu_tests)

@@ -17,7 +17,7 @@ from inflight.model.parallel.rendezvous import Rendezvous
 # Ranks compute the same step at the same speed. A rank that has died or was stopped is found sooner, by `Workers`.
 _COLLECTIVE = timedelta(seconds=60)
 _CONNECTING = timedelta(seconds=10)
-# All are about to connect then. torch would also wait for a rank that has ended since.
+# Ranks connect when all have arrived, which takes seconds. For one that has ended since, torch would wait in vain.
 _MEETING = timedelta(seconds=60)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
