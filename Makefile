@@ -64,11 +64,11 @@ help:
 	@echo "make lock     choose the versions of the development environment again; needs uv"
 	@echo "make test     run the tests, on real servers; takes 20 to 40 minutes"
 	@echo "make test-slow   run the tests that take long, and others with more models or settings"
-	@echo "make test-engine  run the tests of the engine with torch, without a server; takes two to four minutes"
+	@echo "make test-engine  run the tests of the engine with torch, without a server; takes eight to twelve minutes"
 	@echo "make test-clients test the gateway with instructor, langchain-openai, litellm and pydantic-ai, which it installs"
 	@echo "make test-agents  test the gateway with coding agents, such as Claude Code and Codex, which it installs by npm"
 	@echo "make lint     run the linter and the type checker"
-	@echo "make check    lint, and run the unit tests; takes one to three minutes"
+	@echo "make check    lint, and run the unit tests; takes two to five minutes"
 	@echo "make clean    remove $(VENV) and the files that tools created"
 	@echo "Variables for all: PYTHON (3.11 or 3.12), VENV, INFLIGHT_CACHE (where Triton and the model are kept)"
 

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
+LEAST_CV, MOST_CV = 1e-3, 1e3
+"""Bounds of a coefficient of variation. Far beyond them, gamma distributions cannot be drawn from."""
 
 
 class Arrivals(Protocol):

@@ -3,6 +3,7 @@ loop)."""
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +11,12 @@ from itertools import islice, pairwise
 
 from load_tests.endpoints import Endpoint
 from load_tests.failures import RequestFailed
-from load_tests.hand_out import HandOut
+from load_tests.hand_out import PAUSE_AFTER_FAILURE, HandOut
 from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Record, Run
 
 DRAIN_SECONDS = 60.0
 """How long a run waits for answers after its last request was sent. Then it cancels the remaining requests."""
-PAUSE_AFTER_FAILURE = 1.0
-"""In seconds. Without the pause, users whose requests are refused would send most of all requests."""
 
 
 def _nothing() -> None:
@@ -84,7 +83,7 @@ async def closed_loop(
     async with _until(None if seconds is None else seconds + drain) as group:
         for number in range(users):
             group.create_task(user(number))
-    return observer.run()
+    return observer.run(until=math.inf if seconds is None or count is not None else seconds)
 
 
 @contextlib.asynccontextmanager
@@ -155,8 +154,8 @@ class _Observer:
         self._advance()
         return seen.error is None
 
-    def run(self) -> Run:
+    def run(self, *, until: float = math.inf) -> Run:
         """The records of all requests, after the last one has ended."""
         busy = (time.process_time() - self._computed) / self.now()
         ordered = sorted(self._observations, key=lambda seen: seen.scheduled)
-        return Run([seen.record(index) for index, seen in enumerate(ordered)], busy)
+        return Run([seen.record(index) for index, seen in enumerate(ordered)], busy, until)

@@ -7,6 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.int64]
+MOST_TOKENS = 10_000_000
+"""The longest prompt or output that can be asked for. No model has such a context, and the prompt still fits into the
+memory of the load generator."""
 
 
 class Lengths(Protocol):

@@ -31,6 +31,11 @@ class PlannedRequest(Arrival):
     """Token ids of a long text, from which the prompt is cut. Empty: it consists of random ids."""
 
     @property
+    def prefix_id(self) -> int:
+        """A number that no other prefix has, as those of each kind are numbered from 0."""
+        return self.prefix ^ zlib.crc32(self.kind.encode()) << 30
+
+    @property
     def chat(self) -> tuple[str, int] | None:
         """The chat that this is a turn of. A turn's prompt is all prefix."""
         return (self.kind, self.prefix) if 0 < self.prompt_tokens == self.prefix_tokens else None

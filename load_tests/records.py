@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +65,13 @@ class Record:
         assert self.first_token is not None
         return (self.first_token - self.scheduled) / (slo.ttft if self.target_ttft is None else self.target_ttft)
 
+    def tokens_between(self, begin: float, end: float) -> float:
+        """Number of tokens that arrived in an interval. Each piece is taken to have equally many tokens."""
+        if self.first_token is None:
+            return 0.0
+        times = self.first_token + np.concatenate([[0.0], np.cumsum(self.gaps)])
+        return float(np.mean((begin <= times) & (times < end))) * self.output_tokens
+
     def meets(self, slo: Slo) -> bool:
         """Whether the request was answered within an objective."""
         return self.ttft_share(slo) <= 1 and self.mean_gap <= slo.itl
@@ -78,6 +85,9 @@ class Run:
     generator_busy: float
     """Processor time of the generator's process over elapsed time. Near 1, which is one core, the generator measures
     itself."""
+    until: float = math.inf
+    """When the users of a closed loop stopped sending. What comes later, to fewer and fewer of them, is part of no
+    rate. Infinite: a planned number of requests was sent, and the time until the last answer counts."""
 
     @property
     def done(self) -> list[Record]:
@@ -86,14 +96,16 @@ class Run:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first request to the last token."""
+        """Seconds from the first request to `until`, or to the last token."""
         begun = min(record.scheduled for record in self.records)
+        if self.until < math.inf:
+            return self.until - begun
         return max((r.last_token for r in self.records if r.last_token is not None), default=begun) - begun
 
     @property
     def throughput(self) -> float:
-        """Output tokens per second."""
-        return self.output_tokens / max(self.duration, 1e-9)
+        """Output tokens per second of answered requests."""
+        return sum(record.tokens_between(-math.inf, self.until) for record in self.done) / max(self.duration, 1e-9)
 
     @property
     def output_tokens(self) -> int:
@@ -141,7 +153,8 @@ class Run:
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that were answered within an objective."""
-        return sum(record.meets(slo) for record in self.records) / max(self.duration, 1e-9)
+        ended = [record for record in self.done if record.last_token is not None and record.last_token < self.until]
+        return sum(record.meets(slo) for record in ended) / max(self.duration, 1e-9)
 
     def attainment(self, slo: Slo) -> float:
         """Fraction of all requests that were answered within an objective."""
@@ -154,11 +167,11 @@ class Run:
 
     def between(self, begin: float, end: float) -> "Run":
         """The requests that were scheduled in a part of the run, such as the part after the warm-up."""
-        return Run([record for record in self.records if begin <= record.scheduled < end], self.generator_busy)
+        return replace(self, records=[record for record in self.records if begin <= record.scheduled < end])
 
     def without_first(self, count: int) -> "Run":
         """The requests after the first `count`."""
-        return Run(self.records[count:], self.generator_busy)
+        return replace(self, records=self.records[count:])
 
 
 def write_records(records: Iterable[Record], path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from load_tests.arrivals import Arrivals
-from load_tests.lengths import Lengths
+from load_tests.lengths import MOST_TOKENS, Lengths
 
 _TRACE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -32,6 +32,16 @@ class Arrival:
     prefix: int = 0
     """Requests with the same number share their first `prefix_tokens` tokens."""
     prefix_tokens: int = 0
+
+    @property
+    def prefix_id(self) -> int:
+        """A number that no other prefix has."""
+        return self.prefix
+
+    @property
+    def chat(self) -> tuple[str, int] | None:
+        """The chat that this is a turn of. None: there is none."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,10 @@ def replay(path: Path, count: int, speed: float = 1.0) -> list[Arrival]:
         rows = csv.DictReader(file)
         if not set(_TRACE_COLUMNS) <= set(rows.fieldnames or ()):
             raise ValueError(f"{path} must have columns TIMESTAMP, ContextTokens and GeneratedTokens")
-        found = [_traced(row, f"{path}, line {rows.line_num}") for row in rows]
+        try:
+            found = [_traced(row, f"{path}, line {rows.line_num}") for row in rows]
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {rows.line_num + 1}: {error}") from error
     first = sorted(found, key=lambda traced: traced[0])[:count]
     return [Arrival((at - first[0][0]).total_seconds() / speed, prompt, out, out) for at, prompt, out in first]
 
@@ -115,6 +128,8 @@ def _traced(row: Mapping[str, str | None], place: str) -> tuple[datetime, int, i
     except ValueError as error:
         raise ValueError(f"{place}: TIMESTAMP is {time!r}; it must be a time such as 2024-05-10 00:00:02.5") from error
     for name, text in zip(_TRACE_COLUMNS[1:], (prompt, output), strict=True):
-        if not text.isdecimal() or not int(text):
-            raise ValueError(f"{place}: {name} is {text!r}; it must be a whole number of at least 1")
+        if not text.isdecimal() or not 1 <= int(text) <= MOST_TOKENS:
+            raise ValueError(
+                f"{place}: {name} is {text!r}; it must be a whole number of at least 1 and at most {MOST_TOKENS}"
+            )
     return at if at.tzinfo else at.replace(tzinfo=UTC), int(prompt), int(output)

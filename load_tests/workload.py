@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import yaml
-from pydantic import Discriminator, Field, PositiveFloat, Tag, ValidationError
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from load_tests.prompts import PlannedRequest
@@ -20,7 +20,8 @@ from load_tests.workload_streams import DrawnStream, ReplayedStream
 
 WORKLOADS = Path(__file__).parent / "workloads"
 """The folder of the project's workload files."""
-_BLOCK_REQUESTS = 1_000
+BLOCK_REQUESTS = 1_000
+"""The requests of a closed loop are drawn in blocks of about so many."""
 
 
 def _stream_form(value: Any) -> str:
@@ -31,6 +32,11 @@ def _stream_form(value: Any) -> str:
 _StreamField: TypeAlias = Annotated[
     Annotated[DrawnStream, Tag("drawn")] | Annotated[ReplayedStream, Tag("replayed")], Discriminator(_stream_form)
 ]
+
+
+def part_seed(seed: int, part: int) -> int:
+    """The seed of a part of a run. Runs of any two seeds, such as 1 and 2, have no part in common."""
+    return int(np.random.default_rng([seed, part]).integers(2**62))
 
 
 class WorkloadError(ValueError):
@@ -48,7 +54,7 @@ class WorkloadFile(Strict):
     """The content of a workload file."""
 
     about: Annotated[str, Field(min_length=1)]
-    seed: int
+    seed: NonNegativeInt
     slo: Objective
     streams: Annotated[dict[str, _StreamField], Field(min_length=1)]
 
@@ -78,26 +84,29 @@ class Workload:
             for stream in self._streams.values()
         )
 
-    def arrivals(self, rate: float, seconds: float, seed: int = 0) -> list[PlannedRequest]:
+    def arrivals(self, rate: float, seconds: float, seed: int = 0, block: int = 0) -> list[PlannedRequest]:
         """The requests of an open loop, ordered by their times from 0 to `seconds`.
 
         The rates of all streams are scaled by the same factor, so that `rate` requests arrive per second. Another
-        `seed` gives other requests of the same kinds, whose prompts no server has seen.
+        `seed` gives other requests of the same kinds, whose prompts no server has seen. A replayed trace begins after
+        `block` times `seconds`.
         """
-        speed = rate / self.rate
-        streams = [self._planned(name, stream.rate * speed, seconds, seed) for name, stream in self._streams.items()]
+        streams = [self._planned(name, rate / self.rate, seconds, seed, block) for name in self._streams]
         return list(heapq.merge(*streams, key=lambda request: request.at))
 
-    def requests(self, seed: int = 0) -> Iterator[PlannedRequest]:
-        """An endless sequence of requests for a closed loop, in the order in which an open loop would send them."""
-        chance = np.random.default_rng(seed)
-        for _ in count():
-            yield from self.arrivals(self.rate, _BLOCK_REQUESTS / self.rate, int(chance.integers(2**62)))
+    def requests(self, seed: int = 0, block: int = 0) -> Iterator[PlannedRequest]:
+        """An endless sequence of requests for a closed loop, in the order in which an open loop would send them.
 
-    def _planned(self, name: str, rate: float, seconds: float, seed: int) -> list[PlannedRequest]:
+        A replayed trace begins after `block` times `BLOCK_REQUESTS`, or so, of all requests.
+        """
+        chance = np.random.default_rng(seed)
+        for number in count(block):
+            yield from self.arrivals(self.rate, BLOCK_REQUESTS / self.rate, int(chance.integers(2**62)), number)
+
+    def _planned(self, name: str, speed: float, seconds: float, seed: int, block: int) -> list[PlannedRequest]:
         chance = np.random.default_rng([self._seed, seed, zlib.crc32(name.encode())])
         stream = self._streams[name]
-        arrivals = stream.draw(rate, seconds, int(chance.integers(2**62)))
+        arrivals = stream.draw(stream.rate * speed, seconds, int(chance.integers(2**62)), block)
         seeds = chance.integers(2**62, size=len(arrivals)).tolist()
         same: dict[str, Any] = {
             "kind": name,
@@ -121,7 +130,7 @@ def read_workload(path: Path) -> Workload:
     try:
         document = yaml.safe_load(path.read_text())
         file = WorkloadFile.model_validate(document, context=path.parent)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise WorkloadError(f"{path} is not valid YAML: {error}") from error
     except ValidationError as error:
         raise WorkloadError("\n".join(f"{path}: {_explain(one, document)}" for one in error.errors())) from error

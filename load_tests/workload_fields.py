@@ -3,10 +3,12 @@
 import math
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
 
-from load_tests.arrivals import Arrivals, Gamma, OnOff, Staircase
-from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Exponential, Lengths, LogNormal, Uniform, fixed
+from load_tests.arrivals import LEAST_CV, MOST_CV, Arrivals, Gamma, OnOff, Staircase
+from load_tests.lengths import AZURE_CHAT, AZURE_CODE, MOST_TOKENS, Exponential, Lengths, LogNormal, Uniform, fixed
+
+Tokens: TypeAlias = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
 class Strict(BaseModel):
@@ -19,7 +21,7 @@ class FixedLength(Strict):
     """Always the same length."""
 
     distribution: Literal["fixed"]
-    tokens: PositiveInt
+    tokens: Tokens
 
     def lengths(self, part: int) -> Lengths:
         """The distribution. `part` is 0 for prompts and 1 for outputs; only Azure's traces distinguish them."""
@@ -30,8 +32,8 @@ class UniformLength(Strict):
     """From `low` to `high`, both included."""
 
     distribution: Literal["uniform"]
-    low: PositiveInt
-    high: PositiveInt
+    low: Tokens
+    high: Tokens
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -50,8 +52,8 @@ class LogNormalLength(Strict):
     distribution: Literal["lognormal"]
     median: PositiveFloat
     sigma: PositiveFloat
-    min: PositiveInt = 1
-    max: PositiveInt
+    min: Tokens = 1
+    max: Tokens
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -69,7 +71,7 @@ class ExponentialLength(Strict):
 
     distribution: Literal["exponential"]
     mean: PositiveFloat
-    max: PositiveInt
+    max: Tokens
 
     def lengths(self, part: int) -> Lengths:
         """As `FixedLength.lengths`."""
@@ -81,13 +83,13 @@ class AzureLength(Strict):
 
     distribution: Literal["azure_chat", "azure_code"]
     scale: PositiveFloat = 1.0
-    max: PositiveInt | None = None
+    max: Tokens | None = None
 
     def lengths(self, part: int) -> Lengths:
         """As `FixedLength.lengths`."""
         trace = AZURE_CHAT if self.distribution == "azure_chat" else AZURE_CODE
         found = trace[part].scaled(self.scale)
-        longest = found.max if self.max is None else min(found.max, self.max)
+        longest = min(found.max, MOST_TOKENS if self.max is None else self.max)
         return LogNormal(found.median, found.sigma, min(found.min, longest), longest)
 
 
@@ -112,6 +114,12 @@ class GammaArrivals(Strict):
 
     process: Literal["gamma"]
     cv: PositiveFloat
+
+    @model_validator(mode="after")
+    def _can_be_drawn(self) -> Self:
+        if not LEAST_CV <= self.cv <= MOST_CV:
+            raise ValueError(f"cv is {self.cv:g}; it must be from {LEAST_CV:g} to {MOST_CV:g}")
+        return self
 
     def arrivals(self, rate: float, seconds: float) -> Arrivals:
         """As `PoissonArrivals.arrivals`."""

@@ -20,15 +20,22 @@ from pydantic import (
     model_validator,
 )
 
+from load_tests.arrivals import Floats
+from load_tests.option_types import MOST, MOST_NUMBER
 from load_tests.traffic import Arrival, Stream, replay
-from load_tests.workload_fields import ArrivalField, LengthField, PoissonArrivals, Strict
+from load_tests.workload_fields import ArrivalField, LengthField, PoissonArrivals, Strict, Tokens
+
+_MOST_TURNS = 10_000
+"""Of a chat."""
+_DRAWN_TURNS = 1_000_000
+"""About so many turns are drawn at most, to estimate how many fit into a chat."""
 
 
 class Prefixes(Strict):
     """Prefixes that prompts share, such as system prompts. They come before the prompts' own tokens."""
 
-    count: PositiveInt
-    tokens: PositiveInt
+    count: Annotated[PositiveInt, Field(le=MOST)]
+    tokens: Tokens
 
 
 class Chats(Strict):
@@ -41,7 +48,7 @@ class Chats(Strict):
     """Maximum number of turns in a chat."""
     think_seconds: NonNegativeFloat
     """Mean time from one message of a user to the next (exponential). It includes the time to read the answer."""
-    max_tokens: PositiveInt
+    max_tokens: Tokens
     """Limit for prompt and answer together. A chat ends before a turn that would exceed it."""
 
 
@@ -65,7 +72,7 @@ class DrawnStream(StreamField):
     arrivals: ArrivalField = PoissonArrivals(process="poisson")
     prompts: LengthField
     outputs: LengthField
-    tenants: dict[str, PositiveFloat] = Field({"": 1.0}, min_length=1)
+    tenants: dict[str, Annotated[PositiveFloat, Field(le=MOST_NUMBER)]] = Field({"": 1.0}, min_length=1)
     """Weight of each tenant among the requests."""
     prefixes: Prefixes | None = None
     chats: Chats | None = None
@@ -85,8 +92,11 @@ class DrawnStream(StreamField):
             self._mean_turns(self.chats)
         return self
 
-    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate."""
+    def draw(self, rate: float, seconds: float, seed: int, block: int) -> list[Arrival]:
+        """The requests of the first `seconds`, with `rate` requests per second instead of the stream's own rate.
+
+        Blocks differ only by their seeds.
+        """
         turns = 1.0 if self.chats is None else self._mean_turns(self.chats)
         stream = Stream(
             self.arrivals.arrivals(rate / turns, seconds),
@@ -106,6 +116,9 @@ class DrawnStream(StreamField):
         fits."""
         chance = np.random.default_rng(0)
         turns = chats.turns.lengths(0).draw(20_000, chance)
+        if turns.max() > _MOST_TURNS:
+            raise ValueError(f"chats.turns reaches {turns.max()}; it must be at most {_MOST_TURNS}")
+        turns = turns[: max(1, np.searchsorted(np.cumsum(turns), _DRAWN_TURNS))]
         count = int(turns.sum())
         said = np.cumsum(self.prompts.lengths(0).draw(count, chance) + self.outputs.lengths(1).draw(count, chance))
         said_before = np.concatenate([[0], said])[np.cumsum(turns) - turns]
@@ -167,19 +180,28 @@ class ReplayedStream(StreamField):
             raise ValueError(f"{self.replay} has only requests of the same time; it must have at least 2 times")
         return self
 
-    def draw(self, rate: float, seconds: float, seed: int) -> list[Arrival]:
-        """See `DrawnStream.draw`. The rate is that of whole passes of the trace; a part of one may have another."""
-        recorded = self.trace
+    def draw(self, rate: float, seconds: float, seed: int, block: int) -> list[Arrival]:
+        """See `DrawnStream.draw`. The rate is that of whole passes of the trace; a part of one may have another.
+
+        Each block of `seconds` goes on where the one before it ended. Its times begin at 0, too.
+        """
+        recorded, begin, end = self.trace, block * seconds, (block + 1) * seconds
         # The period has one more gap: from the last request to the first one of the next pass.
         period = recorded[-1].at * len(recorded) / (len(recorded) - 1)
         speed = rate * period / len(recorded)
-        laps = range(math.ceil(seconds * speed / period))
-        return [
-            replace(one, at=at, priority=self.priority, target_ttft=self.target_ttft)
-            for lap in laps
-            for one in recorded
-            if (at := (one.at + lap * period) / speed) < seconds
-        ]
+        found = []
+        for lap in range(math.floor(begin * speed / period), math.ceil(end * speed / period)):
+            times = (self._times + lap * period) / speed
+            part = slice(*np.searchsorted(times, [begin, end]))
+            found += [
+                replace(one, at=at, priority=self.priority, target_ttft=self.target_ttft)
+                for one, at in zip(recorded[part], (times[part] - begin).tolist(), strict=True)
+            ]
+        return found
+
+    @cached_property
+    def _times(self) -> Floats:
+        return np.array([one.at for one in self.trace])
 
 
 def _covering(make: Callable[[int], list[Arrival]], rate: float, seconds: float) -> list[Arrival]:

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from inflight_cli import agent_check, batch, chat, doctor, drain, generate, top
+from inflight_cli import agent_check, batch, chat, doctor, drain, generate, standard_streams, top
 from inflight_cli.errors import CommandError
 from inflight_cli.options import add_connection_options, connection_settings
 from inflight_client import InflightError
@@ -28,6 +28,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run a command and return the exit status: 1 after an error, 2 for bad arguments, 130 after Ctrl-C."""
+    standard_streams.prepare()
     parser = make_parser()
     options = parser.parse_args()
     try:

@@ -2,7 +2,8 @@
 
 Each line of IN is a JSON object with `prompt` or `messages`, optionally an `id`, and any sampling parameters. They take
 precedence over the options here. Line i of OUT answers line i of IN, with text or an error. To continue a batch that
-was interrupted, start it again with the same arguments.
+was interrupted, start it again with the same arguments. Lines of OpenAI's Batch API, with `custom_id`, `method`, `url`
+and `body`, are sent to a gateway, and answered in that API's form.
 """
 
 import argparse
@@ -14,24 +15,25 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 from tqdm import tqdm
 
-from inflight_cli.batch_input import InputLine, parse_object, parse_request, read_lines, take_id
+from inflight_cli.batch_answerer import Answerer
+from inflight_cli.batch_gateway import Gateway
+from inflight_cli.batch_input import InputLine, read_lines
 from inflight_cli.batch_output import answered, encode, error_of, failures, open_alone
-from inflight_cli.generate import usage_json
 from inflight_cli.options import add_sampling_options, positive, readable_file, sampling_parameters
-from inflight_client import AsyncClient, DeadlineExceeded, InvalidRequest, RetryPolicy, Sampling, ServerFault
+from inflight_client import AsyncClient, RetryPolicy
 
 HELP = "answer a file of prompts"
 
 # A batch waits longer than a person: it gives up after about 10 s if the server is unreachable or full.
 RETRY = RetryPolicy(attempts=6)
-# Errors that concern one request only. Any other error would also fail the next request, so it ends the batch.
-OF_ONE_LINE = (InvalidRequest, DeadlineExceeded, ServerFault)
 # Answers are written in order. At most `concurrency` times this many lines are in memory, running or waiting for an
 # earlier answer.
 WINDOW = 8
 MAX_FAILURES_SHOWN = 20
+DEFAULT_GATEWAY = "http://127.0.0.1:9000"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--concurrency", type=positive, default=32, metavar="N", help="maximum number of requests at once (%(default)s)"
     )
     parser.add_argument("--retry-failed", action="store_true", help="send the lines again that have an error in OUT")
+    parser.add_argument(
+        "--gateway",
+        type=_http_url,
+        default=os.environ.get("INFLIGHT_GATEWAY") or DEFAULT_GATEWAY,
+        metavar="URL",
+        help="where lines of OpenAI's Batch API go (default: the environment variable INFLIGHT_GATEWAY, or "
+        f"{DEFAULT_GATEWAY})",
+    )
     add_sampling_options(parser)
 
 
@@ -84,16 +94,20 @@ async def _complete(options: argparse.Namespace, output: Path, previous: Path | 
 
         old = () if previous is None else answered(previous, lines())
         jobs = itertools.islice(itertools.zip_longest(lines(), old), done, None)
-        async with AsyncClient(**options.connection, retry=RETRY) as client:
+        connection = options.connection
+        async with (
+            AsyncClient(**connection, retry=RETRY) as client,
+            Gateway(options.gateway, connection["headers"], options.ca, RETRY) as gateway,
+        ):
+            answerer = Answerer(client, gateway, sampling)
             with tqdm(total=total, initial=done, unit="request", disable=None) as bar:
-                await _answer_in_order(client, jobs, sampling, options.concurrency, write, bar.update)
+                await _answer_in_order(answerer, jobs, options.concurrency, write, bar.update)
         os.fsync(file.fileno())
 
 
 async def _answer_in_order(
-    client: AsyncClient,
+    answerer: Answerer,
     jobs: Iterator[tuple[InputLine, bytes | None]],
-    sampling: Sampling,
     concurrency: int,
     write: Callable[[bytes], object],
     advance: Callable[[], object],
@@ -108,7 +122,7 @@ async def _answer_in_order(
     async def answer(line: InputLine, old: bytes | None) -> bytes:
         if old is None or error_of(old) is not None:
             async with slots:
-                old = await _answer(client, line, sampling)
+                old = encode(line, await answerer.answer(line))
         advance()
         return old
 
@@ -125,18 +139,15 @@ async def _answer_in_order(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-async def _answer(client: AsyncClient, line: InputLine, defaults: Sampling) -> bytes:
-    """Return the output line. Raises an `InflightError` only if it concerns other requests too."""
-    identifier = None
+def _http_url(text: str) -> str:
+    """Read the address of a gateway; for argparse."""
     try:
-        document = parse_object(line.text)
-        identifier = take_id(document)
-        prompt, messages, sampling = parse_request(document, defaults)
-        completion = await client.generate(prompt, messages=messages, **sampling)
-    except OF_ONE_LINE as error:
-        return encode(line, {"id": identifier, "error": {"type": type(error).__name__, "message": str(error)}})
-    answer = {"text": completion.text, "finish_reason": completion.finish_reason, "usage": usage_json(completion.usage)}
-    return encode(line, {"id": identifier, **answer})
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise argparse.ArgumentTypeError(f"{text!r} must begin with http:// or https://, and name a host")
+    return text
 
 
 def _report_failures(output: Path) -> int:

@@ -17,8 +17,9 @@ from inflight_client.errors import (
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
 from inflight_client.prefill.prefill import Prefill
+from inflight_client.prompt import Prompt
 from inflight_client.questions import DrainState, ModelDescription, Tokenization, UnfinishedRequest
-from inflight_client.request import Message, Prompt, Queueing, Sampling
+from inflight_client.request import Message, Queueing, Sampling
 from inflight_client.response import (
     Choice,
     Chunk,

@@ -26,10 +26,10 @@ from inflight_client.options import (
 from inflight_client.prefill.async_connection import AsyncPrefillConnection
 from inflight_client.prefill.prefill import Prefill
 from inflight_client.progress import progress_bar
+from inflight_client.prompt import Prompt, check_several
 from inflight_client.questions import Question
 from inflight_client.request import (
     Message,
-    Prompt,
     Queueing,
     Request,
     Sampling,
@@ -54,6 +54,8 @@ _TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
 class AsyncClient(AsyncAsking):
     """Client of one model on one server, for the tasks of one event loop. It has the same methods as `Client`.
 
+    In another event loop, such as that of a second `asyncio.run`, they raise RuntimeError.
+
     >>> async def ask(prompt):
     ...     async with AsyncClient("127.0.0.1:8001") as client:
     ...         return await client.generate(prompt, max_tokens=2, temperature=0)
@@ -74,18 +76,19 @@ class AsyncClient(AsyncAsking):
         balance: str = "prefix",
         prefill: Prefill | None = None,
     ) -> None:
-        """Takes the same arguments as `Client`. An event loop must be running."""
+        """Takes the same arguments as `Client`. Raises RuntimeError if no event loop is running."""
         self._model = model
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
         servers = servers_of(url, tls, headers, self._timeouts, balance, _TRANSPORTS)
+        self._loop = _running_loop()
         defaults = (metrics_url_of(server.address) for server in servers.named)
         self._metrics_urls = list(defaults) if metrics_url is None else split_url(metrics_url)
         self._fleet = _connect(servers, model)
-        self._connection: AsyncConnection = self._fleet
+        self._connected: AsyncConnection = self._fleet
         if prefill is not None:
             prompts = servers_of(prefill.url, tls, headers, self._timeouts, balance, _TRANSPORTS)
-            self._connection = AsyncPrefillConnection(prefill, _connect(prompts, model), self._fleet)
+            self._connected = AsyncPrefillConnection(prefill, _connect(prompts, model), self._fleet)
 
     async def generate(
         self,
@@ -201,6 +204,7 @@ class AsyncClient(AsyncAsking):
         progress: bool,
     ) -> list[_T]:
         check_concurrency(concurrency)
+        check_several(prompts)
         answers: dict[int, _T] = {}
         waiting = iter(enumerate(prompts))
 
@@ -238,6 +242,7 @@ class AsyncClient(AsyncAsking):
 
     async def metrics(self) -> MetricsSnapshot:
         """The server's current metrics. Raises TransportError if they cannot be read."""
+        self._check_loop()
         found = {}
         for url in self._metrics_urls:
             try:
@@ -250,7 +255,7 @@ class AsyncClient(AsyncAsking):
     def prefills(self) -> Mapping[str, int] | None:
         """Prompts for the servers of `prefill`, by what came of it: `offered`, `not_offered`, `failed`, or `skipped`
         while they do not answer. None without such servers."""
-        return self._connection.servers.outcomes if isinstance(self._connection, AsyncPrefillConnection) else None
+        return self._connected.servers.outcomes if isinstance(self._connected, AsyncPrefillConnection) else None
 
     async def close(self) -> None:
         """Close the connection and cancel the requests that are still running.
@@ -260,6 +265,17 @@ class AsyncClient(AsyncAsking):
         await self._connection.close()
         if "_metrics_http" in self.__dict__:
             await self._metrics_http.aclose()
+
+    @property
+    def _connection(self) -> AsyncConnection:
+        self._check_loop()
+        return self._connected
+
+    def _check_loop(self) -> None:
+        if _running_loop() is not self._loop:
+            raise RuntimeError(
+                "this AsyncClient was made in another event loop, which has its connections; make one in each loop"
+            )
 
     @functools.cached_property
     def _metrics_http(self) -> httpx.AsyncClient:
@@ -272,6 +288,7 @@ class AsyncClient(AsyncAsking):
     async def _ask_all(self, question: Question[_T], seconds: float) -> list[_T]:
         if not isinstance(self._fleet, AsyncFleetConnection):
             return [await self._ask(question, seconds)]
+        self._check_loop()
         return await self._fleet.ask_all(question, seconds)
 
     async def __aenter__(self) -> Self:
@@ -316,3 +333,10 @@ def _connect(servers: Servers[AsyncConnection], model: str) -> AsyncConnection:
     if servers.are_one:
         return servers.connect(servers.named[0])
     return AsyncFleetConnection(servers.named, servers.connect, servers.balance, model)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("AsyncClient needs a running event loop; make and use it in a coroutine") from None

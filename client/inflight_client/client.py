@@ -26,10 +26,10 @@ from inflight_client.options import (
 from inflight_client.prefill.connection import PrefillConnection
 from inflight_client.prefill.prefill import Prefill
 from inflight_client.progress import progress_bar
+from inflight_client.prompt import Prompt, check_several
 from inflight_client.questions import Question
 from inflight_client.request import (
     Message,
-    Prompt,
     Queueing,
     Request,
     Sampling,
@@ -250,6 +250,7 @@ class Client(Asking):
         progress: bool,
     ) -> list[_T]:
         check_concurrency(concurrency)
+        check_several(prompts)
         streams: set[TextStream] = set()
         stopping = threading.Event()
 

@@ -13,6 +13,7 @@ _LONGEST = 1_000_000
 """Maximum of each timeout, over 11 days. Waits on locks and gRPC's deadlines overflow with much more, and gRPC keeps
 some of its settings as milliseconds in 32 bits."""
 
+_LARGEST_PORT = 65535
 
 _HEADER_NAME = re.compile("[A-Za-z0-9_.-]+")
 _HEADER_VALUE = re.compile("[ -~]*")
@@ -111,7 +112,7 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
     Returns the transport, the host and port, and the encryption.
 
     Raises:
-        ValueError: the URL has another scheme or a path, or `tls` is given and the URL is not encrypted.
+        ValueError: the URL has another scheme, a path or no valid port, or `tls` is given and the URL is not encrypted.
     """
     scheme, separator, address = url.rpartition("://")
     scheme = scheme if separator else "grpc" if tls is None else "grpcs"
@@ -119,6 +120,10 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
         raise ValueError(f"the URL {url!r} has the scheme {scheme!r}; it must be grpc, grpcs, http or https")
     if not address.rstrip("/") or "/" in address.rstrip("/"):
         raise ValueError(f"the URL {url!r} must be a host and a port, without a path")
+    _, has_port, port = address.rstrip("/").rpartition(":")
+    if has_port and port.isdecimal() and int(port) > _LARGEST_PORT:
+        # gRPC would connect to another port: to the number without the bits that a port does not have.
+        raise ValueError(f"the URL {url!r} has the port {port}; it must be at most {_LARGEST_PORT}")
     encrypted = scheme in ("grpcs", "https")
     if tls is not None and not encrypted:
         raise ValueError(f"the URL {url!r} is not encrypted, but tls is given; it must begin with {scheme}s://")

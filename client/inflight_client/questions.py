@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar, cast
 
 from inflight_client.errors import ServerFault
-from inflight_client.request import Message, Prompt, Request, Sampling, make_request
+from inflight_client.prompt import Prompt
+from inflight_client.request import Message, Request, Sampling, make_request
 
 _T = TypeVar("_T")
 

@@ -7,14 +7,12 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Required, TypeAlias, TypedDict
+from typing import Literal, Required, TypedDict
 
 from inflight_client.embeds import Embeds
 from inflight_client.errors import InvalidRequest
+from inflight_client.prompt import Prompt, checked
 from inflight_client.schema import AnswerSchema, Schema
-
-Prompt: TypeAlias = str | Sequence[int]
-"""Text, or token ids."""
 
 _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
 """The fields that limit a request's time, and their units per second."""
@@ -166,12 +164,6 @@ class Request:
         return [base64.b64encode(image).decode() for image in self.images]
 
     @property
-    def num_samples(self) -> int:
-        """The number of answers that the request asks for."""
-        count = self.parameters.get("n", self.parameters.get("beam_width", 1))
-        return count if isinstance(count, int) else 1
-
-    @property
     def headers(self) -> dict[str, str]:
         """Headers of the call: the OpenTelemetry context, for Triton's own spans. The model reads the parameters."""
         parent, state = self.parameters.get("traceparent"), self.parameters.get("tracestate")
@@ -230,9 +222,11 @@ def make_request(
 
     Raises:
         TypeError: a sampling parameter is unknown, or not exactly one of `prompt` and `messages` is given, or the
-            schema is none, or an image is not bytes, or `prompt_embeds` is no array of rows.
+            schema is none, or an image is not bytes, or `prompt_embeds` is no array of rows, or the prompt is neither
+            a text nor token ids.
         ImportError: the schema is a dataclass, and pydantic is not installed.
-        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
+        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate or a number that cannot
+            be a token id.
     """
     embeds = Embeds.of(sampling["prompt_embeds"]) if "prompt_embeds" in sampling else None
     if (prompt is None) == (messages is None) and (prompt is not None or embeds is None):
@@ -253,9 +247,8 @@ def make_request(
         return Request(model, "messages", _written(messages), parameters, stream, schema, images, embeds)
     if prompt is None:
         return Request(model, "", (), parameters, stream, schema, images, embeds)
-    _check_text(prompt)
     name = "text_input" if isinstance(prompt, str) else "input_ids"
-    return Request(model, name, prompt, parameters, stream, schema, images, embeds)
+    return Request(model, name, checked(prompt), parameters, stream, schema, images, embeds)
 
 
 def _images(images: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -270,14 +263,14 @@ def make_embedding_request(
     """Check the caller's arguments and make a request for an embedding.
 
     Raises:
-        TypeError: an argument is unknown.
-        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate.
+        TypeError: an argument is unknown, or the prompt is neither a text nor token ids.
+        InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate or a number that cannot
+            be a token id.
     """
     if unknown := queueing.keys() - Queueing.__optional_keys__:
         raise TypeError(f"no such argument: {', '.join(sorted(unknown))}")
-    _check_text(prompt)
     pooling_params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
-    asked = {"input": prompt if isinstance(prompt, str) else list(prompt), "pooling_params": pooling_params}
+    asked = {"input": checked(prompt), "pooling_params": pooling_params}
     parameters = {**queueing, "return_embedding": True}
     _written(parameters)
     return Request(model, "embedding_request", _written(asked), parameters, stream=False)
@@ -290,11 +283,3 @@ def _written(value: object) -> str:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("the request can't be written as JSON: its lists and objects are too deep") from None
-
-
-def _check_text(prompt: Prompt) -> None:
-    try:
-        if isinstance(prompt, str):
-            prompt.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"the prompt is no text of whole characters: {error}") from None

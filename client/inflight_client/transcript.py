@@ -32,7 +32,8 @@ class Transcript:
         self._request = request
         self._sent = time.perf_counter()
         self._first = self._last = 0.0
-        self._chunks: list[list[Chunk]] = [[] for _ in range(request.num_samples)]
+        self._chunks: list[list[Chunk]] = []
+        """Those of each answer. The first reply says how many there are: requests can ask for several in many ways."""
         self._num_token_ids = 0
         self._finished: set[int] = set()
         self._usage = Usage(0, 0)
@@ -50,7 +51,7 @@ class Transcript:
     @property
     def finished(self) -> bool:
         """Whether all answers are complete."""
-        return len(self._finished) == len(self._chunks)
+        return self.begun and len(self._finished) == len(self._chunks)
 
     def add(self, reply: Reply) -> Iterator[Chunk]:
         """Add a reply and return its new chunks.
@@ -59,10 +60,14 @@ class Transcript:
             DeadlineExceeded: the server ended the request because the client's own timeout has passed.
             ServerFault: the reply has the wrong number of answers, or is not from a model of Inflight.
         """
-        if len(reply.texts) != len(self._chunks):
-            raise ServerFault(f"the server sent {len(reply.texts)} answers to a request for {len(self._chunks)}")
-        if reply.usage is None and not self.begun:
-            raise ServerFault("the model's first response lacks 'usage'; it is no model of Inflight")
+        if not self.begun:
+            if reply.usage is None:
+                raise ServerFault("the model's first response lacks 'usage'; it is no model of Inflight")
+            if not reply.texts:
+                raise ServerFault("the model's first response lacks a text; it is no model of Inflight")
+            self._chunks = [[] for _ in reply.texts]
+        elif len(reply.texts) != len(self._chunks):
+            raise ServerFault(f"the server sent {len(reply.texts)} answers after a response with {len(self._chunks)}")
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self._usage = reply.usage or self._usage

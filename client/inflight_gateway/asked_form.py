@@ -44,18 +44,24 @@ def _forms(body: GuidedFields) -> Iterator[AnswerForm]:
 
 
 def of_response_format(given: ResponseFormat | None, field: str) -> AnswerForm | None:
-    """Return the form that OpenAI's field asks for. Raises ApiError if its schema is missing, or is there for text."""
-    if given is None or given.type == "text":
-        form = None
-    elif given.type == "json_object":
-        form = AnswerForm(field, "json_object", True)
-    elif given.json_schema is None:
+    """Return the form that OpenAI's field asks for. Raises ApiError if its schema is missing, or of another type."""
+    if given is None:
+        return None
+    for name, of_type in (("json_schema", "json_schema"), ("value", "json_object")):
+        if getattr(given, name) is not None and given.type != of_type:
+            raise invalid(f"{field}.{name}", f"{field}.{name} is given; the type {given.type} has none")
+    match given.type:
+        case "text":
+            return None
+        case "json_object":
+            return (
+                AnswerForm(field, "json_object", True)
+                if given.value is None
+                else AnswerForm(field, "json", given.value)
+            )
+    if given.json_schema is None:
         raise invalid(f"{field}.json_schema", f"{field}.json_schema is missing; the type json_schema needs it")
-    else:
-        form = AnswerForm(field, "json", given.json_schema.schema_)
-    if given is not None and given.json_schema is not None and given.type != "json_schema":
-        raise invalid(f"{field}.json_schema", f"{field}.json_schema is given; the type {given.type} has none")
-    return form
+    return AnswerForm(field, "json", given.json_schema.schema_)
 
 
 def _of_structured_outputs(given: StructuredOutputs) -> AnswerForm:

@@ -8,6 +8,7 @@ from inflight_client import AsyncClient, Message, Sampling
 from inflight_gateway import structural_tags
 from inflight_gateway.answer_form import AnswerForm, server_names
 from inflight_gateway.asked_form import invalid
+from inflight_gateway.enclosed_answer import EnclosedAnswer
 from inflight_gateway.formats import Formats
 from inflight_gateway.images import text_of
 from inflight_gateway.pieces import Text
@@ -56,8 +57,9 @@ class ChatPlan:
     request: Mapping[str, Any]
     """Keyword arguments of the client: the prompt, and what belongs to it."""
     tools: Mapping[str, Tool]
+    """Those that the answers may call, by name."""
     tool_format: ToolFormat | None
-    """None: the answers have no calls."""
+    """None: the answers are texts."""
     reasoning_format: ReasoningFormat | None
     """None: the answers have no thoughts."""
     opened: bool
@@ -81,8 +83,27 @@ class ChatPlan:
         return Reader(self._read)
 
     def _read(self, source: Source, emit: Emit) -> Reading[None]:
-        if self.reasoning_format is not None:
-            yield from self.reasoning_format.read(source, emit, opened=self.opened)
+        thinking = self.reasoning_format
+        if thinking is None:
+            yield from self._read_answer(source, emit)
+            return
+        borders = () if self.tool_format is None else self.tool_format.ends_thoughts
+        thought = yield from thinking.read(source, emit, opened=self.opened, borders=borders)
+        if thought and thinking.answer is not None:
+            yield from self._read_enclosed(source, emit, *thinking.answer)
+        else:
+            yield from self._read_answer(source, emit)
+
+    def _read_enclosed(self, source: Source, emit: Emit, begin: str, end: str) -> Reading[None]:
+        if not (yield from source.accept(begin)):
+            yield from self._read_answer(source, emit)
+            return
+        yield from source.skip_space()
+        answer = EnclosedAnswer(end, emit)
+        yield from self._read_answer(source, answer.take)
+        answer.end()
+
+    def _read_answer(self, source: Source, emit: Emit) -> Reading[None]:
         if self.tool_format is not None:
             yield from self.tool_format.read(source, emit, self.tools)
         yield from source.rest(lambda text: emit(Text(text)))
@@ -115,15 +136,17 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     if ask.images:
         request["images"] = ask.images
     structured = _structured_outputs(ask, formats.tool_format, thinking, opened=opened)
+    reads_all = formats.tool_format is not None and formats.tool_format.reads_every_answer
+    tool_format = formats.tool_format if use is not None or reads_all else None
     if structured is not None:
         request["structured_outputs"] = structured
-    tool_format = formats.tool_format if use is not None else None
+        tool_format = None if tool_format is None else tool_format.of_enforced_answers()
     read_for = [one for one in (tool_format, thinking) if one is not None]
     if any(formats.are_special(one.markers) for one in read_for):
         request["skip_special_tokens"] = False
     return ChatPlan(
         request=request,
-        tools={tool.name: tool for tool in use.tools} if use is not None else {},
+        tools={tool.name: tool for tool in use.callable} if use is not None else {},
         tool_format=tool_format,
         reasoning_format=thinking,
         opened=opened,
@@ -158,6 +181,8 @@ def _structured_outputs(
     if use is None and thinking is None:
         return None if form is None else form.structured_outputs()
     answer = _tag_of_form(form)
+    if answer is not None and thinking is not None:
+        answer = thinking.final(answer)
     if use is not None and tool_format is not None:
         try:
             answer = use.tag(tool_format, answer)

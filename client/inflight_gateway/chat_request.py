@@ -87,7 +87,7 @@ class ToolCall(Strict):
     """A call in a message of the assistant."""
 
     id: _Text
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = Field(None, description="Of a streamed call that is sent back. Ignored.")
 
@@ -188,7 +188,7 @@ class FunctionDefinition(Strict):
 class FunctionTool(Strict):
     """A tool. All tools are functions."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionDefinition
 
 
@@ -201,7 +201,7 @@ class FunctionReference(Strict):
 class ToolReference(Strict):
     """A tool by its name."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionReference
 
 

@@ -152,7 +152,18 @@ def _explain(error: dict[str, Any], field: str) -> tuple[str, str]:
             return f"{field} is not supported", "unsupported_field"
         case "model_attributes_type" if not field:
             return "the body must be a JSON object, sent with Content-Type: application/json", "invalid_body"
+        case "union_tag_invalid":
+            why = f"its {_discriminator(error)} must be one of {error['ctx']['expected_tags']}"
+            return f"{field} is {_shortened(error['input'])}: {why}", "invalid_value"
+        case "union_tag_not_found":
+            return f"{field} is {_shortened(error['input'])}: its {_discriminator(error)} is missing", "missing_field"
     return f"{field} is {_shortened(error['input'])}: {error['msg'].removeprefix('Value error, ')}", "invalid_value"
+
+
+def _discriminator(error: dict[str, Any]) -> str:
+    """Return the name of the field that tells apart the kinds of what an error is about."""
+    quoted: str = error["ctx"]["discriminator"]
+    return quoted.strip("'")
 
 
 def _shortened(value: Any) -> str:

@@ -38,10 +38,11 @@ class NamedSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """OpenAI's field."""
+    """OpenAI's field, with TGI's addition, which huggingface_hub's client sends in place of a `json_schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = Field(None, description="Only with the type json_schema.")
+    value: dict[str, Any] | None = Field(None, description="As in TGI: a JSON schema. Only with the type json_object.")
 
 
 class StructuredOutputs(Strict):

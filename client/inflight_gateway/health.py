@@ -34,4 +34,7 @@ async def read_metrics(service: TheService) -> Response:
     except TransportError:
         of_model = ""
     service.metrics.model_metrics_up.set(bool(of_model))
+    if len(service.model_metrics) > 1:
+        for server, is_readable in service.model_metrics.readable().items():
+            service.metrics.server_metrics_up.labels(server).set(is_readable)
     return Response(generate_latest(service.metrics.registry).decode() + of_model, media_type=_TEXT_FORMAT)

@@ -78,6 +78,13 @@ class Metrics:
             "Whether this page has the metrics of Triton and the model: 1, or 0 if they could not be read.",
             registry=self.registry,
         )
+        # Only with several servers. The label is that of the samples which are merged into this page.
+        self.server_metrics_up = Gauge(
+            "inflight_gateway_server_metrics_up",
+            "Whether this page has the metrics of one of several servers: 1, or 0 if they could not be read.",
+            ["server"],
+            registry=self.registry,
+        )
         self.tokens = Counter(
             "inflight_gateway_tokens", "Tokens of finished answers.", ["kind"], registry=self.registry
         )

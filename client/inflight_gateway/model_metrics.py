@@ -45,6 +45,10 @@ class ModelMetrics:
         """The number of servers."""
         return len(self._urls)
 
+    def readable(self) -> dict[str, bool]:
+        """Return by the servers' hosts and ports whether their metrics could be read the last time."""
+        return {server: server in self._texts for server in self._servers}
+
     async def snapshots(self) -> list[MetricsSnapshot | None]:
         """Return the metrics of each server, or None where they cannot be read.
 

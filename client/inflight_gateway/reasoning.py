@@ -1,5 +1,6 @@
 """How models write what they think before they answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight_gateway import structural_tags
@@ -7,6 +8,7 @@ from inflight_gateway.pieces import Thought
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source
 from inflight_gateway.structural_tags import ANY_TEXT, Tag, either, sequence, tag
+from inflight_gateway.tool_formats.harmony import ASSISTANT, CHANNEL, END, FINAL, MESSAGE
 
 # White space between a thought and an answer that must have a form.
 _GAP = structural_tags.regex("[ \\n]{0,4}")
@@ -19,6 +21,16 @@ class ReasoningFormat:
     name: str
     begin: str
     end: str
+    template_has: tuple[str, ...] = ()
+    """Texts of which the chat templates of these models have one in them, if it is not the beginning."""
+    answer: tuple[str, str] | None = None
+    """The texts between which the answer stands after a thought, if there are any."""
+    begun_with: str = ""
+    """What a prompt may have after the beginning of a thought."""
+
+    def is_of(self, template: str) -> bool:
+        """Whether models with this chat template think in this format."""
+        return any(text in template for text in self.template_has or (self.begin,))
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -27,14 +39,17 @@ class ReasoningFormat:
 
     def is_open(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has begun the thought for the model."""
-        return prompt_end.rstrip().endswith(self.begin)
+        return prompt_end.rstrip().removesuffix(self.begun_with).endswith(self.begin)
 
     def is_closed(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has ended the thought for the model, which then answers at once."""
         return prompt_end.rstrip().endswith(self.end)
 
-    def read(self, source: Source, emit: Emit, *, opened: bool) -> Reading[None]:
-        """Read the thought at the beginning of an answer, if there is one. `opened`: the prompt has begun it."""
+    def read(self, source: Source, emit: Emit, *, opened: bool, borders: Sequence[str] = ()) -> Reading[bool]:
+        """Read the thought at the beginning of an answer, if there is one, and return whether there is.
+
+        `opened`: the prompt has begun it. `borders`: what ends it besides its end; they are not read.
+        """
         if not opened:
             source.keep()
             yield from source.skip_space()
@@ -44,8 +59,15 @@ class ReasoningFormat:
                 source.put_back(before)
         if opened:
             yield from source.skip_space()
-            yield from text_until(source, (self.end,), emit, Thought)
+            _, marker = yield from text_until(source, (self.end, *borders), emit, Thought)
+            if marker is not None and marker != self.end:
+                source.put_back(marker)
             yield from source.skip_space()
+        return opened
+
+    def final(self, answer: Tag) -> Tag:
+        """Return the structural tag of an answer without calls, with what the model writes around it."""
+        return answer
 
     def before(self, answer: Tag, *, opened: bool) -> Tag:
         """Return the structural tag of an answer with the thought before it."""
@@ -59,8 +81,48 @@ class ReasoningFormat:
         return either(sequence(thought, _GAP, answer), answer)
 
 
+class HarmonyReasoning(ReasoningFormat):
+    """Thoughts are messages, as answers and calls are. The tool format of the same name reads all of them."""
+
+    def read(self, source: Source, emit: Emit, *, opened: bool, borders: Sequence[str] = ()) -> Reading[bool]:
+        """See `ReasoningFormat`."""
+        yield from ()
+        return False
+
+    def final(self, answer: Tag) -> Tag:
+        """See `ReasoningFormat`."""
+        return sequence(structural_tags.text(FINAL), answer)
+
+    def before(self, answer: Tag, *, opened: bool) -> Tag:
+        """See `ReasoningFormat`."""
+        thought = tag(self.begin, ANY_TEXT, f"{self.end}{ASSISTANT}")
+        return either(sequence(thought, answer), answer)
+
+
 REASONING_FORMATS = {
     one.name: one
-    for one in (ReasoningFormat("think", "<think>", "</think>"), ReasoningFormat("mistral", "[THINK]", "[/THINK]"))
+    for one in (
+        # Its template says how to write. That of MiniMax M2 has these texts around results of tools.
+        ReasoningFormat(
+            "granite3.3",
+            "<think>",
+            "</think>",
+            template_has=("<response></response>",),
+            answer=("<response>", "</response>"),
+        ),
+        ReasoningFormat("granite3.2", "Here is my thought process:", "Here is my response:"),
+        # The templates of DeepSeek R1 of May 2025 and of LFM2.5 begin no thought. They only take those of earlier
+        # answers away.
+        ReasoningFormat(
+            "think", "<think>", "</think>", template_has=("<think>", "split('</think>')", 'split("</think>")')
+        ),
+        ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
+        ReasoningFormat("gemma4", "<|channel>thought", "<channel|>", template_has=("<|channel>",)),
+        ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>"),
+        ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
+        # If the thought is to have no length, the prompt begins with what the model writes about its length.
+        ReasoningFormat("seed-oss", "<seed:think>", "</seed:think>", begun_with="<seed:cot_budget_reflect>"),
+        HarmonyReasoning("harmony", f"{CHANNEL}analysis{MESSAGE}", END),
+    )
 }
 """All formats by name."""

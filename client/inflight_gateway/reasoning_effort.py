@@ -6,7 +6,7 @@ from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_request import Effort
 from inflight_gateway.formats import Formats
 
-_LEVEL, _SWITCH = "reasoning_effort", "enable_thinking"
+_LEVEL = "reasoning_effort"
 
 
 def effort_variables(effort: Effort | None, field: str, formats: Formats) -> dict[str, Any]:
@@ -19,9 +19,9 @@ def effort_variables(effort: Effort | None, field: str, formats: Formats) -> dic
     """
     if effort is None:
         return {}
-    has_levels, has_switch = (name in formats.template_variables for name in (_LEVEL, _SWITCH))
-    if not has_levels and not has_switch:
+    has_levels, switch = _LEVEL in formats.template_variables, formats.thinking_switch
+    if not has_levels and switch is None:
         raise invalid(field, f"{field} is {effort!r}; it must be absent, as the model's chat template does not use it")
     if not has_levels and effort != "none":
         raise invalid(field, f"{field} is {effort!r}; it must be 'none' or absent, as the model knows no levels")
-    return ({_LEVEL: effort} if has_levels else {}) | ({_SWITCH: False} if has_switch and effort == "none" else {})
+    return ({_LEVEL: effort} if has_levels else {}) | ({switch: False} if switch and effort == "none" else {})

@@ -79,7 +79,7 @@ def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
     its span are among what is returned.
     """
     key: ApiKey | None = scope.get(KEY)
-    tenant = body.user if key is None else key.tenant_name
+    tenant = (body.user or None) if key is None else key.tenant_name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)

@@ -98,8 +98,8 @@ _Truncation = Annotated[
 class Authored(Strict):
     """The fields that say on whose behalf a request runs, how urgent it is, and whose cached prefixes it shares."""
 
-    user: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
-        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise."
+    user: Annotated[str, Field(max_length=256)] | None = Field(
+        None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise, and if empty."
     )
     priority: Annotated[int, Field(ge=1, le=_INT32_MAX, description="1 is the highest.")] | None = None
     request_class: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from inflight_client import Message
+from inflight_client import InvalidRequest, Message
 from inflight_gateway.formats import Formats
 from inflight_gateway.strict_json import read_json
 from inflight_gateway.tool_formats import Tool, ToolFormat, WrittenCall
@@ -33,18 +33,32 @@ def shown_chat(
     """Return a chat for the template of a model.
 
     What the template does not know of tools, the messages say in the words of the model's format.
+
+    Raises:
+        InvalidRequest: there are calls that neither the template nor the gateway can write. As in refusals of the
+            server, the field is that of the server.
     """
-    if formats.tool_format is not None:
-        adapt = _with_ids if formats.template_writes_calls else _without_calls
-        messages = adapt(messages, formats.tool_format)
+    form = formats.tool_format
+    if form is None and not formats.template_writes_calls:
+        _check_has_no_calls(messages)
+    if form is not None:
+        messages = form.shown(messages) if formats.template_writes_calls else _without_calls(messages, form)
         if tools and formats.tools_variable is None:
-            messages = _with_instructions(messages, formats.tool_format.instructions(tools))
-    shown = [tool.shown() for tool in tools] or None
+            messages = _with_instructions(messages, form.instructions(tools))
+    shown = form.shown_tools(tools) if form is not None and tools else None
     if formats.tools_variable == "tools":
         return ShownChat(messages, shown, template_kwargs)
     if formats.tools_variable is not None and shown is not None:
         template_kwargs = {formats.tools_variable: shown, **template_kwargs}
     return ShownChat(messages, None, template_kwargs)
+
+
+def _check_has_no_calls(messages: Sequence[Message]) -> None:
+    for index, message in enumerate(messages):
+        if message.get("tool_calls"):
+            reason = "the model's chat template does not write calls, and the gateway does not know how the model does"
+            hint = "its option --tool-format can say it"
+            raise InvalidRequest(f"messages[{index}].tool_calls cannot be shown to the model: {reason}; {hint}")
 
 
 def _with_instructions(messages: Sequence[Message], instructions: str) -> list[Message]:
@@ -56,10 +70,13 @@ def _with_instructions(messages: Sequence[Message], instructions: str) -> list[M
 
 
 def _without_calls(messages: Sequence[Message], form: ToolFormat) -> list[Message]:
-    """Write calls and their results as text. Results are what the user says, as in the templates of Hermes."""
+    """Write calls and their results as text. If the format has no role for results, they are what the user says, as in
+    the templates of Hermes."""
     written: list[Message] = []
     for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
-        if are_results:
+        if are_results and form.result_role is not None:
+            written += [{"role": form.result_role, "content": message["content"]} for message in group]
+        elif are_results:
             results = "\n".join(_RESULT.format(content=message["content"]) for message in group)
             written.append({"role": "user", "content": results})
         else:
@@ -81,15 +98,3 @@ def _written_call(call: Mapping[str, Any]) -> WrittenCall:
         return WrittenCall(call["function"]["name"], read_json(arguments))
     except (ValueError, RecursionError):
         return WrittenCall(call["function"]["name"], arguments)
-
-
-def _with_ids(messages: Sequence[Message], form: ToolFormat) -> list[Message]:
-    """Give calls and results ids that the template takes."""
-    shown: list[Message] = []
-    for message in messages:
-        if calls := message.get("tool_calls"):
-            message = {**message, "tool_calls": [{**call, "id": form.shown_id(str(call["id"]))} for call in calls]}
-        if (call_id := message.get("tool_call_id")) is not None:
-            message = {**message, "tool_call_id": form.shown_id(call_id)}
-        shown.append(message)
-    return shown

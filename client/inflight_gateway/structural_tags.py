@@ -1,6 +1,6 @@
 """What a model may write, as a tree: the structural tags of xgrammar and vLLM, which the server enforces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Tag: TypeAlias = dict[str, Any]
@@ -47,11 +47,39 @@ def tag(begin: str, content: Tag, end: str) -> Tag:
 
 def list_of(tags: Sequence[Tag], separator: str, *, several: bool) -> Tag:
     """At least one of these tags and, if there may be several, more of them."""
+    return _separated(tags, separator, needed=True, several=several)
+
+
+def any_number_of(element: Tag, separator: str) -> Tag:
+    """None, one or more of an element."""
+    return _separated([tag("", element, "")], separator, needed=False, several=True)
+
+
+def members(values: Mapping[str, Tag], needed: Collection[str], *, assign: str, separator: str) -> Tag:
+    """Named values in this order, such as `name=value, other=value`. Those that are not needed may be missing."""
+    names = list(values)
+    written = {name: sequence(text(f"{name}{assign}"), values[name]) for name in names}
+
+    def further(name: str) -> Tag:
+        member = sequence(text(separator), written[name])
+        return member if name in needed else either(member, text(""))
+
+    alternatives: list[Tag] = []
+    for index, name in enumerate(names):
+        alternatives.append(sequence(written[name], *map(further, names[index + 1 :])))
+        if name in needed:
+            break
+    else:
+        alternatives.append(text(""))
+    return either(*alternatives)
+
+
+def _separated(tags: Sequence[Tag], separator: str, *, needed: bool, several: bool) -> Tag:
     return {
         "type": "tags_with_separator",
         "tags": list(tags),
         "separator": separator,
-        "at_least_one": True,
+        "at_least_one": needed,
         "stop_after_first": not several,
     }
 

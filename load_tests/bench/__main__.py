@@ -45,6 +45,7 @@ from load_tests.bench.requests import Incomplete, bench_requests, useful_tokens,
 from load_tests.bench.systems import SYSTEMS, Advance, System
 from load_tests.loads import GREEDY, LOADS, read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count, results_file
 from load_tests.prompts import PlannedRequest
 from load_tests.workload import Workload
 from scripts.launch.default_model import NAME
@@ -117,12 +118,6 @@ def bench(folder: Path, chosen: Sequence[Case]) -> tuple[list[Measurement], list
     return [result for result in results if result.rounds], failures
 
 
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
 def report(options: argparse.Namespace) -> int:
     """Measure, print the tables, write the requested files and return the exit status: 1 after a regression, or
     if a request was not answered."""
@@ -170,8 +165,8 @@ def main() -> int:
     add_model_options(parser)
     loads = ",".join(LOADS)
     parser.add_argument("--loads", type=read_loads, default="all", metavar="NAME,...", help=f"by default all: {loads}")
-    parser.add_argument("--requests", type=_at_least_one, default=REQUESTS, help="number of requests (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--requests", type=count, default=REQUESTS, help="number of requests (%(default)s)")
+    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
     parser.add_argument("--accept", action="store_true", help=f"write the ratios of this run to {COMMITTED.name}")
     # Handle SIGTERM like Ctrl-C, so that `kill` stops the server too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count
 from scripts.launch.errors import LauncherError
 from scripts.reference.random_adapter import RandomAdapter
 
@@ -85,7 +86,7 @@ def main() -> int:
     """Measure, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each engine (%(default)s)")
+    parser.add_argument("--rounds", type=count, default=ROUNDS, help="turns of each engine (%(default)s)")
     options = parser.parse_args()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
+from tqdm import tqdm
 
 from inflight_client import InflightError
 from load_tests.bench.requests import check_complete, warm_up_requests
@@ -116,7 +117,7 @@ def main() -> int:
     """Measure all budgets, print a Markdown table and return the exit status."""
     end_like_ctrl_c()
     try:
-        lines = [measure(settings) for settings in BUDGETS]
+        lines = [measure(settings) for settings in tqdm(BUDGETS, desc="budgets", unit="server")]
     except KeyboardInterrupt:
         return 130
     except (LauncherError, RuntimeError, InflightError) as error:

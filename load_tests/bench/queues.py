@@ -17,6 +17,7 @@ from statistics import median
 
 import numpy as np
 import tritonclient.grpc.aio as aio
+from tqdm import tqdm
 from tritonclient.utils import np_to_triton_dtype
 
 from scripts.launch.default_model import default_model
@@ -112,7 +113,7 @@ def main() -> int:
     ]
     end_like_ctrl_c()
     try:
-        for queue in QUEUES:
+        for queue in tqdm(QUEUES, desc="queues", unit="server"):
             with tempfile.TemporaryDirectory(prefix="inflight-") as folder:
                 lines += measure(queue, Path(folder))
     except KeyboardInterrupt:

@@ -30,6 +30,7 @@ from inflight.scheduler.queue_policy import QueuePolicies
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.scheduler_config import SCHEDULING_POLICIES, SchedulerConfig
 from inflight.step_result import StepResult
+from load_tests.option_types import count
 from scripts.launch.default_model import default_model
 
 RUNNING = (8, 64, 512)
@@ -141,11 +142,11 @@ def model_step_seconds(running: int, steps: int) -> float:
 def main() -> None:
     """Measure all combinations and print them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=count, default=200)
     steps = parser.parse_args().steps
     Console().print(parts_table(steps))
     table = Table(title="schedule() + observe() + commit(), ms a step (median)")
-    for column in ("policy", "running", *(f"{count:,} waiting" for count in WAITING), "a step of the model", "share"):
+    for column in ("policy", "running", *(f"{many:,} waiting" for many in WAITING), "a step of the model", "share"):
         table.add_column(column, justify="right")
     model_ms = {running: model_step_seconds(running, MODEL_STEPS) * 1e3 for running in RUNNING}
     combinations = list(itertools.product(SCHEDULING_POLICIES, RUNNING))

@@ -10,11 +10,13 @@ a tenth of the tokens replaced.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,6 +27,7 @@ from transformers.utils import logging
 from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from load_tests.bench.copying import COPYING, PROMPTS
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import count, read_levels
 from scripts.launch.errors import LauncherError
 
 USERS = (1, 8, 32, 64)
@@ -76,8 +79,9 @@ class Load:
             options.append(RequestOptions(draft_input_ids=tuple(draft.tolist())))
         return options
 
-    def prompts(self, count: int, turn: int) -> list[str]:
-        return [PROMPTS[self.kinds[i % len(self.kinds)]](turn * count + i) for i in range(count)]
+    def prompts(self, numbers: Sequence[int]) -> list[str]:
+        """A prompt for each number, of each kind in turn."""
+        return [PROMPTS[self.kinds[place % len(self.kinds)]](number) for place, number in enumerate(numbers)]
 
 
 LOADS = [
@@ -142,30 +146,42 @@ def row(load: Load, users: int, plain: Turns, drafting: Turns) -> str:
     )
 
 
+def engine_config(folder: Path) -> EngineConfig:
+    """The settings of the engines without drafts."""
+    # Some prompts begin alike, and a cache would have more of them in each load than in the one before.
+    return EngineConfig(
+        model=str(folder),
+        dtype="bfloat16",
+        kv_cache_tokens=64 * 1280,
+        token_budget="adaptive",
+        enable_prefix_caching=False,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-speculation", description=__doc__)
     add_model_options(parser)
-    parser.add_argument("--users", type=lambda text: [int(each) for each in text.split(",")], default=list(USERS))
-    parser.add_argument("--turns", type=int, default=4, help="turns of each engine under each load; the default is 4")
+    parser.add_argument("--users", type=read_levels, default=list(USERS))
+    parser.add_argument("--turns", type=count, default=4, help="turns of each engine under each load; the default is 4")
     parser.add_argument(
         "--config", type=json.loads, default={"method": "ngram"}, metavar="JSON", help="speculative_config"
     )
     options = parser.parse_args()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = EngineConfig(
-        model=str(model_folder(options)), dtype="bfloat16", kv_cache_tokens=64 * 1280, token_budget="adaptive"
-    )
+    config = engine_config(model_folder(options))
     plain = Engine(config)
     drafting = Engine(replace(config, speculative_config=options.config), plain.model)
     # Turns without drafts come both before and after, so that a machine that gets slower favours nobody.
     plain_too = Engine(config, plain.model)
     print(f"{model_name(options)}, speculative_config {json.dumps(options.config)}\n\n{HEADER}", end="", flush=True)
     work = [(load, users) for load in LOADS for users in options.users]
+    # A drafter may know what earlier loads were answered, so each request has a number of its own.
+    numbers = itertools.count()
     for load, users in tqdm(work, desc="loads"):
         found = Turns(), Turns()
         for turn in range(options.turns):
-            prompts = load.prompts(REQUESTS * users, turn)
+            prompts = load.prompts(list(itertools.islice(numbers, REQUESTS * users)))
             none = [RequestOptions()] * len(prompts)
             run_turn(plain, prompts, none, load.sampling, users, found[0])
             run_turn(drafting, prompts, load.drafts(found[0].outputs, turn), load.sampling, users, found[1])
@@ -178,5 +194,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except LauncherError as error:
+    except (LauncherError, ValueError) as error:
         sys.exit(f"error: {error}")

@@ -12,7 +12,7 @@ without the profiler. In a server, `py-spy record --threads --pid` of the model'
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch.profiler import ProfilerActivity, profile
@@ -41,6 +41,7 @@ from load_tests.bench.floor import floor_milliseconds
 from load_tests.bench.instruction_sets import instruction_sets_table
 from load_tests.bench.kernels import kernels_table
 from load_tests.model_options import add_model_options, model_folder, model_name
+from load_tests.option_types import whole
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
 
@@ -148,15 +149,6 @@ def _tables(text: str) -> list[str]:
     return names
 
 
-def _whole_number(name: str, least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{name} is {text!r}; it must be a whole number of at least {least}")
-        return int(text)
-
-    return read
-
-
 def main() -> int:
     """Measure and print the tables. The exit status is 1, with a line that says why, if that is not possible."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -165,7 +157,7 @@ def main() -> int:
     add("--quantization", choices=QUANTIZATIONS, help="of the weights; torch's own operators stay in bfloat16")
     add(
         "--context",
-        type=_whole_number("context", SPREAD + 1),
+        type=whole(SPREAD + 1),
         default=CONTEXT,
         metavar="TOKENS",
         help=f"cached tokens of the decodes at most; the fewest are {SPREAD} less (%(default)s)",

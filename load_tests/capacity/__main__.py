@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -34,7 +33,7 @@ from load_tests.capacity.result import RATE, USERS, LoadKind, Sweep, recommended
 from load_tests.capacity.search import Interrupted, search
 from load_tests.capacity.tracing import take_timeline
 from load_tests.endpoints import grpc_endpoint
-from load_tests.option_types import results_folder
+from load_tests.option_types import MOST, count, number, results_folder, seed
 from load_tests.workload import WORKLOADS, Workload, WorkloadError, read_workload
 from scripts.launch.default_model import default_model
 from scripts.launch.errors import LauncherError
@@ -117,15 +116,10 @@ def run(options: argparse.Namespace) -> None:
         raise Interrupted(f"the sweep is not complete: {sweep.found.ended}")
 
 
-def _number(kind: type[int] | type[float], minimum: float, text: str) -> float:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = kind(-1)
-    if not minimum <= number < float("inf"):
-        what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"must be {what} of at least {minimum:g}, not {text!r}")
-    return number
+def _address(text: str) -> str:
+    if "://" in text or not all(part.strip() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"must be a host and the port of gRPC, such as 127.0.0.1:8001, not {text!r}")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,13 +127,14 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--by", choices=sorted(KINDS), default=USERS.name, help="which kind of load to vary (%(default)s)")
     add("--workload", type=Path, metavar="FILE", default=WORKLOADS / "small.yaml", help="%(default)s")
-    add("--minutes", type=partial(_number, float, 0.1), default=15, help="time for all levels together (%(default)s)")
-    add("--repeats", type=partial(_number, int, 1), default=3, help="runs at each level (%(default)s)")
+    add("--minutes", type=number(0.1), default=15, help="time for all levels together (%(default)s)")
+    add("--repeats", type=count, default=3, help="runs at each level (%(default)s)")
     lowest = f"the lowest load (users: {USERS.start:g}, rate: {RATE.start:g})"
-    add("--start", type=partial(_number, float, 0.01), help=lowest)
+    add("--start", type=number(0.01, MOST), help=lowest)
     seed_help = "repeat the prompts of an earlier sweep; by default those for --url are new, as servers cache prompts"
-    add("--seed", type=partial(_number, int, 0), help=seed_help)
-    add("--url", help="host and port of the gRPC endpoint of a running server; without it the sweep starts a server")
+    add("--seed", type=seed, help=seed_help)
+    url_help = "host and port of the gRPC endpoint of a running server; without it the sweep starts a server"
+    add("--url", type=_address, help=url_help)
     add("--metrics-url", help="metrics URL of that server; the default is port 8002 of its host")
     add(
         "--results",

@@ -51,6 +51,7 @@ def client_columns(slo: Slo) -> list[LevelColumn]:
     return [
         THROUGHPUT,
         REQUESTS,
+        LevelColumn("counted", "requests", lambda r: len(r.counted.records), ".0f"),
         LevelColumn("goodput", "requests/s", lambda r: r.goodput(slo), ".2f"),
         LevelColumn("in objective", "%", lambda r: 100 * r.attainment(slo), ".0f"),
         LevelColumn("TTFT p50", "s", lambda r: percentile(r.ttft, 50), ".3f"),

@@ -69,6 +69,8 @@ def _tradeoff(axes: "Axes", sweep: Sweep, title: str, latency: LevelColumn, boun
     plain_log_ticks(axes)
     finite = [level for level, (_, y) in zip(sweep.levels, points, strict=True) if np.isfinite(y)]
     annotate(axes, shown, [load_text(level.load) for level in finite])
+    if hidden := len(points) - len(shown):
+        axes.plot([], [], ls="", label=f"infinite, not drawn: {hidden}")
 
 
 def _ttft_bound(sweep: Sweep) -> float | None:
@@ -90,7 +92,7 @@ def goodput(sweep: Sweep, axes: "Axes") -> None:
 
 
 def ttft(sweep: Sweep, axes: "Axes") -> None:
-    """The distribution of times to first token at each load."""
+    """The distribution of times to first token at each load, of the answered requests."""
     _distribution(axes, sweep, "Time to first token", lambda run: run.counted.ttft, _ttft_bound(sweep), BLUE)
 
 
@@ -101,14 +103,15 @@ def itl(sweep: Sweep, axes: "Axes") -> None:
 
 
 def e2e(sweep: Sweep, axes: "Axes") -> None:
-    """The distribution of times from request to last token at each load."""
+    """The distribution of times from request to last token at each load, of the answered requests."""
     _distribution(axes, sweep, "Time to the last token", lambda repeat: repeat.counted.e2e, None, ORANGE)
 
 
 def _distribution(
     axes: "Axes", sweep: Sweep, name: str, values: Callable[[Repeat], Floats], bound: float | None, colour: str
 ) -> None:
-    headline(axes, f"{name}, by load")
+    failed = any(repeat.failed for level in sweep.levels for repeat in level.repeats)
+    headline(axes, f"{name} of answered requests, by load" if failed else f"{name}, by load")
     loads = _loads(sweep)
     of_levels = [np.concatenate([values(repeat) for repeat in level.repeats]) for level in sweep.levels]
     # A logarithmic scale cannot show the gap of 0 between pieces that arrived together.

@@ -53,7 +53,7 @@ class Repeat:
     @property
     def throughput(self) -> float:
         """Output tokens per second that arrived in the measured part, also those of requests that were sent earlier."""
-        return sum(_tokens_between(record, self.begin, self.end) for record in self.run.records) / self.seconds
+        return sum(record.tokens_between(self.begin, self.end) for record in self.run.records) / self.seconds
 
     @property
     def request_rate(self) -> float:
@@ -167,11 +167,3 @@ def static_efficiency(repeat: Repeat, batch_size: int) -> float:
     batches = [outputs[i : i + batch_size] for i in range(0, len(outputs) - batch_size + 1, batch_size)]
     slots = sum(batch_size * max(batch) for batch in batches)
     return sum(map(sum, batches)) / slots if slots else float("nan")
-
-
-def _tokens_between(record: Record, begin: float, end: float) -> float:
-    """Number of a request's tokens that arrived in an interval. Each piece is taken to have equally many tokens."""
-    if record.first_token is None:
-        return 0.0
-    times = record.first_token + np.concatenate([[0.0], np.cumsum(record.gaps)])
-    return float(np.mean((begin <= times) & (times < end))) * record.output_tokens

@@ -18,7 +18,7 @@ from load_tests.capacity.server_metrics import ServerSample, has_engine_metrics,
 from load_tests.endpoints import Endpoint
 from load_tests.generator import closed_loop, open_loop
 from load_tests.records import Run
-from load_tests.workload import Workload
+from load_tests.workload import Workload, part_seed
 
 WARM_UP_SHARE = 0.3
 """Fraction of a run. Requests sent in it are not counted."""
@@ -51,7 +51,7 @@ class Measuring:
     seconds: float
     """Time for all levels together."""
     seed: int
-    """The first of the seeds of the requests. Each run has one of its own."""
+    """Each run derives a seed of its own from it."""
     bar: tqdm
     begun: float = field(default_factory=lambda: time.perf_counter())
 
@@ -59,7 +59,7 @@ class Measuring:
         self._run_seconds = self.seconds / (_LEVELS_EXPECTED * self.repeats * (1 + _DRAIN_SHARE))
         # The latency of an answer grows with the load, at most in proportion to it.
         self._latency_per_load = 0.0
-        self._seeds = count(self.seed)
+        self._runs = count()
         self._ours = False
 
     @property
@@ -135,7 +135,7 @@ class Measuring:
 
     def _next_seed(self) -> int:
         """A new seed. Its prompts are new to the server, so the prefix cache contains none of them."""
-        return next(self._seeds)
+        return part_seed(self.seed, next(self._runs))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -21,7 +20,7 @@ from load_tests.chaos.report import broken_promises, late, table
 from load_tests.chaos.service import Service
 from load_tests.chaos.users import LIMIT_SECONDS, Users
 from load_tests.chaos.workplace import workplace
-from load_tests.option_types import count
+from load_tests.option_types import count, results_folder
 from scripts.launch.errors import LauncherError
 
 
@@ -39,7 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--users", type=count, default=32, help="number of users (%(default)s)")
     add("--faults", type=_faults, default=FAULTS, metavar="NAME,...", help="the faults to cause; all if not given")
     add("--set-clock", action="store_true", help="also set this machine's clock a minute forward, for 5 s each time")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")
+    add(
+        "--logs",
+        type=results_folder,
+        metavar="FOLDER",
+        help="keep the logs of the server and the gateway in this folder",
+    )
     return parser
 
 

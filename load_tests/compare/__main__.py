@@ -36,7 +36,7 @@ from load_tests.compare.report import notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
-from load_tests.option_types import count, positive
+from load_tests.option_types import count, positive, read_levels, results_folder
 from load_tests.records import write_records
 from scripts.launch.environment import environment
 from scripts.launch.errors import LauncherError
@@ -44,17 +44,6 @@ from scripts.peers import vllm
 from scripts.peers.dtype import best_dtype
 
 _DRAFTING = {"speculative_config": '{"method": "ngram"}'}
-
-
-def read_levels(text: str) -> list[int]:
-    """Parse comma-separated numbers of users. Raises argparse.ArgumentTypeError if the text has another form."""
-    levels = text.split(",")
-    if not all(level.isdecimal() and int(level) for level in levels):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1, or several with commas in between")
-    for level, times in Counter(map(int, levels)).items():
-        if times > 1:
-            raise argparse.ArgumentTypeError(f"{text!r} has {level} users {times} times; each level is measured once")
-    return [int(level) for level in levels]
 
 
 def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], dict[str, str]]:
@@ -78,6 +67,17 @@ def chosen(options: argparse.Namespace, model: Path) -> tuple[list[Contender], d
     return found, absent
 
 
+def _new_records(text: str) -> Path:
+    """Parse a folder for records that has none yet. Raises argparse.ArgumentTypeError.
+
+    A run with fewer rounds would leave some of an earlier run's records there, beside its own.
+    """
+    folder = results_folder(text)
+    if any(folder.rglob("*.jsonl")):
+        raise argparse.ArgumentTypeError(f"{text!r} has the records of an earlier run; it must be another folder")
+    return folder
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -96,7 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--users", type=read_levels, default=[16], metavar="N,...", help="closed loops, one level or several (16)")
     add("--rounds", type=count, default=3, help="number of rounds (%(default)s)")
     add("--seconds", type=positive, default=20.0, help="length of each server's run in a round (%(default)s)")
-    add("--records", type=Path, metavar="FOLDER", help="write a record of every request to this folder")
+    add(
+        "--records",
+        type=_new_records,
+        metavar="FOLDER",
+        help="write a record of every request to this folder, which has none yet",
+    )
     return parser
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -70,11 +71,31 @@ def peer(name: str, make: Callable[[int], Peer]) -> Contender:
 
 def read_system(text: str) -> tuple[str, dict[str, str]]:
     """Parse the value of `--system`: a name and parameters. Raises argparse.ArgumentTypeError if it is not valid."""
-    name, _, written = text.partition(":")
-    pairs = [pair.partition("=") for pair in written.split(",") if pair.strip()]
-    if not name.strip() or any(not separator for _, separator, _ in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: PARAMETER=VALUE,...'")
-    return name.strip(), {key.strip(): value.strip() for key, _, value in pairs}
+    name, _, rest = text.partition(":")
+    malformed = argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: PARAMETER=VALUE,...'")
+    if not name.strip():
+        raise malformed
+    parameters: dict[str, str] = {}
+    while rest := rest.strip(", "):
+        key, separator, rest = (part.strip() for part in rest.partition("="))
+        if not key or not separator:
+            raise malformed
+        if key in parameters:
+            raise argparse.ArgumentTypeError(f"{text!r} gives {key} twice")
+        parameters[key], rest = _value(key, rest)
+    return name.strip(), parameters
+
+
+def _value(key: str, text: str) -> tuple[str, str]:
+    """The value of a parameter at the start of a text, and what follows its comma. JSON may have commas itself."""
+    end = 0
+    if text.startswith(("{", "[")):
+        try:
+            _, end = json.JSONDecoder().raw_decode(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{key} is {text!r}, which is not valid JSON: {error}") from None
+    more, _, rest = text[end:].partition(",")
+    return (text[:end] + more).strip(), rest
 
 
 def strategies(model: Path) -> list[Contender]:

@@ -13,7 +13,7 @@ from load_tests.workload import Workload
 
 HEADER = (
     *("Load", "Users", "", "Tokens/s", "Each round", "To the first (min to max)"),
-    *("TTFT p50, p99 (s)", "ITL p50, p99 (ms)", "In SLO", "Goodput (req/s)", "Errors"),
+    *("TTFT p50, p99 (s)", "ITL p50, p99 (ms)", "In SLO", "Goodput (req/s)", "Requests", "Errors"),
 )
 
 
@@ -21,8 +21,9 @@ def table(workloads: Sequence[Workload], levels: Mapping[int, Mapping[str, Mappi
     """Return a Markdown table by workload and number of users.
 
     It has the medians of the rounds, and the range of the ratio over the rounds. For TTFT, a request that was not
-    answered counts as infinite; ITL is that of the answered ones. Infinite and undefined values are `-`. `levels` are
-    the results by number of users, names of workload and server.
+    answered counts as infinite; ITL is that of the answered ones. Both are percentiles over all rounds, whose
+    number of requests has a column. Infinite and undefined values are `-`. `levels` are the results by number of users,
+    names of workload and server.
     """
     rows = [HEADER, ("---", "---:", "---", *["---:"] * (len(HEADER) - 4), "---")]
     for workload in workloads:
@@ -47,6 +48,7 @@ def _rows(results: Mapping[str, Compared], slo: Slo) -> list[tuple[str, ...]]:
                 _percentiles(np.concatenate([run.gaps for run in compared.runs]), 1000, 0),
                 f"{np.median(compared.of(lambda run: run.attainment(slo))):.0%}",
                 f"{np.median(compared.of(lambda run: run.goodput(slo))):.2f}",
+                str(sum(len(run.records) for run in compared.runs)),
                 ", ".join(f"{kind}: {count}" for kind, count in errors.items()) or "none",
             )
         )

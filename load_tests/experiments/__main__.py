@@ -21,7 +21,9 @@ from load_tests.experiments.experiment import Experiment, Results
 from load_tests.experiments.runs import run
 from load_tests.experiments.stage import Stage, engine, simulator
 from load_tests.experiments.verdict import overall
+from load_tests.option_types import count
 from load_tests.simulate.report import markdown
+from scripts.launch.errors import LauncherError
 from scripts.launch.signals import end_like_ctrl_c
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ _TITLE_CHARACTERS = 80
 def report(experiment: Experiment, results: Results, stage: Stage) -> str:
     """Return the claim, the results and whether the results confirm the claim, in Markdown."""
     verdicts = experiment.verdicts(results, stage)
+    requests = sorted({len(result.arrival) for runs in results.values() for result in runs})
+    sizes = f"{requests[0]:,}" if len(requests) == 1 else f"{requests[0]:,} to {requests[-1]:,}"
     return "\n".join(
         [
             f"## {experiment.name}",
@@ -45,6 +49,8 @@ def report(experiment: Experiment, results: Results, stage: Stage) -> str:
             f"Claim ({experiment.source}): {experiment.claim}.",
             "",
             markdown(experiment.columns(stage), experiment.rows(results, stage)),
+            "",
+            f"A run has {sizes} requests.",
             "",
             *(f"- {verdict.outcome}: {verdict.text}" for verdict in verdicts),
             "",
@@ -80,35 +86,45 @@ def _run_all(names: Sequence[str], kind: str, stage: Stage, seeds: Sequence[int]
         print(report(experiment, results, stage) + f"Plot: {path}\n", flush=True)
 
 
+def _run_on_the_engine(names: Sequence[str]) -> None:
+    from scripts.launch.default_model import default_model
+
+    _run_all(names, "engine", engine(default_model()), [1], None)
+
+
+def _run_in_the_simulator(names: Sequence[str], stage: Stage, seeds: Sequence[int]) -> None:
+    # Started anew, because a process with threads, such as those of the progress bar, should not be forked. Ctrl-C in a
+    # terminal reaches all processes, but this one ends the others. A ProcessPoolExecutor would wait for them instead.
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(PROCESSES, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        _run_all(names, "simulator", stage, seeds, pool)
+
+
 def main() -> int:
-    """Run the experiments asked for and return the exit status."""
+    """Run the experiments asked for and return the exit status. If it is 1, a line on standard error says why."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=[*EXPERIMENTS, "all"], metavar="NAME", help=", ".join(EXPERIMENTS))
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds in the simulator (%(default)s)")
+    parser.add_argument("--seeds", type=count, default=5, metavar="N", help="seeds in the simulator (%(default)s)")
     parser.add_argument("--engine", action="store_true", help="run on the real engine with one seed")
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="folder with the CSV files of the Azure traces")
     options = parser.parse_args()
-    if options.seeds < 1:
-        parser.error(f"--seeds is {options.seeds}; it must be at least 1")
     names = list(EXPERIMENTS) if "all" in options.names else options.names
     if options.engine:
         simulated = [name for name in options.names if name in EXPERIMENTS and EXPERIMENTS[name].simulated_only]
         if simulated:
             parser.error(f"{', '.join(simulated)}: only in the simulator, without --engine")
         names = [name for name in names if not EXPERIMENTS[name].simulated_only]
-        from scripts.launch.default_model import default_model
-
-        _run_all(names, "engine", engine(default_model()), [1], None)
-        return 0
     end_like_ctrl_c()
-    # Started anew, because a process with threads, such as those of the progress bar, should not be forked. Ctrl-C in a
-    # terminal reaches all processes, but this one ends the others. A ProcessPoolExecutor would wait for them instead.
-    spawn = multiprocessing.get_context("spawn")
     try:
-        with spawn.Pool(PROCESSES, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-            _run_all(names, "simulator", simulator(options.traces), range(1, options.seeds + 1), pool)
+        if options.engine:
+            _run_on_the_engine(names)
+        else:
+            _run_in_the_simulator(names, simulator(options.traces), range(1, options.seeds + 1))
     except KeyboardInterrupt:
         return 130
+    except (LauncherError, ValueError, OSError) as error:
+        print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return 1
     return 0
 
 

@@ -24,8 +24,9 @@ class Targets:
 
     def met(self, result: Result, cost: StepCost) -> NDArray[np.bool_]:
         """Which requests meet both, shape [requests]."""
-        alone = cost.per_step + cost.per_token * result.prompt
-        gap_alone = cost.decode_seconds(1, 0) + cost.per_cached_token * (result.prompt + result.output / 2)
+        alone = np.array([cost.prompt_seconds(tokens) for tokens in result.prompt])
+        contexts = result.prompt + result.output / 2
+        gap_alone = np.array([cost.decode_seconds(1, context) for context in contexts])
         gap = (result.finish - result.first_token) / np.maximum(result.output - 1, 1)
         late = np.maximum((result.first_token - result.arrival) / (self.ttft * alone), gap / (self.tpot * gap_alone))
         return np.asarray(late <= 1)

@@ -93,7 +93,7 @@ class PrefillDecode(Experiment):
         return [arm for cell in CELLS for arm in self._arms(stage, cell, seed)]
 
     def _arms(self, stage: Stage, cell: Cell, seed: int) -> list[Arm]:
-        cost = stage.cost if cell.step == ADDED else Overlapped(**vars(stage.cost))
+        cost = _cost(cell.step, stage)
         arrivals = self._arrivals(replace(stage, cost=cost), cell, seed)
         settings = {
             "kv_cache_tokens": stage.cache_tokens,
@@ -124,30 +124,28 @@ class PrefillDecode(Experiment):
         return Stream(times, *stage.both(lengths)).make(count, (seed, cell.prompt, cell.output))
 
     def columns(self, stage: Stage) -> list[Column]:
-        return [Column(each.name, _goodput(each, stage), ".2f") for each in TARGETS]
+        return [Column(each.name, _goodput(each, stage.cost), ".2f") for each in TARGETS]
 
     def rows(self, results: Results, stage: Stage) -> dict[str, list[str]]:
         """A row for each cell: apart relative to together."""
         return {
-            str(cell): [
-                format(Ratio.of(_gains(results, cell, column.value)), column.form) for column in self.columns(stage)
-            ]
+            str(cell): [format(Ratio.of(_gains(results, stage, cell, each)), ".2f") for each in TARGETS]
             for cell in CELLS
         }
 
     def verdicts(self, results: Results, stage: Stage) -> list[Verdict]:
         found = [verdict for step in (ADDED, OVERLAPPED) for verdict in self._verdicts(results, stage, step)]
-        slow = Ratio.of(_gains(results, SLOW, _goodput(STRICT, stage), network=", 10 Gbit/s"))
+        slow = Ratio.of(_gains(results, stage, SLOW, STRICT, network=", 10 Gbit/s"))
         return [*found, Verdict.above(f"10 Gbit/s: {STRICT.name}, {SLOW}: {slow:.2f} times (above 1)", slow, 1)]
 
     def _verdicts(self, results: Results, stage: Stage, step: str) -> list[Verdict]:
         cells = [cell for cell in CELLS if cell.step == step]
 
         def gain(cell: Cell, targets: Targets, budgets: Sequence[int]) -> Ratio:
-            return Ratio.of(_gains(results, cell, _goodput(targets, stage), budgets))
+            return Ratio.of(_gains(results, stage, cell, targets, budgets))
 
         def overall(targets: Targets) -> Ratio:
-            gains = np.log([_gains(results, cell, _goodput(targets, stage)) for cell in cells])
+            gains = np.log([_gains(results, stage, cell, targets) for cell in cells])
             return Ratio.of(np.exp(gains.mean(axis=0)).tolist())
 
         most, where, targets = max(
@@ -171,7 +169,7 @@ class PrefillDecode(Experiment):
         rows = list(itertools.product((ADDED, OVERLAPPED), PROMPTS))
         columns = list(itertools.product(TARGETS, OUTPUTS))
         gains = [
-            [Ratio.of(_gains(results, Cell(*row, output), _goodput(each, stage))).mean for each, output in columns]
+            [Ratio.of(_gains(results, stage, Cell(*row, output), each)).mean for each, output in columns]
             for row in rows
         ]
         image = axes.imshow(np.log2(gains), cmap="RdBu", vmin=-2, vmax=2, aspect="auto")
@@ -189,7 +187,7 @@ class PrefillDecode(Experiment):
             axes.axvline(edge * len(OUTPUTS) - 0.5, color="white", lw=6)
         axes.axhline(len(PROMPTS) - 0.5, color="white", lw=6)
         axes.set(xlabel="output tokens, and targets for TTFT and TPOT", ylabel="step times, and prompt tokens")
-        bar = axes.figure.colorbar(image, ax=axes, ticks=range(-2, 3))
+        bar = axes.figure.colorbar(image, ax=axes, ticks=range(-2, 3), extend="max")
         bar.ax.set_yticklabels(["1/4", "1/2", "1", "2", "4"])
 
 
@@ -197,21 +195,27 @@ def _split(prefill: int) -> str:
     return f"{prefill} + {ENGINES - prefill}"
 
 
-def _goodput(targets: Targets, stage: Stage) -> Callable[[Result], float]:
-    return partial(goodput, targets=targets, cost=stage.cost, levels=len(LOADS))
+def _cost(step: str, stage: Stage) -> StepCost:
+    return stage.cost if step == ADDED else Overlapped(**vars(stage.cost))
+
+
+def _goodput(targets: Targets, cost: StepCost) -> Callable[[Result], float]:
+    return partial(goodput, targets=targets, cost=cost, levels=len(LOADS))
 
 
 def _gains(
     results: Results,
+    stage: Stage,
     cell: Cell,
-    measure: Callable[[Result], float],
+    targets: Targets,
     budgets: Sequence[int] = (SMALL, LARGE),
     network: str = "",
 ) -> list[float]:
-    """By seed, a measure of the best split relative to the best budget of engines that do both.
+    """By seed, the goodput of the best split relative to that of the best budget of engines that do both.
 
     The best are those with the highest mean over the seeds.
     """
+    measure = _goodput(targets, _cost(cell.step, stage))
 
     def best(ways: Sequence[str]) -> list[float]:
         return max(([measure(result) for result in results[f"{cell}, {way}"]] for way in ways), key=sum)

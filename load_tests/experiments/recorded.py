@@ -30,9 +30,16 @@ def recorded(
         seed: number of the part.
         num_seqs: how many requests may run at once.
         max_tokens: the limit that every request sets.
+
+    Raises:
+        ValueError: the trace is too short, or what `replay` raises.
+        OSError: the trace can't be read.
     """
     assert stage.traces is not None
-    trace = _read(stage.traces / FILES[service])
+    path = stage.traces / FILES[service]
+    trace = _read(path)
+    if len(trace) < count:
+        raise ValueError(f"{path} has {len(trace)} requests; the experiment needs {count}")
     first = round((seed * _GOLDEN_RATIO % 1) * (len(trace) - count))
     part = trace[first : first + count]
     prompt, output = np.mean([(arrival.prompt_tokens, arrival.output_tokens) for arrival in part], axis=0).tolist()

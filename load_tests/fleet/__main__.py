@@ -35,10 +35,23 @@ _OUTAGES: dict[str, dict[str, Way]] = {
 }
 
 
+def _balancers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in _OUTAGES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(_OUTAGES)}")
+    return names
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("routing", "outages"), help="measure only this")
-    parser.add_argument("--balancers", default=",".join(_OUTAGES), help="of the outages, separated by commas")
+    parser.add_argument(
+        "--balancers",
+        type=_balancers,
+        default=list(_OUTAGES),
+        metavar="NAME,...",
+        help=f"of the outages, by default all: {', '.join(_OUTAGES)}",
+    )
     parser.add_argument("--rounds", type=count, default=2, help="of the routing (%(default)s)")
     parser.add_argument("--seconds", type=positive, default=60.0, help="of each turn of the routing (%(default)s)")
     return parser
@@ -64,7 +77,7 @@ async def _turns(fleet: Fleet, workload: str, options: argparse.Namespace, descr
 
 def _outages(options: argparse.Namespace) -> None:
     rows = []
-    for balancer in options.balancers.split(","):
+    for balancer in options.balancers:
         with _fleet(balancer) as fleet:
             for seed, (name, way) in enumerate(_OUTAGES[balancer].items()):
                 for outage in (kill_one, restart_all):

@@ -16,6 +16,7 @@ from load_tests.fleet.ways import client_way, openai_way
 from load_tests.generator import closed_loop
 from load_tests.workload import WORKLOADS, read_workload
 from scripts.fleet.fleet import Fleet
+from scripts.launch.errors import LauncherError
 from scripts.launch.triton_server import TritonServer
 
 USERS = 48
@@ -51,13 +52,13 @@ class Seen:
 
 
 async def run_turn(fleet: Fleet, way: Way, workload: str, seconds: float, seed: int, seen: Seen) -> None:
-    """Let users chat for some seconds. Failures raise RuntimeError."""
+    """Let users chat for some seconds. Raises LauncherError if a request fails."""
     before = _prefix_cache(fleet.servers)
     async with way(fleet) as endpoint:
         requests = read_workload(WORKLOADS / workload).requests(seed)
         run = await closed_loop(endpoint, USERS, requests, seconds=seconds, drain=_DRAIN_SECONDS)
     if errors := run.errors():
-        raise RuntimeError(f"{endpoint.name}: {errors}")
+        raise LauncherError(f"{endpoint.name}: requests failed: {errors}")
     await asyncio.sleep(1)  # The counters are updated twice a second.
     after = _prefix_cache(fleet.servers)
     seen.rates.append(run.throughput)

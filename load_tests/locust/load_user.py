@@ -4,13 +4,15 @@ Each user is a closed loop over the requests of a workload file (`--workload`). 
 requests, and no other process has the same prompts. All turns of a chat come from one user. The report has these rows,
 in milliseconds: `ttft` is the time to the first piece of an answer, `itl` the mean time between two tokens of a
 request, and `e2e` the time to the end. The row `tokens` has the lengths of answers in the columns for times. Errors are
-counted under `e2e`, by their names. Requests that the end of the run cuts off are in no row; the log has their number.
+counted under `e2e`, by their names. The row of all requests, from which Locust draws its charts, has what `e2e` has.
+Requests that the end of the run cuts off are in no row; the log has their number.
 With `--gaps FILE` each answer adds a line of JSON to the file, with all of its gaps in seconds.
 """
 
 import argparse
 import json
 import logging
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -26,15 +28,12 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from load_tests.failures import RequestFailed
-from load_tests.hand_out import HandOut
+from load_tests.hand_out import PAUSE_AFTER_FAILURE, HandOut
 from load_tests.prompts import PlannedRequest
 from load_tests.records import WRONG_LENGTH
-from load_tests.workload import WORKLOADS, WorkloadError, read_workload
+from load_tests.workload import WORKLOADS, WorkloadError, part_seed, read_workload
 
 logger = logging.getLogger(__name__)
-
-PAUSE_AFTER_FAILURE = 1.0
-"""Seconds. A refused user who asked again at once would be refused most of the time."""
 
 
 def _workload_path(text: str) -> str:
@@ -51,6 +50,13 @@ def _seed_text(text: str) -> str:
     return text
 
 
+def _gaps_path(text: str) -> str:
+    folder = Path(text).absolute().parent
+    if text and (Path(text).is_dir() or not os.access(folder, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no file that can be written")
+    return text
+
+
 def add_options(parser: LocustArgumentParser) -> None:
     """Add our options to Locust's."""
     parser.add_argument(
@@ -62,6 +68,7 @@ def add_options(parser: LocustArgumentParser) -> None:
     )
     parser.add_argument(
         "--gaps",
+        type=_gaps_path,
         default="",
         env_var="LOCUST_GAPS",
         metavar="FILE",
@@ -113,7 +120,7 @@ events.test_stop.add_listener(end_run)  # type: ignore[no-untyped-call]
 
 
 @cache
-def _hand_out(workload: str, seed: int) -> HandOut:
+def _hand_out(workload: str, seed: int) -> HandOut[PlannedRequest]:
     return HandOut(read_workload(Path(workload)).requests(seed))
 
 
@@ -145,7 +152,7 @@ class LoadUser(User):
         options = self.environment.parsed_options
         worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
         self._number = next(self._numbers)
-        self._hand_out = _hand_out(options.workload, options.seed_of_run + worker)
+        self._hand_out = _hand_out(options.workload, part_seed(options.seed_of_run, worker))
 
     @task
     def ask(self) -> None:
@@ -166,7 +173,7 @@ class LoadUser(User):
         # A server may send anything, and each request must be in the report: as a success, or as a failure.
         except Exception as failure:  # noqa: BLE001
             kind = failure.kind if isinstance(failure, RequestFailed) else type(failure).__name__
-            self._fire("e2e", 1000 * (time.perf_counter() - times[0]), exception=kind)
+            self._fire(1000 * (time.perf_counter() - times[0]), exception=kind)
             if kind not in self._logged:
                 self._logged.add(kind)
                 logger.warning("the first %s: %s", kind, failure)
@@ -180,11 +187,11 @@ class LoadUser(User):
         sent, first, last = times[0], times[1], times[-1]
         # If the answer arrived in one piece, the time of its first token is unknown.
         if len(times) > 2 or tokens == 1:
-            self._fire("ttft", 1000 * (first - sent))
+            self._note("ttft", 1000 * (first - sent))
         if len(times) > 2:
-            self._fire("itl", 1000 * (last - first) / (tokens - 1))
-        self._fire("e2e", 1000 * (last - sent), length=tokens)
-        self._fire("tokens", tokens, length=tokens)
+            self._note("itl", 1000 * (last - first) / (tokens - 1))
+        self._fire(1000 * (last - sent), length=tokens)
+        self._note("tokens", tokens, length=tokens)
         if path := self.environment.parsed_options.gaps:
             gaps = [later - earlier for earlier, later in pairwise(times[1:])]
             line = json.dumps({"type": self.kind, "tokens": tokens, "gaps": gaps})
@@ -192,10 +199,15 @@ class LoadUser(User):
             with Path(path).open("ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())
 
-    def _fire(self, name: str, value: float, *, length: int = 0, exception: str | None = None) -> None:
+    def _note(self, name: str, value: float, *, length: int = 0) -> None:
+        """Add to a row, and not to the row of all requests: Locust would count an answer once for each row."""
+        self.environment.stats.get(name, self.kind).log(value, length)
+
+    def _fire(self, value: float, *, length: int = 0, exception: str | None = None) -> None:
+        """Report the end of a request, for the row `e2e` and that of all requests."""
         self.environment.events.request.fire(
             request_type=self.kind,
-            name=name,
+            name="e2e",
             response_time=value,
             response_length=length,
             exception=exception,

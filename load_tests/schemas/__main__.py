@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from load_tests.option_types import count, count_or_none
+from load_tests.option_types import count, count_or_none, number
 from load_tests.schemas.applications import APPLICATIONS, Schema
 from load_tests.schemas.check import Outcome, ask_all
 from load_tests.schemas.generated import generated
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="answers to each schema, 1 to 16 (%(default)s)",
     )
-    add("--temperature", type=float, default=1.5, help="of the answers (%(default)s)")
+    add("--temperature", type=number(0.0), default=1.5, help="of the answers (%(default)s)")
     add("--max-tokens", type=count, default=192, help="the length at which an answer is cut off (%(default)s)")
     return parser
 

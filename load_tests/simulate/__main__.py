@@ -16,6 +16,7 @@ exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -23,15 +24,15 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from inflight.config import EngineConfig
-from load_tests.arrivals import AllAtOnce, Arrivals, Gamma, OnOff, Staircase
+from load_tests.arrivals import LEAST_CV, MOST_CV, AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Lengths
-from load_tests.option_types import count, count_or_none, positive
+from load_tests.option_types import LEAST_NUMBER, MOST_NUMBER, count, count_or_none, positive, results_file, seed, whole
 from load_tests.simulate.acceptance import AcceptanceProfile
 from load_tests.simulate.report import columns, table, tenant_table
 from load_tests.simulate.result import Result
 from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
-from load_tests.simulate.sweep import Candidate, sweep
+from load_tests.simulate.sweep import GRID, Candidate, sweep
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, replay
 from load_tests.workload_fields import LengthField
@@ -45,6 +46,8 @@ _LENGTH_FIELDS = {
     "lognormal": ("median", "sigma", "min", "max"),
 }
 """The fields of a workload file that the numbers of a distribution stand for."""
+_MOST_CACHE_TOKENS = 100_000_000
+"""The bookkeeping of so many takes 0.3 GB."""
 _DRAWN = ("rate", "lengths", "max_tokens", "tenant", "prefixes", "prefix_tokens")
 """The options that describe drawn requests. A trace has none of it."""
 
@@ -78,13 +81,20 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
     """Parse an arrival process: `poisson`, `gamma:CV`, `on_off:ON:OFF`, `staircase:SECONDS:RATE:RATE:...` or
     `at_once`."""
     kind, *numbers = text.split(":")
-    values = [float(number) for number in numbers]
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        raise ValueError(f"no arrivals: {text!r}") from None
     if not all(0 < value < float("inf") for value in values):
         raise ValueError(f"arrivals {text!r}: each number must be finite and over 0")
+    if kind != "gamma" and not all(LEAST_NUMBER <= value <= MOST_NUMBER for value in values):
+        raise ValueError(f"arrivals {text!r}: each number must be from {LEAST_NUMBER:g} to {MOST_NUMBER:g}")
     match kind, values:
         case "poisson", []:
             return Gamma(rate)
         case "gamma", [cv]:
+            if not LEAST_CV <= cv <= MOST_CV:
+                raise ValueError(f"arrivals {text!r}: CV must be from {LEAST_CV:g} to {MOST_CV:g}")
             return Gamma(rate, cv)
         case "on_off", [on, off]:
             return OnOff(rate, on, off)
@@ -128,7 +138,10 @@ def configured(options: argparse.Namespace, requests: int, **more: str) -> Engin
     known = {field.name for field in fields(EngineConfig)}
     if unknown := sorted(given.keys() - known):
         raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    return read_settings(given)[0]
+    config = read_settings(given)[0]
+    if (config.kv_cache_tokens or 0) > _MOST_CACHE_TOKENS:
+        raise ValueError(f"kv_cache_tokens is {config.kv_cache_tokens}; it must be at most {_MOST_CACHE_TOKENS}")
+    return config
 
 
 def read_tenant(text: str) -> tuple[str, float]:
@@ -145,10 +158,21 @@ def traffic(options: argparse.Namespace) -> list[Arrival]:
         if unused := [name for name in _DRAWN if getattr(options, name) != _parser().get_default(name)]:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
             raise ValueError(f"{options.arrivals} says when requests come and how long they are; {names} cannot")
-        return replay(Path(options.arrivals), options.requests, options.speed)
+        found = replay(Path(options.arrivals), options.requests, options.speed)
+        if not found:
+            raise ValueError(f"{options.arrivals} has no requests")
+        return found
+    if options.speed != _parser().get_default("speed"):
+        raise ValueError(f"--speed is for traces, and --arrivals is {options.arrivals!r}; --rate sets how many come")
     prompts, outputs = read_lengths(options.lengths)
+    arrivals = read_arrivals(options.arrivals, options.rate)
+    if isinstance(arrivals, Staircase | AllAtOnce) and options.rate != _parser().get_default("rate"):
+        raise ValueError(f"arrivals {options.arrivals!r} say when requests come; --rate cannot")
+    for name, times in Counter(name for name, _ in options.tenant).items():
+        if times > 1:
+            raise ValueError(f"--tenant {name} is given {times} times; each tenant has one weight")
     stream = Stream(
-        arrivals=read_arrivals(options.arrivals, options.rate),
+        arrivals=arrivals,
         prompts=prompts,
         outputs=outputs,
         max_tokens=options.max_tokens,
@@ -168,10 +192,15 @@ def run(options: argparse.Namespace) -> None:
     if options.sweep:
         if options.compare or options.plot:
             raise ValueError("--sweep chooses the settings itself and has no plot; leave out --compare and --plot")
+        if chosen := [text for text in options.set if read_setting(text)[0] in GRID]:
+            raise ValueError(f"--sweep chooses {', '.join(GRID)}; leave out --set {' --set '.join(chosen)}")
         found = sweep(arrivals, configured(options, len(arrivals)), cost, slo, acceptance=acceptance, progress=True)
         recommend(found, slo, options.price_per_hour)
         return
-    name, values = read_setting(options.compare) if options.compare else ("scheduling_policy", ["fcfs"])
+    if options.compare:
+        name, values = read_setting(options.compare)
+    else:
+        name, values = "scheduling_policy", [configured(options, len(arrivals)).scheduling_policy]
     results: dict[str, Result] = {}
     for value in values:
         label, config = f"{name}={value}", configured(options, len(arrivals), **{name: value})
@@ -189,14 +218,18 @@ def run(options: argparse.Namespace) -> None:
 def recommend(found: Sequence[Candidate], slo: Slo, price_per_hour: float | None) -> None:
     """Print the five best candidates of the sweep, and the best one as settings."""
     print(table({candidate.label: candidate.result for candidate in found[:5]}, columns(slo, price_per_hour)))
-    print(f"\nRecommended for TTFT within {slo.ttft} s and ITL within {slo.itl} s: {found[0].label}")
+    objective = f"TTFT within {slo.ttft} s and ITL within {slo.itl} s"
+    if found[0].result.attainment(slo):
+        print(f"\nRecommended for {objective}: {found[0].label}")
+    else:
+        print(f"\nNo settings that were tried answer any request with {objective}.")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--requests", type=count, default=10_000, help="number of requests (%(default)s)")
-    add("--seed", type=count_or_none, default=1, help="seed of the workload (%(default)s)")
+    add("--seed", type=seed, default=1, help="seed of the workload (%(default)s)")
     add(
         "--arrivals",
         default="poisson",
@@ -230,14 +263,14 @@ def _parser() -> argparse.ArgumentParser:
         default=15,
         help="maximum number of drafted tokens of a request in a step (%(default)s)",
     )
-    add("--kv-cache-tokens", type=count, default=A100_CACHE_TOKENS, help="(%(default)s)")
+    add("--kv-cache-tokens", type=whole(1, _MOST_CACHE_TOKENS), default=A100_CACHE_TOKENS, help="(%(default)s)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as in config.pbtxt; repeatable")
     add("--compare", metavar="NAME=VALUE,VALUE", help="simulate once with each value of a setting")
     add("--sweep", action="store_true", help="find the best max_num_seqs, token budget and policy")
     add("--slo-ttft", type=positive, default=1.0, help="seconds (%(default)s)")
     add("--slo-itl", type=positive, default=0.05, help="seconds between tokens, mean of a request (%(default)s)")
     add("--price-per-hour", type=positive, help="price of the machine per hour, in any currency")
-    add("--plot", type=Path, metavar="FILE", help="plot the distributions to this PNG file")
+    add("--plot", type=results_file, metavar="FILE", help="plot the distributions to this PNG file")
     return parser
 
 

@@ -1,6 +1,5 @@
 """Drafts in the simulator: how often there is one, and how often its tokens are right."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from inflight.request import Request
 from inflight.scheduler.plan import ScheduledRequest
 from inflight.step_result import StepResult
+from load_tests.simulate.trace import read_trace
 
 _RIGHT, _WRONG = 0, 1
 """Tokens of drafts. The simulated model says nothing but `_RIGHT`."""
@@ -47,11 +47,11 @@ class AcceptanceProfile:
         Failed steps do not count: they say nothing about their drafts.
 
         Raises:
-            ValueError: the trace has no drafts.
+            ValueError: the file is no trace, or has no drafts.
         """
         decodes: list[dict[str, Any]] = []
         before_step = 0
-        for event in json.loads(path.read_text()):
+        for event in read_trace(path):
             name, args = event.get("name", ""), event.get("args", {})
             if event.get("ph") == "B" and "tokens" in args and name.startswith("token"):
                 decodes.append(args)

@@ -75,7 +75,6 @@ class _Member:
         return sum(waiting), self.num_requests
 
     def add(self, request: ScriptedRequest) -> None:
-        self.engine.check(request)
         self.engine.scheduler.add(request)
         self._new[request.index] = request
 
@@ -187,6 +186,7 @@ class _Pools:
         whole = self._arrivals[index]
         rest = replace(
             whole,
+            at=self._now,
             prompt_tokens=whole.prompt_tokens + 1,
             output_tokens=whole.output_tokens - 1,
             max_tokens=whole.max_tokens - 1,
@@ -194,4 +194,5 @@ class _Pools:
         request = scripted_request(rest, index, 0.0, distinct=self._distinct)
         blocks = -(-whole.prompt_tokens // self._block_size)
         request.imported = ImportedBlocks(whole.prompt_tokens, np.zeros((blocks, 1), np.uint8))
+        member.engine.prepare(request)
         member.add(request)

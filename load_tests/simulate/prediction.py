@@ -12,6 +12,7 @@ from pathlib import Path
 
 from load_tests.arrivals import Gamma
 from load_tests.lengths import Uniform
+from load_tests.option_types import count, seed
 from load_tests.simulate.engine_run import calibrate, engine_config, run_engine
 from load_tests.simulate.report import E2E_MEAN, E2E_P99, ITL_P50, ITL_P99, THROUGHPUT, TTFT_P50, TTFT_P99, table
 from load_tests.simulate.result import Result
@@ -56,8 +57,8 @@ def errors(results: dict[str, Result]) -> str:
 def main() -> int:
     """Run both and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=64, help="number of requests (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the workload (%(default)s)")
+    parser.add_argument("--requests", type=count, default=64, help="number of requests (%(default)s)")
+    parser.add_argument("--seed", type=seed, default=1, help="seed of the workload (%(default)s)")
     options = parser.parse_args()
     results, costs = predict(default_model(), options.requests, options.seed)
     print(table(results, COLUMNS), errors(results), sep="\n\n")

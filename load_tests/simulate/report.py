@@ -15,13 +15,17 @@ class Column:
     name: str
     value: Callable[[Result], float]
     form: str = ".1f"
+    of_answered: bool = True
+    """Whether it says nothing if no request was answered."""
 
     def cell(self, result: Result) -> str:
-        """The measure of a result as text."""
+        """The measure of a result as text, `-` if it says nothing."""
+        if self.of_answered and not result.done.any():
+            return "-"
         return format(self.value(result), self.form)
 
 
-THROUGHPUT = Column("output tok/s", lambda r: r.throughput, ".0f")
+THROUGHPUT = Column("output tok/s", lambda r: r.throughput, ".0f", of_answered=False)
 TTFT_P50 = Column("TTFT p50, s", lambda r: percentile(r.ttft, 50), ".3f")
 TTFT_P99 = Column("TTFT p99, s", lambda r: percentile(r.ttft, 99), ".3f")
 TTFT_MEAN = Column("TTFT mean, s", lambda r: float(r.ttft.mean()), ".3f")
@@ -31,8 +35,9 @@ ITL_P99 = Column("ITL p99, ms", lambda r: 1e3 * r.itl(99))
 E2E_MEAN = Column("E2E mean, s", lambda r: float(r.e2e.mean()), ".2f")
 E2E_P99 = Column("E2E p99, s", lambda r: percentile(r.e2e, 99), ".2f")
 FAIRNESS = Column("Jain's index", lambda r: r.fairness, ".3f")
-ANSWERED = Column("answered", lambda r: float(r.done.mean()), ".1%")
-"""Latencies are those of the answered requests."""
+REQUESTS = Column("requests", lambda r: float(len(r.arrival)), ".0f", of_answered=False)
+ANSWERED = Column("answered", lambda r: float(r.done.mean()), ".1%", of_answered=False)
+"""Latencies are those of these requests."""
 PREEMPTIONS = Column("preemptions", lambda r: float(r.preemptions.sum()), ".0f")
 PADDING = Column("padding tokens", lambda r: float(r.padding_tokens), ".0f")
 EFFICIENCY = Column("padding efficiency", lambda r: r.padding_efficiency, ".2f")
@@ -40,12 +45,12 @@ EFFICIENCY = Column("padding efficiency", lambda r: r.padding_efficiency, ".2f")
 
 def goodput(slo: Slo) -> Column:
     """Requests per second that met an objective."""
-    return Column("goodput, req/s", lambda r: r.goodput(slo), ".2f")
+    return Column("goodput, req/s", lambda r: r.goodput(slo), ".2f", of_answered=False)
 
 
 def attainment(slo: Slo) -> Column:
     """Fraction of requests that met an objective."""
-    return Column("in SLO", lambda r: r.attainment(slo), ".1%")
+    return Column("in SLO", lambda r: r.attainment(slo), ".1%", of_answered=False)
 
 
 def cost(price_per_hour: float | None) -> Column:
@@ -59,7 +64,7 @@ def columns(slo: Slo, price_per_hour: float | None = None) -> list[Column]:
     """The usual measures of a server."""
     times = [TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_MEAN, E2E_P99]
     return [
-        *(THROUGHPUT, *times, goodput(slo), attainment(slo), ANSWERED),
+        *(REQUESTS, ANSWERED, THROUGHPUT, *times, goodput(slo), attainment(slo)),
         *(FAIRNESS, PREEMPTIONS, PADDING, cost(price_per_hour)),
     ]
 

@@ -69,13 +69,13 @@ class Result:
 
     @property
     def duration(self) -> float:
-        """Seconds from the first arrival to the last token."""
-        return float(np.nanmax(self.finish) - self.arrival[0])
+        """Seconds from the first arrival to the last token. 0 if no request was answered."""
+        return float(np.nanmax(self.finish) - self.arrival[0]) if self.done.any() else 0.0
 
     @property
     def throughput(self) -> float:
         """Output tokens per second."""
-        return self.output_tokens / self.duration
+        return self.output_tokens / max(self.duration, 1e-9)
 
     @property
     def ttft(self) -> Floats:
@@ -121,7 +121,7 @@ class Result:
 
     def goodput(self, slo: Slo) -> float:
         """Requests per second that met the objective."""
-        return self.attainment(slo) * len(self.arrival) / self.duration
+        return self.attainment(slo) * len(self.arrival) / max(self.duration, 1e-9)
 
     @property
     def fairness(self) -> float:

@@ -57,4 +57,4 @@ def _prompt_ids(arrival: Arrival, index: int) -> list[int]:
     # Two tokens encode the index, so that all prompts differ from there on.
     name = [1 + index % (_LAST_TOKEN - 1), 1 + index // (_LAST_TOKEN - 1)]
     own = arrival.prompt_tokens - arrival.prefix_tokens
-    return [1 + arrival.prefix] * arrival.prefix_tokens + (name + [0] * (own - 2))[:own]
+    return [1 + arrival.prefix_id] * arrival.prefix_tokens + (name + [0] * (own - 2))[:own]

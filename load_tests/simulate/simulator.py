@@ -2,23 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tqdm import tqdm
 
 from inflight.config import EngineConfig
+from inflight.request import Request
 from load_tests.simulate.acceptance import AcceptanceProfile, ProfileDrafter
+from load_tests.simulate.loops import ClosedLoop, Loop, OpenLoop
 from load_tests.simulate.recorder import Recorder
 from load_tests.simulate.result import Result
-from load_tests.simulate.scripted_request import scripted_request
+from load_tests.simulate.scripted_request import ScriptedRequest, scripted_request
 from load_tests.simulate.step_cost import StepCost
 from load_tests.simulate.virtual_engine import VirtualEngine
 from load_tests.traffic import Arrival
 
 _STEPS_PER_SAMPLE = 16
-_TURNAROUND = 0.003
-"""Seconds from the last token of an answer until the user's next request arrives, in a closed loop. The next step has
-begun by then."""
 
 
 def simulate(
@@ -33,8 +31,8 @@ def simulate(
     """Serve `arrivals` as an engine with these settings would on a machine with these step times.
 
     With `users`, the loop is closed: so many users send the requests in their order, each the next one shortly after
-    its last one has ended. The times of the arrivals are ignored. Where `speculative_config` is set, `acceptance` says
-    how often drafts are right.
+    its last one has ended. All turns of a chat come from one user. The times of the arrivals are ignored. Where
+    `speculative_config` is set, `acceptance` says how often drafts are right.
 
     Raises:
         ValueError: the cache has no size, a request could never fit into it, or only one of `speculative_config` and
@@ -64,57 +62,57 @@ class Simulation:
         self._engine = VirtualEngine(config, cost, None if acceptance is None else ProfileDrafter(acceptance))
         self.scheduler = self._engine.scheduler
         self.now = 0.0
-        self._arrivals = list(arrivals) if users is None else [replace(arrival, at=math.inf) for arrival in arrivals]
+        self._loop: Loop = OpenLoop(arrivals) if users is None else ClosedLoop(arrivals, users)
+        self._arrivals = list(arrivals)
+        """In the order in which they have arrived. Those that will arrive follow in any order."""
+        self._arrived = 0
         self.recorder = Recorder(self._arrivals)
-        self._users = users
-        self._sent = 0
-        """Number of requests that users have sent."""
-        self._next = 0
         # Without shared prefixes a cache finds nothing, and hashing blocks is most of the work.
         self._distinct = config.enable_prefix_caching or config.length_predictor != "tenant"
 
     def step(self) -> bool:
         """Run one step, or wait for something to do. Return False when all requests are done."""
         scheduler, recorder = self.scheduler, self.recorder
-        if self._users is not None:
-            self._send(self._users)
         self._take_arrivals()
         for request, _, _ in scheduler.expire(self.now):
             recorder.expired(request)
+            self._ended(request, answered=False)
         end = self._engine.begin(self.now)
         if end is None:
             return self._wait()
         self.now = end
-        recorder.answered(self._engine.end(end), end)
+        outcomes = self._engine.end(end)
+        recorder.answered(outcomes, end)
+        for outcome in outcomes:
+            if outcome.finish_reason is not None:
+                self._ended(outcome.request, answered=True)
         if self._engine.steps % _STEPS_PER_SAMPLE == 0:
             recorder.sample(self.now, len(scheduler.running), {} if scheduler.tuner is None else scheduler.tuner.values)
         return True
 
-    def _send(self, users: int) -> None:
-        """Let those of the users send their next request who wait for no answer."""
-        while self._sent < min(users + self.recorder.num_ended, len(self._arrivals)):
-            at = self.now + _TURNAROUND if self._sent >= users else 0.0
-            self._arrivals[self._sent] = replace(self._arrivals[self._sent], at=at)
-            self._sent += 1
-
     def _take_arrivals(self) -> None:
-        while self._next < len(self._arrivals) and self._arrivals[self._next].at <= self.now:
-            request = scripted_request(self._arrivals[self._next], self._next, 0.0, distinct=self._distinct)
-            self._next += 1
+        for arrival in self._loop.due(self.now):
+            request = scripted_request(arrival, self._arrived, 0.0, distinct=self._distinct)
+            self._arrivals[self._arrived] = arrival
+            self._arrived += 1
             if self._engine.accepts(request):
                 self.recorder.arrived(request)
                 self.scheduler.add(request)
             else:
                 self.recorder.refused()
+                self._ended(request, answered=False)
+
+    def _ended(self, request: Request, *, answered: bool) -> None:
+        assert isinstance(request, ScriptedRequest)
+        self._loop.ended(request.index, self.now, answered=answered)
 
     def _wait(self) -> bool:
         """Advance the time to the next arrival or, if a batch is being collected, to its deadline."""
-        moments = [self._arrivals[self._next].at] if self._next < len(self._arrivals) else []
-        if self.scheduler.wakes_at is not None:
-            moments.append(self.scheduler.wakes_at)
-        if not moments:
+        wakes_at = self.scheduler.wakes_at
+        moment = min(self._loop.next_at, math.inf if wakes_at is None else wakes_at)
+        if moment == math.inf:
             return False
-        self.now = max(self.now, min(moments))
+        self.now = max(self.now, moment)
         return True
 
     def result(self) -> Result:

@@ -1,11 +1,11 @@
 """A model of step times on some machine."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.step_time import StepTimeModel
+from load_tests.simulate.trace import read_trace
 
 _BLOCK_SIZE = 16
 """Default number of tokens in a block of the KV cache."""
@@ -40,8 +40,13 @@ class StepCost:
 
     def decode_seconds(self, decodes: int, context: float) -> float:
         """Duration of a step of decodes that read `context` cached tokens each."""
-        each = self.per_token + self.per_sampled_token + self.per_cached_token * context + self.per_pair * (context + 1)
-        return self.per_step + decodes * each
+        computing = self.per_token + self.per_sampled_token + self.per_pair * (context + 1)
+        return self._step(self.per_step + decodes * self.per_cached_token * context, decodes * computing)
+
+    def prompt_seconds(self, tokens: int) -> float:
+        """Duration of a step with one whole prompt and nothing else."""
+        pairs = tokens * (tokens + 1) / 2
+        return self._step(self.per_step, self.per_token * tokens + self.per_pair * pairs + self.per_sampled_token)
 
     def capacity(self, prompt: float, output: float, num_seqs: float) -> float:
         """Requests per second if `num_seqs` requests with `prompt` and `output` tokens were always running."""
@@ -77,10 +82,10 @@ class StepCost:
         """Step times fitted to the steps in an engine's `trace_file`.
 
         Raises:
-            ValueError: the trace has too few steps for a fit.
+            ValueError: the file is no trace, or has too few steps for a fit.
         """
         model = StepTimeModel()
-        for event in json.loads(path.read_text()):
+        for event in read_trace(path):
             if event.get("name") == "step":
                 args = event["args"]
                 tokens, seconds = args["tokens"] + args["padding_tokens"], event["dur"] / 1e6

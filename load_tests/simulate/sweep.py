@@ -1,6 +1,7 @@
 """Finds the best settings for a workload."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,4 +54,8 @@ def sweep(
         Candidate(settings, simulate(arrivals, replace(config, **settings), cost, acceptance=acceptance))
         for settings in tqdm(combinations, unit="setting", disable=not progress)
     ]
-    return sorted(candidates, key=lambda c: (-c.result.goodput(slo), c.result.e2e.mean()))
+    return sorted(candidates, key=lambda c: (-c.result.goodput(slo), _mean_time(c.result)))
+
+
+def _mean_time(result: Result) -> float:
+    return float(result.e2e.mean()) if result.done.any() else math.inf

@@ -41,17 +41,20 @@ class VirtualEngine:
         return self._running is None
 
     def accepts(self, request: ScriptedRequest) -> bool:
-        """Give a request the level and the limits of the queue. Return whether the queue has room for it.
+        """Prepare a request and return whether the queue has room for it.
 
         Raises:
             ValueError: the request could never run to its end, or is too long for the queue.
         """
-        self.scheduler.policies.apply(request)
-        self.check(request)
+        self.prepare(request)
         return self._queue.refusal([request]) is None
 
-    def check(self, request: ScriptedRequest) -> None:
-        """Raise a ValueError if the request could never run to its end."""
+    def prepare(self, request: ScriptedRequest) -> None:
+        """Give a request its level and the limits of its wait. Raise a ValueError if it could never run to its end."""
+        self.scheduler.policies.apply(request)
+        context, prompt, most = self._config.max_model_len, len(request.prompt_ids), request.max_tokens
+        if context is not None and prompt + most > context:
+            raise ValueError(f"max_model_len is {context}; a request has {prompt} prompt tokens and max_tokens {most}")
         if not self.scheduler.fits(request):
             raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; a request needs more by itself")
 

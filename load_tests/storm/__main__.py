@@ -15,7 +15,7 @@ from pathlib import Path
 from load_tests.chaos.doors import NotAnswered
 from load_tests.chaos.service import Service
 from load_tests.chaos.workplace import workplace
-from load_tests.option_types import count
+from load_tests.option_types import count, results_folder, seed
 from load_tests.storm.answers import Answers
 from load_tests.storm.report import broken_promises, tables
 from load_tests.storm.storm import PARTS, Weather, learn_answers, storm
@@ -28,15 +28,20 @@ _CACHE_TOKENS = 6144
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--requests", type=int, default=10_000, help="number of requests (%(default)s)")
+    add("--requests", type=count, default=10_000, help="number of requests (%(default)s)")
     add("--users", type=count, default=128, help="number of users (%(default)s)")
-    add("--seed", type=int, default=0, help="another number gives other requests (%(default)s)")
+    add("--seed", type=seed, default=0, help="another number gives other requests (%(default)s)")
     add(
         "--speculation",
         metavar="JSON",
         help="the setting speculative_config of the server; the right answers are then those of one without it",
     )
-    add("--logs", type=Path, metavar="FOLDER", help="keep the logs of the server and the gateway in this folder")
+    add(
+        "--logs",
+        type=results_folder,
+        metavar="FOLDER",
+        help="keep the logs of the server and the gateway in this folder",
+    )
     return parser
 
 

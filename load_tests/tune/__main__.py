@@ -25,13 +25,13 @@ from tqdm import tqdm
 from load_tests.compare.contenders import ours
 from load_tests.loads import read_loads, write_prompts_in_text
 from load_tests.model_options import add_model_options, model_folder, model_name
-from load_tests.option_types import count, count_or_none, positive, results_folder
+from load_tests.option_types import count, positive, results_folder, seed
 from load_tests.slo import Slo
 from load_tests.tune.ablation import ablate, prune
 from load_tests.tune.confirmation import DEFAULT, TUNED, Confirmation, take_turns
 from load_tests.tune.load import Load
 from load_tests.tune.machine import Machine, calibrate, read_machine
-from load_tests.tune.objective import OBJECTIVES, objective
+from load_tests.tune.objective import OBJECTIVES, Served, objective
 from load_tests.tune.outcome import Outcome
 from load_tests.tune.report import summary, write_outcome
 from load_tests.tune.search import TRIALS, best, search
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> Path:
     if options.confirm and ablation.without:
         outcome = replace(outcome, confirmation=_confirm(outcome, options))
         write_outcome(outcome, folder)
-    print(f"{summary(outcome)}\nSettings: {variant}")
+    print(f"{summary(outcome)}\nSettings: {variant}" if outcome.settings else summary(outcome))
     return folder
 
 
@@ -93,8 +93,7 @@ def _targets(options: argparse.Namespace, workload: Workload) -> Slo:
 def _confirm(outcome: Outcome, options: argparse.Namespace) -> Confirmation:
     """Serve so many requests on the real server that a round takes about `--seconds` with the default."""
     load, space = outcome.load, outcome.space
-    rate = options.requests / outcome.ablation.default.busy_seconds
-    needed = max(round(rate * options.seconds), 2 * (load.users or 1))
+    needed = round_size(load, options.requests, outcome.ablation.default, options.seconds)
     rounds = [load.requests(needed, _SENT + number) for number in range(options.rounds)]
     model, other_load = model_folder(options), OtherLoad()
     contenders = [ours(DEFAULT, model, {}), ours(TUNED, model, outcome.settings)]
@@ -103,6 +102,12 @@ def _confirm(outcome: Outcome, options: argparse.Namespace) -> Confirmation:
     served = [Simulated(load, requests, space, outcome.machine) for requests in rounds]
     choices = {DEFAULT: space.default, TUNED: outcome.ablation.choice}
     return Confirmation(measured, {name: [each(choice) for each in served] for name, choice in choices.items()}, share)
+
+
+def round_size(load: Load, requests: int, served: Served, seconds: float) -> int:
+    """How many requests take so many seconds, as `requests` of them were served."""
+    rate = load.rate or requests / served.busy_seconds
+    return max(round(rate * seconds), 2 * (load.users or 1))
 
 
 def _about(options: argparse.Namespace) -> dict[str, str]:
@@ -129,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target-itl", type=positive, metavar="SECONDS", help="instead of the workload's")
     add("--trials", type=count, default=TRIALS, help="configurations to simulate (%(default)s)")
     add("--requests", type=count, default=256, help="requests in each simulation (%(default)s)")
-    add("--seed", type=count_or_none, default=0, help="seed of the search (%(default)s)")
+    add("--seed", type=seed, default=0, help="seed of the search (%(default)s)")
     add("--machine", type=Path, metavar="FILE", help="step times of an earlier run, its machine.json")
     add("--confirm", action=argparse.BooleanOptionalAction, default=True, help="measure on the real server")
     add("--rounds", type=count, default=2, help="rounds of that measurement (%(default)s)")

@@ -9,12 +9,16 @@ rate that these users are served at.
 """
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 
+from load_tests.loads import read_loads
+from load_tests.option_types import count
 from load_tests.simulate.cpu_machines import MACHINES
 from load_tests.tune.load import Load
 from load_tests.tune.machine import Machine, read_machine
@@ -22,7 +26,7 @@ from load_tests.tune.objective import OBJECTIVES, Objective, objective
 from load_tests.tune.search import best, search
 from load_tests.tune.simulated import Simulated, default_config
 from load_tests.tune.space import Space, space_for
-from load_tests.workload import WORKLOADS, Workload, read_workload
+from load_tests.workload import WORKLOADS, Workload
 
 SIMULATED = Machine(MACHINES[0].ours, kv_cache_tokens=131_072)
 """The machine without `--machine`."""
@@ -98,25 +102,35 @@ def _percent(gap: float) -> str:
     return f"{gap:.1%}" if gap < _BEYOND else "misses the targets"
 
 
-def main() -> None:
-    """Print the table, a row as soon as it is known."""
+def main() -> int:
+    """Print the table, a row as soon as it is known, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     shipped = sorted(path.stem for path in WORKLOADS.glob("*.yaml"))
-    add("workloads", nargs="*", default=shipped, metavar="WORKLOAD", help="by default all")
+    add("workloads", type=read_loads, nargs="*", metavar="WORKLOAD", help="by default all")
     add("--machine", type=Path, metavar="FILE", help="a machine.json of `make tune`, instead of a simulated machine")
-    add("--users", type=int, default=32, help="(%(default)s)")
-    add("--requests", type=int, default=192, help="requests in each simulation (%(default)s)")
-    add("--seeds", type=int, default=3, help="searches for each objective (%(default)s)")
+    add("--users", type=count, default=32, help="(%(default)s)")
+    add("--requests", type=count, default=192, help="requests in each simulation (%(default)s)")
+    add("--seeds", type=count, default=3, help="searches for each objective (%(default)s)")
     options = parser.parse_args()
-    machine = SIMULATED if options.machine is None else read_machine(options.machine)
+    if options.requests <= options.users:
+        parser.error(
+            f"argument --requests: must be more than the {options.users} --users, whose first requests do not count "
+            f"for ttft, not {options.requests}"
+        )
+    try:
+        machine = SIMULATED if options.machine is None else read_machine(options.machine)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     head = ("Workload", "Load", "Combinations", *OBJECTIVES)
     print(f"| {' | '.join(head)} |\n|---|---|{'---:|' * (len(head) - 2)}")
     size = {"users": options.users, "requests": options.requests, "seeds": options.seeds}
-    for name in options.workloads:
-        compared = compare(read_workload(WORKLOADS / f"{name}.yaml"), machine, **size)
+    for workload in chain.from_iterable(options.workloads or map(read_loads, shipped)):
+        compared = compare(workload, machine, **size)
         print(f"| {' | '.join(row(compared))} |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,10 +1,11 @@
 """The load that settings are chosen for."""
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 
 from load_tests.prompts import PlannedRequest
-from load_tests.workload import Workload
+from load_tests.workload import BLOCK_REQUESTS, Workload
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,20 @@ class Load:
         return f"{self.users} users" if self.users is not None else f"{self.rate:.3g} requests/s"
 
     def requests(self, count: int, seed: int) -> list[PlannedRequest]:
-        """`count` requests, or about as many in an open loop. Another seed gives others of the same kinds."""
+        """`count` requests, or about as many in an open loop. Another seed gives others of the same kinds, and another
+        part of a replayed trace.
+
+        Raises:
+            ValueError: no request arrives, in an open loop.
+        """
         if self.users is not None:
-            return list(islice(self.workload.requests(seed), count))
+            return list(islice(self.workload.requests(seed, seed * math.ceil(count / BLOCK_REQUESTS)), count))
         assert self.rate is not None
-        return self.workload.arrivals(self.rate, count / self.rate, seed)
+        seconds = count / self.rate
+        found = self.workload.arrivals(self.rate, seconds, seed, seed)
+        if not found:
+            raise ValueError(
+                f"no request of {self.workload.name} arrives in the {seconds:.3g} s for {count} at {self.text}; "
+                "--requests, or --seconds for a measured round, must be higher"
+            )
+        return found

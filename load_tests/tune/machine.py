@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -43,9 +45,12 @@ def read_machine(path: Path) -> Machine:
         ValueError: the file holds something else.
     """
     try:
-        found: Mapping[str, object] = json.loads(path.read_text())
-        return Machine(StepCost(**found["cost"]), found["kv_cache_tokens"])  # type: ignore[arg-type]
-    except (ValueError, KeyError, TypeError) as error:
+        found: Mapping[str, Any] = json.loads(path.read_text())
+        cost = {name: float(seconds) for name, seconds in found["cost"].items()}
+        if not all(0 <= seconds < math.inf for seconds in cost.values()):
+            raise ValueError("a step time is below 0, or not finite")
+        return Machine(StepCost(**cost), int(found["kv_cache_tokens"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no file that `make tune` wrote for a machine: {error}") from error
 
 

@@ -55,10 +55,8 @@ def _sections(outcome: Outcome, variant: Path) -> Iterator[str]:
     yield f"**{summary(outcome)}**"
     if outcome.misses_targets:
         yield "No settings that were tried keep the targets. These come closest."
-    yield (
-        f"To serve with them, copy `{variant.name}` to `model_repository/llm/configs/`, then run\n"
-        f"`make serve ARGS=--model-config-name={variant.stem}`."
-    )
+    if outcome.settings:
+        yield _how_to_serve(variant)
     if outcome.confirmation is not None:
         yield "## On the real server"
         yield _confirmed(outcome, outcome.confirmation)
@@ -66,6 +64,13 @@ def _sections(outcome: Outcome, variant: Path) -> Iterator[str]:
     yield _brought(outcome)
     yield f"## What was tried\n\n{_tried(outcome)}"
     yield f"## Workload, machine and versions\n\n{_conditions(outcome)}"
+
+
+def _how_to_serve(variant: Path) -> str:
+    return (
+        f"To serve with them, copy `{variant.name}` to `model_repository/llm/configs/`, then run\n"
+        f"`make serve ARGS=--model-config-name={variant.stem}`."
+    )
 
 
 def _confirmed(outcome: Outcome, confirmation: Confirmation) -> str:

@@ -1,6 +1,5 @@
 """Fits step times to a trace of a server under load."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,7 @@ import numpy as np
 
 from load_tests.arrivals import Floats
 from load_tests.simulate.step_cost import StepCost
+from load_tests.simulate.trace import read_trace
 
 _FEWEST_STEPS = 50
 _REWEIGHTINGS = 5
@@ -38,7 +38,7 @@ def step_cost(trace: Path) -> StepCost:
     Raises:
         ValueError: the trace has too few steps.
     """
-    steps = list(read_steps(json.loads(trace.read_text())))
+    steps = list(read_steps(read_trace(trace)))
     if len(steps) < _FEWEST_STEPS:
         raise ValueError(f"{trace} holds {len(steps)} steps; a fit needs at least {_FEWEST_STEPS}")
     terms = np.array([(1.0, s.tokens, s.cached_tokens, s.pairs, s.requests) for s in steps])

@@ -48,7 +48,11 @@ frontend openai
     default_backend openai
 
 backend openai
-    # The check only connects: the gateway's /health fails while the model drains, and a failed check ends its answers.
+    # Any answer will do, and it may take long: a failed check ends all answers of the gateway. So it does not ask for
+    # /health, which fails while the model drains.
+    option httpchk GET /server_info
+    http-check expect rstatus .
+    timeout check 5s
 {http}
 """
 

@@ -46,6 +46,9 @@ http {{
         listen {grpc_bind} http2;
         location / {{
             grpc_pass grpc://grpc;
+            # A client may send all its requests on one stream, and wait long between them.
+            client_max_body_size 0;
+            client_body_timeout 10m;
             grpc_connect_timeout 2s;
             # Also the longest time between two tokens.
             grpc_read_timeout 10m;

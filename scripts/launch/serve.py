@@ -8,11 +8,13 @@ make other hosts reach Triton).
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +36,12 @@ from scripts.launch.triton_server import TritonServer
 
 # Long enough to download a model of several gigabytes.
 READY_SECONDS = 1800
+# From SIGTERM on, Triton closes new HTTP connections without an answer. So first, load balancers see for so long that
+# the health checks fail. A model that drains takes new requests for the same time.
+_NOTICE_SECONDS = 3.0
 
 _PORTS = {"HTTP_PORT": 8000, "GRPC_PORT": 8001, "METRICS_PORT": 8002}
+_ADDRESSES_ASKED = (ADDRESS, "localhost", "0.0.0.0")
 _SENDABLE = re.compile("[!-~]*")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -119,9 +125,10 @@ def resolve_model(model: str) -> str:
 def serve(settings: ServeSettings, repository: Path) -> int:
     """Serve `repository` until a signal arrives, and return the exit status. A server that dies is started again.
 
-    Raises LauncherError if the runtime or the model cannot be downloaded, another server is about to use a port, or the
-    server does not become ready at first.
+    Raises LauncherError if the arguments move HTTP elsewhere, the runtime or the model cannot be downloaded, another
+    server is about to use a port, or the server does not become ready at first.
     """
+    _check_can_be_asked(settings.arguments)
     runtime = triton_runtime()
     model = settings.model or str(default_model())
     shown = LogFilter()
@@ -155,10 +162,22 @@ def serve(settings: ServeSettings, repository: Path) -> int:
             server.kill()
 
 
+def _check_can_be_asked(arguments: list[str]) -> None:
+    """Check that HTTP is not moved to where nobody would ask whether the server is ready."""
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        option, separator, value = argument.partition("=")
+        if option == "--http-port":
+            raise LauncherError(f"ARGS has {argument}; set HTTP_PORT instead")
+        address = value if separator else following
+        if option == "--http-address" and address not in _ADDRESSES_ASKED:
+            raise LauncherError(f"ARGS has --http-address {address}; it must be one of {', '.join(_ADDRESSES_ASKED)}")
+
+
 def _drain(server: TritonServer) -> int:
     say(f"Finishing running requests, {server.drain_seconds} s at most (again to stop at once)")
     with contextlib.suppress(KeyboardInterrupt):
-        server.drain("llm")
+        if server.drain("llm"):
+            time.sleep(_NOTICE_SECONDS)
         server.stop()
         return 0
     return 130

@@ -30,6 +30,8 @@ _POLL_SECONDS = 0.1
 _EXIT_MARGIN_SECONDS = 5.0
 # A server that says that it dies has this time for it.
 _DEATH_SECONDS = 5.0
+# A process that is stopped does not notice the death of whoever started it.
+_RESUME_ORPHANS = 'read resumed || kill -s CONT -- "$@"'
 _TIED = Path(__file__).with_name("tied.py")
 _FIRST_PORT = 20_000
 # Where Linux begins, by default, to choose the ports of clients.
@@ -55,6 +57,8 @@ class ServerProcess(ABC):
         self._log = log
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._process: subprocess.Popen[str] | None = None
+        self._waker: subprocess.Popen[str] | None = None
+        """While the server is paused: resumes it if this process dies."""
         self._reader: threading.Thread | None = None
 
     @abstractmethod
@@ -103,7 +107,8 @@ class ServerProcess(ABC):
         """Start the server and return at once. Raises LauncherError if there is no such program."""
         command, environment = self._launch()
         if shutil.which(command[0], path=environment.get("PATH")) is None:
-            raise LauncherError(f"{self.name} does not start: there is no program {command[0]}")
+            reason = "may not be executed" if Path(command[0]).is_file() else "is no program"
+            raise LauncherError(f"{self.name} does not start: {command[0]} {reason}")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), str(int(self.orphan_signal)), *command],
@@ -155,13 +160,23 @@ class ServerProcess(ABC):
         """Suspend the server and its descendants until `resume`.
 
         That includes the guardians, which have sessions of their own: one that went on would miss the model's signs of
-        life and end the server.
+        life and end the server. If this process dies meanwhile, all of them resume, and end as orphans.
         """
-        send(started_by_group(self.pid), signal.SIGSTOP)
+        guardians = started_by_group(self.pid)
+        self._waker = subprocess.Popen(
+            ["sh", "-c", _RESUME_ORPHANS, "sh", str(-self.pid), *map(str, guardians)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        send(guardians, signal.SIGSTOP)
         os.killpg(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Resume a paused server."""
+        self._dismiss_waker()
         guardians = started_by_group(self.pid)
         os.killpg(self.pid, signal.SIGCONT)
         send(guardians, signal.SIGCONT)
@@ -196,11 +211,17 @@ class ServerProcess(ABC):
         """End the server and its descendants at once. Otherwise like `stop`."""
         if self._process is None:
             return
+        self._dismiss_waker()
         # A guardian that is paused would not notice the end.
         send(started_by_group(self.pid), signal.SIGCONT)
         kill_group(self.name, self._process)
         self._process = None
         self._join_reader()
+
+    def _dismiss_waker(self) -> None:
+        if self._waker is not None:
+            self._waker.communicate("resumed\n")
+            self._waker = None
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scripts.launch.exposure import OPERATOR_HEADER, restrict
 from scripts.launch.server_process import ADDRESS, ServerProcess, fill_ports
+from scripts.launch.task_limit import check_room_for_tasks
 from scripts.launch.triton_runtime import TritonRuntime, triton_runtime
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -22,6 +23,8 @@ SHARED_MEMORY = Path("/dev/shm")
 # `completion` occupies a thread for each request that it has passed on. With the default of 32 threads a burst would
 # wait.
 _BACKEND_THREADS = 128
+# Threads of Triton and its models besides those: 60 when they are ready.
+_OTHER_TASKS = 80
 # By default glibc's allocator keeps pools of free memory for eight threads per core, and tritonserver has many threads:
 # 60 MiB of them after a storm of requests, and half of that with this bound. Throughput stays the same.
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "2"}
@@ -101,8 +104,8 @@ class TritonServer(ServerProcess):
         """Wait until the server and each of `models` are ready. Raises what `wait_for` raises."""
         self.wait_for(["/v2/health/ready", *(f"/v2/models/{model}/ready" for model in models)], timeout)
 
-    def drain(self, model: str) -> None:
-        """Tell a model to take no further requests, if it can be told.
+    def drain(self, model: str) -> bool:
+        """Tell a model to take no further requests, if it can be told. Return whether it was told.
 
         Triton itself takes new requests until it ends, which then wait with those that it lets finish.
 
@@ -116,6 +119,8 @@ class TritonServer(ServerProcess):
             self._held_open.request("POST", f"/v2/models/{model}/generate", body)
             if self._held_open.getresponse().status == 200:
                 self._drains_since = time.monotonic()
+                return True
+        return False
 
     def _is_idle(self) -> bool:
         """After SIGTERM Triton waits until all HTTP connections are closed, or until its exit timeout, even if they are
@@ -156,8 +161,12 @@ class TritonServer(ServerProcess):
             region.unlink(missing_ok=True)
 
     def _launch(self) -> tuple[list[str], dict[str, str]]:
-        """Return the command and its environment. Raises what `triton_runtime()` raises."""
+        """Return the command and its environment. Raises what `triton_runtime()` and `check_room_for_tasks` raise."""
         runtime = self._runtime or triton_runtime()
+        if not any("thread-pool-size" in argument for argument in self._arguments):
+            # Otherwise Triton 24.10 waits for ever for the threads that it could start.
+            num_models = sum(path.is_dir() for path in self.repository.glob("*"))
+            check_room_for_tasks(num_models * _BACKEND_THREADS + _OTHER_TASKS)
         command = [
             str(runtime.server),
             f"--model-repository={self.repository}",

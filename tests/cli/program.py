@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,15 +21,16 @@ class Program:
     def __init__(self, url: str, **environment: str) -> None:
         self._environment = {**os.environ, "PYTHONPATH": str(CLIENT), "INFLIGHT_URL": url, **environment}
 
-    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start the process, with pipes for its standard streams unless `options` change that."""
+    def start(self, *arguments: str, before: Sequence[str] = (), **options: Any) -> "subprocess.Popen[str]":
+        """Start the process, with pipes for its standard streams unless `options` change that. `before`: a command that
+        starts it."""
         pipes: dict[str, Any] = {
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
             **options,
         }
-        command = [sys.executable, "-m", "inflight_cli", *arguments]
+        command = [*before, sys.executable, "-m", "inflight_cli", *arguments]
         return subprocess.Popen(command, env=self._environment, text=True, **pipes)
 
     def run(self, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":

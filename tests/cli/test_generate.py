@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from inflight_client import Client
+from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, interrupt
 from tests.client.test_cancellation import cancelled
 from tests.eventually import eventually
@@ -42,6 +43,20 @@ def test_prompt_from_standard_input(program: Program, arguments: tuple[str, ...]
     output = program.run(*arguments, text="!request two lines\nand no third\n").stdout
     request, _ = json.JSONDecoder().raw_decode(output)
     assert request["text_input"] == "!request two lines\nand no third"
+
+
+def test_an_output_whose_encoding_lacks_a_character_of_the_answer(server: TritonServer) -> None:
+    done = Program(server.grpc_url, PYTHONIOENCODING="ascii").run("generate", "-", text="Zwölf")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Zw?lf \n", "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"], ids=["input", "output", "errors"])
+def test_standard_streams_that_the_caller_has_closed(program: Program, closed: str) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh"]
+    arguments = ["generate"] if closed == "<&-" else ["generate", "one"]
+    with program.start(*arguments, before=shell) as process:
+        _, errors = process.communicate(timeout=SECONDS)
+    assert (process.returncode, errors) == (0, "")
 
 
 def test_whole_answer_as_json(program: Program) -> None:

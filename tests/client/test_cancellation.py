@@ -21,6 +21,7 @@ from inflight_client import (
 from inflight_client.options import TimeLimits
 from inflight_client.request import Request, make_request
 from inflight_client.response import Reply
+from scripts.launch.triton_server import TritonServer
 from tests.eventually import eventually
 
 
@@ -32,6 +33,11 @@ def our_threads() -> set[threading.Thread]:
 def cancelled(client: Client) -> int:
     """The number of cancelled requests that the server has seen so far."""
     return int(client.generate("!cancelled").text)
+
+
+def arrived(client: Client) -> int:
+    """The number of requests that have reached the model so far."""
+    return int(client.metrics().value("nv_inference_exec_count", model="llm"))
 
 
 def test_leaving_a_stream_cancels_it_and_no_other(client: Client) -> None:
@@ -51,6 +57,17 @@ def test_abandoned_stream_is_cancelled(client: Client) -> None:
     for _ in client.stream("!gap 10 !forever"):
         break
     assert eventually(lambda: cancelled(client) == before + 1)
+
+
+def test_a_dropped_stream_that_nobody_has_read_is_cancelled(server: TritonServer) -> None:
+    # Over HTTP, nothing would be sent.
+    with Client(server.grpc_url, metrics_url=server.metrics_url) as client:
+        before = cancelled(client)
+        num_arrived = arrived(client)
+        stream = client.stream("!gap 10 !forever")
+        assert eventually(lambda: arrived(client) > num_arrived)
+        del stream
+        assert eventually(lambda: cancelled(client) == before + 1)
 
 
 def test_cancel_from_another_thread_ends_the_iteration(client: Client) -> None:

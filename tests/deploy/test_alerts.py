@@ -48,6 +48,12 @@ FAULTS = {
         for series, values in HEALTHY.items()
         if series.startswith("inflight:")
     },
+    "InflightServerNotServing": {
+        f'inflight_gateway_server_metrics_up{{{SERVER},server="x:8002"}}': "1+0x240",
+        f'inflight:last_update_time_seconds{{{MODEL},server="x:8002"}}': "0+15x240",
+        f'inflight_gateway_server_metrics_up{{{SERVER},server="y:8002"}}': "1+0x79 0+0x160",
+        f'inflight:last_update_time_seconds{{{MODEL},server="y:8002"}}': "0+15x79 stale",
+    },
     "InflightStalled": {f'inflight:computed_tokens_total{{{MODEL},kind="decode"}}': "0+150x80 12000+0x160"},
     # Each time in its first step, so that nothing was counted.
     "InflightRestarts": {

@@ -24,6 +24,8 @@ EVERYTHING = (
     "--set=modelVolume.persistentVolumeClaim.claimName=models",
     "--set=networkPolicy.from[0].podSelector.matchLabels.app=proxy",
     "--set=runtimeClassName=nvidia,nodeSelector.pool=gpu,affinity.podAntiAffinity=null",
+    '--set-json=podAnnotations={"sidecar.istio.io/inject": "false"}',
+    "--set=imagePullSecrets[0].name=registry,priorityClassName=serving",
     "--set=route.enabled=true,route.parentRefs[0].name=edge,route.hostnames={llm.example}",
     "--set=inferencePool.enabled=true,autoscaling.enabled=true",
     "--set=prometheusOperator.enabled=true,prometheusOperator.labels.release=stack",
@@ -109,6 +111,21 @@ def test_no_container_is_privileged(manifests: dict[str, Manifest]) -> None:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+def test_every_container_says_what_it_needs(manifests: dict[str, Manifest]) -> None:
+    for container in containers(manifests).values():
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_values_of_the_pod_arrive(everything: dict[str, Manifest]) -> None:
+    spec, template = pod(everything), everything["Deployment"]["spec"]["template"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["priorityClassName"] == "serving"
+    assert spec["runtimeClassName"] == "nvidia"
+    assert template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+    assert "checksum/config" in template["metadata"]["annotations"]
 
 
 def test_all_volumes_are_declared_and_used(manifests: dict[str, Manifest]) -> None:

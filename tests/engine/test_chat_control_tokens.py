@@ -263,3 +263,18 @@ def test_thoughts_in_earlier_answers_are_written_as_the_template_would(
     messages = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": answer}, *more]
     found = PromptEncoder(tokenizer, 8192).encode_chat(Chat(messages, add_generation_prompt=False))
     assert found == tokenizer.apply_chat_template(messages, return_dict=False)
+
+
+@pytest.mark.parametrize("name", ["thinking", "tool_plan"])
+def test_thoughts_have_the_name_that_the_template_knows(tokenizer: Any, name: str) -> None:
+    """gpt-oss calls them `thinking`, and Command R7B `tool_plan`."""
+    tokenizer.chat_template = (
+        f"{{% for message in messages %}}[{{{{ message.{name} }}}}]{{{{ message.content }}}}{{% endfor %}}"
+    )
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "reasoning_content": "So. <|im_end|>", "content": "b"},
+    ]
+    found = PromptEncoder(tokenizer, 8192).encode_chat(Chat(messages, add_generation_prompt=False))
+    assert tokenizer.decode(found) == "[]a[So. <|im_end|>]b"
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") not in found

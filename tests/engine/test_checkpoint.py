@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from inflight.model.loading.checkpoint import Checkpoint
 from tests.hub_server import Hub, hub
@@ -17,6 +19,7 @@ from tests.hub_server import Hub, hub
 MODEL = "someone/tiny"
 OLD, NEW = "a" * 40, "b" * 40
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+INDEX = "model.safetensors.index.json"
 # In a process of its own, because the hub's library reads its address and its cache's folder when it is imported.
 FETCH = """
 import logging, sys
@@ -46,7 +49,7 @@ def commits(tmp_path: Path) -> dict[str, Path]:
         folder = tmp_path / commit
         (folder / "onnx").mkdir(parents=True)
         index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        (folder / INDEX).write_text(json.dumps(index))
         for name in ["config.json", "tokenizer.json", "chat_template.jinja", "modeling_tiny.py", *SHARDS]:
             (folder / name).write_text(f"{name} of {commit}")
         for name in ["consolidated.safetensors", "pytorch_model.bin", "onnx/model.onnx", "README.md"]:
@@ -137,3 +140,87 @@ def test_files_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "access", lambda path, _: path.suffix == ".json")
     with pytest.raises(ValueError, match=f"the user with the id {os.geteuid()} may not read .*/model.safetensors"):
         Checkpoint.of(str(tmp_path), "main")
+
+
+DAMAGED: dict[str, tuple[str, bytes, str]] = {
+    "an empty file": (
+        SHARDS[1],
+        b"",
+        f"{SHARDS[1]} is damaged or incomplete, so download it again: .*header too small",
+    ),
+    "a file of zeros": (SHARDS[0], bytes(64), f"{SHARDS[0]} is damaged or incomplete, so download it again: "),
+    "a pointer": (SHARDS[1], b"version https://git-lfs.github.com/spec/v1\n", f"{SHARDS[1]} is a pointer of Git LFS"),
+    "an index that is no JSON": (INDEX, b"{oops", f"{INDEX} is damaged, so download it again: it is not JSON"),
+    "an index of bytes": (INDEX, b"\xff\xfe", f"{INDEX} is damaged, so download it again: it is not JSON"),
+    "an index that is a list": (INDEX, b"[]", f"{INDEX} is damaged, so download it again: its weight_map must name"),
+    "an index without a map": (INDEX, b'{"metadata": {}}', f"{INDEX} is damaged, .*: its weight_map must name"),
+    "an index with numbers": (INDEX, b'{"weight_map": {"a": 1}}', f"{INDEX} is damaged, .*: its weight_map must name"),
+    "an index of nothing": (INDEX, b'{"weight_map": {}}', f"{INDEX} is damaged, .*: its weight_map must name"),
+    "a deep index": (
+        INDEX,
+        b"[" * 100_000,
+        f"{INDEX} is damaged, .*: it is not JSON: maximum recursion depth exceeded",
+    ),
+    "an index of a parent": (INDEX, b'{"weight_map": {"a": "../b"}}', f"{INDEX} has the file '../b' in its weight_map"),
+    "an index of the root": (INDEX, b'{"weight_map": {"a": "/b"}}', f"{INDEX} has the file '/b' in its weight_map"),
+    "an index of the folder": (INDEX, b'{"weight_map": {"a": ""}}', f"{INDEX} has the file '' in its weight_map"),
+    "an index without metadata": (
+        INDEX,
+        json.dumps({"weight_map": {"a": SHARDS[0]}}).encode(),
+        f"{INDEX} has no metadata, without which transformers does not read it",
+    ),
+}
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """A folder with two shards of weights."""
+    for name, tensor in zip(SHARDS, "ab", strict=True):
+        save_file({tensor: torch.ones(4)}, tmp_path / name)
+    (tmp_path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}))
+    return tmp_path
+
+
+def test_whole_weights_pass(sharded: Path) -> None:
+    Checkpoint(sharded).check_weights()
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED.values(), ids=list(DAMAGED))
+def test_the_damaged_file_of_weights_is_named(sharded: Path, name: str, content: bytes, message: str) -> None:
+    (sharded / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"model is '{sharded}'; its weights cannot be loaded: {sharded}/{message}"):
+        Checkpoint(sharded).check_weights()
+
+
+def test_a_truncated_shard_is_named(sharded: Path) -> None:
+    file = sharded / SHARDS[1]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=f"{SHARDS[1]} is damaged or incomplete, .*not fully covered"):
+        Checkpoint(sharded).check_weights()
+
+
+def test_a_folder_in_place_of_a_shard_is_named(sharded: Path) -> None:
+    (sharded / SHARDS[1]).unlink()
+    (sharded / SHARDS[1]).mkdir()
+    with pytest.raises(ValueError, match=f"its weights cannot be loaded: {sharded / SHARDS[1]} is not a file"):
+        Checkpoint(sharded).check_weights()
+
+
+def test_a_file_that_is_not_behind_its_name_is_named(tmp_path: Path) -> None:
+    """Else it counts as one that the model does not have. Then another one, or a default, takes its place."""
+    (tmp_path / "config.json").write_text("{}")
+    file = tmp_path / "generation_config.json"
+    file.symlink_to("nowhere")
+    with pytest.raises(ValueError, match=f"its files cannot be read: {file} is a link to a file that is not there"):
+        Checkpoint.of(str(tmp_path), "main")
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ValueError, match=f"its files cannot be read: {file} is not a file"):
+        Checkpoint.of(str(tmp_path), "main")
+
+
+def test_an_index_beside_a_single_file_is_not_read(sharded: Path) -> None:
+    """transformers does not read it either."""
+    save_file({"a": torch.ones(4)}, sharded / "model.safetensors")
+    (sharded / INDEX).write_text("{oops")
+    assert Checkpoint(sharded).weight_files == [sharded / "model.safetensors"]

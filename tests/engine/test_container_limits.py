@@ -46,3 +46,13 @@ def test_the_cache_takes_its_share_of_what_a_container_leaves(tiny: Tiny, monkey
     engine = tiny.engine(kv_cache_tokens=None, kv_cache_memory_fraction=0.5)
     bytes_per_token = memory.kv_tensors.bytes_per_token([layer.shape for layer in engine.model.layers], torch.float32)
     assert engine.stats().blocks_total == MIB // 2 // (8 * bytes_per_token)
+
+
+def test_a_cache_that_does_not_fit_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_per_token = memory.kv_tensors.bytes_per_token(
+        [layer.shape for layer in tiny.engine().model.layers], torch.float32
+    )
+    monkeypatch.setattr(memory, "free_memory", lambda: 64 * bytes_per_token)
+    assert tiny.engine(kv_cache_tokens=64).stats().blocks_total == 8
+    with pytest.raises(ValueError, match=f"kv_cache_tokens is 72; with {bytes_per_token} bytes each they take 0.0 GiB"):
+        tiny.engine(kv_cache_tokens=72)

@@ -1,5 +1,6 @@
 """A smaller model that drafts: it changes no output, leaves nothing behind, and may fail."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,12 @@ import torch
 import transformers
 
 from inflight import Engine, RequestOptions, SamplingParams
-from inflight.errors import InvalidRequest, OutOfMemory
+from inflight.errors import InvalidRequest, OutOfMemory, UnsupportedModel
 from inflight.scheduler.plan import StepPlan
 from inflight.speculation.model_drafter import ModelDrafter
 from scripts.launch.default_model import default_model
-from scripts.reference.tiny_models import SERVED, save_model
-from tests.engine.models import Tiny, alone, drain, greedy, make_prompt
+from scripts.reference.tiny_models import OWN_ATTENTION, SERVED, VOCABULARY, save_model
+from tests.engine.models import Tiny, alone, drain, greedy, make_engine, make_prompt, tokens
 from tests.engine.test_speculation import any_params
 from tests.unit.tiny_tokenizers import byte_level
 
@@ -77,6 +78,25 @@ def test_steps_of_a_single_row_are_measured(tiny: Tiny, nearly: Path, limit: str
     (expected,) = plain.generate([make_prompt(9)], greedy(20))
     engine = drafting(plain, nearly, adaptive=True, **{limit: 1})
     assert engine.generate([make_prompt(9)], greedy(20))[0].token_ids == expected.token_ids
+
+
+def test_no_step_that_is_measured_exceeds_a_short_context(tmp_path: Path) -> None:
+    """A model with learned positions has none for what comes after its context."""
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=1, n_head=2, n_positions=24)
+    save_model(config, tmp_path)
+    plain = make_engine(tmp_path)
+    prompts, params = [make_prompt(9), make_prompt(20)], greedy(4)
+    wanted = tokens(plain.generate(prompts, params))
+    assert tokens(drafting(plain, tmp_path).generate(prompts, params)) == wanted
+
+
+def test_a_draft_model_without_a_length_of_its_own_has_that_of_the_served_model(tmp_path: Path) -> None:
+    save_model(OWN_ATTENTION["bloom"].config, tmp_path)
+    plain = make_engine(tmp_path, max_model_len=48)
+    wanted = alone(plain, make_prompt(9), greedy(12))
+    engine = drafting(plain, tmp_path)
+    assert alone(engine, make_prompt(9), greedy(12)) == wanted
+    assert engine.stats().draft_tokens > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -216,6 +236,13 @@ def test_a_draft_of_a_client_is_refused_where_a_model_drafts(tiny: Tiny, nearly:
     engine = drafting(tiny.engine(), nearly)
     with pytest.raises(InvalidRequest, match="speculative_config names a model that drafts instead"):
         engine.submit(make_prompt(9), greedy(3), RequestOptions(draft_input_ids=(5,)))
+
+
+def test_why_a_model_cannot_draft_is_said_with_its_name(tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 0}))
+    reason = f"speculative_config: model is '{tmp_path}', which cannot draft: llama has vocab_size 0 in its config"
+    with pytest.raises(UnsupportedModel, match=reason):
+        drafting(tiny.engine(), tmp_path)
 
 
 def test_a_model_with_other_tokens_cannot_draft(tiny: Tiny) -> None:

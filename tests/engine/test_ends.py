@@ -174,6 +174,14 @@ def test_a_damaged_generation_config_is_named(tiny: Tiny, tmp_path: Path) -> Non
         make_engine(folder)
 
 
+@pytest.mark.parametrize("content", ['{"watermarking_config": 5}', "[" * 100_000], ids=["number", "deep"])
+def test_a_generation_config_that_no_code_can_read_is_named(tiny: Tiny, tmp_path: Path, content: str) -> None:
+    folder = variant(tiny, tmp_path / "model", {})
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"its generation_config.json cannot be read"):
+        make_engine(folder)
+
+
 @pytest.mark.parametrize("value", [[0, 1], "0"])
 def test_a_padding_token_that_no_code_can_read_is_blamed_on_its_file(tiny: Tiny, tmp_path: Path, value: object) -> None:
     folder = variant(tiny, tmp_path / "model", {"eos_token_id": 2, "pad_token_id": value})

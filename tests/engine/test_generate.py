@@ -129,6 +129,22 @@ def test_an_interrupt_ends_only_the_requests_of_generate(tiny: Tiny) -> None:
     assert engine.stats().blocks_used == 0
 
 
+def test_a_request_that_ended_during_generate_is_returned_after_a_step_that_was_broken_off(tiny: Tiny) -> None:
+    engine = tiny.engine()
+
+    def interrupt(*_: object) -> None:
+        handle.remove()
+        raise KeyboardInterrupt
+
+    engine.submit(PROMPTS[1], greedy(3), request_id="ended")
+    engine.generate(PROMPTS[:1], greedy(6))
+    engine.submit(PROMPTS[0], greedy(3), request_id="runs")
+    handle = engine.model.module.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert drain(engine).keys() == {"ended", "runs"}
+
+
 def test_texts_and_token_ids_may_be_mixed(texts: Engine) -> None:
     prompt = "The capital of France is"
     ids = texts.model.tokenizer(prompt)["input_ids"]

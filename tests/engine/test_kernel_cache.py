@@ -147,6 +147,26 @@ def test_the_process_that_builds_a_library_can_use_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], env=environment, check=True)
 
 
+KILLED = """
+import os, signal
+from torch.utils import cpp_extension
+from inflight.model.cpu import kernels
+
+cpp_extension.load = lambda **settings: os.kill(os.getpid(), signal.SIGKILL)
+kernels.load_kernels_for(["AVX2"])
+"""
+
+
+def test_the_next_build_removes_what_a_killed_one_has_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False)
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
+    assert not kernels.load_kernels_for(["AVX2"])
+    assert list((tmp_path / "kernels").iterdir()) == []
+
+
 @pytest.mark.skipif(not instruction_sets(), reason="this processor has no AVX2")
 def test_where_the_cache_cannot_be_written_each_process_builds_its_own(tmp_path: Path) -> None:
     # The home of many service users.

@@ -118,7 +118,7 @@ def test_a_beginning_that_was_evicted_meanwhile_is_computed(model: Model) -> Non
     with engines(model, kv_cache_tokens=128, max_num_batched_tokens=128) as (prefill, decode):
         continued(decode, PROMPT, greedy(1), offer_of(prefill, PROMPT))
         options = RequestOptions(kv_transfer_params=offer_of(prefill, longer))
-        fetched = decode.submitter.fetch(longer, options).result(20)
+        fetched = decode.submitter.fetch(longer, {"a": greedy(8)}, options).result(20)
         assert fetched.imported.first_block == 5
         decode.generate([make_prompt(120, seed=9)], greedy(1))
         decode.submitter.submit_samples(longer, {"a": greedy(8)}, options, fetched=fetched)
@@ -151,6 +151,16 @@ def test_prompts_are_scored_and_searched_as_in_one_engine(model: Model) -> None:
             assert found.token_ids == expected.token_ids
             assert (found.prompt_logprobs is None) == (expected.prompt_logprobs is None)
             assert len(found.prompt_logprobs or ()) == len(expected.prompt_logprobs or ())
+
+
+def test_nothing_is_fetched_for_a_prompt_whose_tokens_are_scored(model: Model) -> None:
+    with engines(model) as (prefill, decode):
+        params = greedy(4, prompt_logprobs=1)
+        name = decode.submit(PROMPT, params, RequestOptions(kv_transfer_params=offer_of(prefill, PROMPT)))
+        assert drain(decode)[name].token_ids == alone(model.engine(), PROMPT, params)
+        assert decode.stats().kv_transfer.bytes["received"] == 0
+        assert decode.stats().prefill_tokens == len(PROMPT)
+        assert eventually(lambda: prefill.stats().kv_transfer.exports["released"] == 1)
 
 
 SPOILT: dict[str, tuple[str, Callable[[KVTransferParams], KVTransferParams]]] = {

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from inflight import Engine, EngineConfig, InvalidRequest, RequestOptions, Reque
 from inflight.errors import UnsupportedModel
 from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.lora.adapter_weights import read_adapter
 from inflight.model.routed_forward import RoutedForward
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import SERVED, save_model
@@ -185,6 +187,24 @@ def test_other_kinds_of_adapters_are_refused(tiny: Tiny, tmp_path: Path, config:
         make_engine(tiny.folder, lora_modules={"one": folder})
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"lora_alpha": None}, "its alpha is None by lora_alpha; it must be a number of at most 1e"),
+        ({"lora_alpha": math.nan}, "its alpha is nan by lora_alpha; it must be a number of at most 1e"),
+        ({"alpha_pattern": {"q_proj": "x"}}, "its alpha is 'x' by q_proj; it must be a number of at most 1e"),
+        ({"alpha_pattern": "x"}, "its alpha_pattern is 'x'; it must be an object"),
+        ({"alpha_pattern": {"(": 3}}, r"its alpha_pattern has '\(', which is no regular expression: missing \)"),
+        ({"alpha_pattern": {"(?i)q": 3}}, r"its alpha_pattern has '\(\?i\)q', which is no .*: global flags not at"),
+        ({"alpha_pattern": {"q{99999999999}": 3}}, "its alpha_pattern has .*: the repetition number is too large"),
+    ],
+)
+def test_an_alpha_that_is_no_number_is_refused(tmp_path: Path, tiny: Tiny, config: dict[str, Any], says: str) -> None:
+    folder = Path(dataclasses.replace(ONE, config=config).save(tmp_path, tiny.module))
+    with pytest.raises(ValueError, match=f"^it; {says}"):
+        read_adapter(folder, "it")
+
+
 Q, HEAD = "base_model.model.model.layers.1.self_attn.q_proj", "base_model.model.lm_head"
 PAIR = {"lora_A": torch.ones(4, 64), "lora_B": torch.ones(64, 4)}
 
@@ -195,6 +215,12 @@ PAIR = {"lora_A": torch.ones(4, 64), "lora_B": torch.ones(64, 4)}
         ({f"{Q}.lora_A.weight": torch.ones(4, 65)}, ValueError, "has 65 inputs and 64 outputs for model.layers.1"),
         ({f"{Q}.lora_B.weight": None}, ValueError, "model.layers.1.self_attn.q_proj has lora_A alone"),
         ({f"{Q}.lora_A.weight": torch.full((4, 64), torch.nan)}, ValueError, "has weights that are not numbers"),
+        (
+            {f"{Q}.lora_A.weight": torch.ones(0, 64), f"{Q}.lora_B.weight": torch.ones(64, 0)},
+            UnsupportedModel,
+            r"has lora_A \[0, 64\] and lora_B \[64, 0\]",
+        ),
+        ({f"{Q}.lora_A.weight": torch.tensor(1.0)}, UnsupportedModel, r"has lora_A \[\] and lora_B \[64, 4\]"),
         ({f"{Q}.lora_A.weight": torch.ones(3, 64)}, UnsupportedModel, r"has lora_A \[3, 64\] and lora_B \[64, 4\]"),
         ({"base_model.model.model.norm.weight": torch.ones(64)}, UnsupportedModel, "it changes base_model.model.model"),
         ({f"{HEAD}.{part}.weight": each for part, each in PAIR.items()}, UnsupportedModel, "the output head; that is"),
@@ -226,6 +252,9 @@ def test_files_that_cannot_be_read_are_refused(tiny: Tiny, tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"lora_modules\['one'\] is .*nothing'; it cannot be read"):
         make_engine(tiny.folder, lora_modules={"one": missing})
     folder = ONE.save(tmp_path, tiny.module)
+    (tmp_path / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"it cannot be read: maximum recursion depth exceeded"):
+        make_engine(tiny.folder, lora_modules={"one": folder})
     (tmp_path / "adapter_config.json").write_text(json.dumps([]))
     with pytest.raises(ValueError, match=r"its adapter_config.json is not a JSON object"):
         make_engine(tiny.folder, lora_modules={"one": folder})

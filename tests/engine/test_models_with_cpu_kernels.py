@@ -239,7 +239,10 @@ def test_torch_serves_a_model_that_fails_with_the_kernels(tiny: Tiny, monkeypatc
         tiny.engine(dtype="bfloat16", block_size=16, quantization="int8")
 
 
-def test_torch_attends_if_the_kernels_do_not_support_the_block_size(tiny: Tiny) -> None:
+def test_torch_attends_if_the_kernels_do_not_support_the_block_size(
+    tiny: Tiny, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = tiny.engine(dtype="bfloat16", block_size=8)
+    assert "the CPU kernels cannot attend: block_size is 8, keys have " in caplog.text
     assert engine.model.backend.name == "torch"
     assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())

@@ -297,3 +297,13 @@ def test_a_description_in_a_file_of_its_own_is_found(tmp_path: Path) -> None:
     (tmp_path / "older" / "hf_quant_config.json").write_text(json.dumps(description))
     quantize(SERVED["llama"].config, FORMATS["modelopt in fp8"], tmp_path / "newer")
     assert answers(make_engine(tmp_path / "older")) == answers(make_engine(tmp_path / "newer"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"quantization": 5}'])
+def test_a_damaged_description_is_named(content: str, tmp_path: Path) -> None:
+    without_a_description(tmp_path)
+    (tmp_path / "hf_quant_config.json").write_text(content)
+    with pytest.raises(
+        ValueError, match=r"its hf_quant_config\.json must be a JSON object with the object quantization"
+    ):
+        make_engine(tmp_path)

@@ -101,6 +101,18 @@ def test_a_step_without_memory_begins_the_states_anew(loaded: tuple[Path, Loaded
     assert engine.stats().blocks_used == 0
 
 
+def test_engines_of_one_model_do_not_share_states(loaded: tuple[Path, LoadedModel]) -> None:
+    engine, other = engine_of(loaded), engine_of(loaded)
+    wanted = tokens(engine.generate([CHAT], greedy(12)))
+    engine.submit(CHAT, greedy(12), request_id="again")
+    other.submit(PROMPTS[0], greedy(30))
+    found = {}
+    while engine.has_work:
+        found |= {output.request_id: output.token_ids for output in engine.step()}
+        other.step()
+    assert [found["again"]] == wanted
+
+
 def test_after_an_interrupt_other_requests_begin_their_states_anew(loaded: tuple[Path, LoadedModel]) -> None:
     engine = engine_of(loaded)
     wanted = tokens(engine_of(loaded).generate([CHAT], greedy(12)))
@@ -115,6 +127,25 @@ def test_after_an_interrupt_other_requests_begin_their_states_anew(loaded: tuple
     handle = engine.model.states[-1].module.register_forward_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         engine.generate(PROMPTS, greedy(4))
+    assert [drain(engine)["earlier"].token_ids] == wanted
+
+
+def test_states_do_not_advance_twice_after_an_interrupt_behind_the_model(
+    loaded: tuple[Path, LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(loaded)
+    wanted = tokens(engine_of(loaded).generate([CHAT], greedy(12)))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    engine.submit(CHAT, greedy(12), request_id="earlier")
+    for _ in range(4):
+        engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._scheduler, "observe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
     assert [drain(engine)["earlier"].token_ids] == wanted
 
 

@@ -69,6 +69,7 @@ def drafting_server(
         "lora_modules": json.dumps({"pirate": adapters["pirate"].save(folder / "named", module)}),
         "lora_folder": str(lora_folder),
         "max_loras": "2",
+        "vllm_metric_names": "true",
         "dtype": "float32",
         "kv_cache_tokens": "6144",
         "speculative_config": DRAFTS,

@@ -23,10 +23,10 @@ def open_to_page(server: TritonServer, tmp_path_factory: pytest.TempPathFactory)
         yield gateway
 
 
-def preflight(gateway: GatewayProcess, origin: str) -> httpx.Response:
+def preflight(gateway: GatewayProcess, origin: str, path: str = "/v1/chat/completions") -> httpx.Response:
     """What a browser asks before a script's request."""
     wanted = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
-    return httpx.options(f"{gateway.url}/v1/chat/completions", headers={"Origin": origin, **wanted})
+    return httpx.options(gateway.url + path, headers={"Origin": origin, **wanted})
 
 
 def ask(gateway: GatewayProcess, headers: Mapping[str, str]) -> httpx.Response:
@@ -52,6 +52,12 @@ def test_other_pages_may_not(open_to_page: GatewayProcess) -> None:
     for origin in ("https://other.example.com", "http://chat.example.com", "null"):
         assert ALLOW not in preflight(open_to_page, origin).headers
         assert ALLOW not in ask(open_to_page, {"Origin": origin, "Authorization": "Bearer secret-a"}).headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_other_pages_are_told_so(open_to_page: GatewayProcess, path: str) -> None:
+    asked = preflight(open_to_page, "https://other.example.com", path)
+    assert (asked.status_code, asked.text) == (400, "Disallowed CORS origin")
 
 
 def test_by_default_no_page_may(gateway: GatewayProcess) -> None:

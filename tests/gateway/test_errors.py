@@ -142,6 +142,42 @@ def test_the_field_in_the_result_of_a_tool_is_named(gateway: GatewayProcess) -> 
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            "/v1/messages",
+            message_of({"type": "document"}),
+            r"\[0\].content\[0\] is {'type': 'document'}: its type must be one of 'text', 'image', 'tool_result'$",
+        ),
+        (
+            "/v1/messages",
+            {"model": "llm", "max_tokens": 5, "messages": [{"role": "assistant", "content": [{"type": "image"}]}]},
+            "its type must be one of 'text', 'thinking', 'tool_use'$",
+        ),
+        ("/v1/messages", message_of({"text": "a"}), "its type is missing$"),
+        (
+            "/v1/messages",
+            {"model": "llm", "max_tokens": 5, "messages": [{"role": "tool"}]},
+            "its role must be one of 'user', 'assistant', 'system'$",
+        ),
+        (CHAT, message_of({"type": "file"}), "its type must be one of 'text', 'image_url', 'refusal'$"),
+        (
+            "/v1/responses",
+            item_of(type="custom_tool_call"),
+            "its type must be one of 'message', 'function_call', 'function_call_output', 'reasoning'$",
+        ),
+    ],
+    ids=["messages-user", "messages-assistant", "messages-missing", "messages-role", "chat", "responses"],
+)
+def test_the_kinds_that_a_part_may_be_of_are_listed(
+    gateway: GatewayProcess, path: str, body: dict[str, Any], message: str
+) -> None:
+    answer = httpx.post(gateway.url + path, json=body)
+    assert answer.status_code == 400
+    assert re.search(message, answer.json()["error"]["message"]), answer.text
+
+
+@pytest.mark.parametrize(
     ("headers", "body", "status", "message"),
     [
         (

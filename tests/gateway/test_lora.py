@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from inflight_client import Client, DeadlineExceeded, InvalidRequest, RequestCancelled
+from inflight_client.metrics import parse_metrics
 from scripts.launch.triton_server import TritonServer
 from scripts.reference.random_adapter import RandomAdapter
 from scripts.reference.tiny_models import greedy
@@ -179,6 +181,30 @@ def test_a_load_that_never_ends_leaves_room_for_others(
         assert all(each.result() > 0 for each in asking)
 
 
+def adapters_in_use(server: TritonServer) -> tuple[set[str], set[str]]:
+    """The adapters of running and of waiting requests, as an endpoint picker reads them: the newest series counts."""
+    series = parse_metrics(httpx.get(server.metrics_url).text).select("vllm:lora_requests_info")
+    newest = max(series, key=lambda sample: sample.value)
+    assert newest.labels["max_lora"] == "3"
+    running, waiting = (newest.labels[f"{state}_lora_adapters"] for state in ("running", "waiting"))
+    return {*running.split(",")} - {""}, {*waiting.split(",")} - {""}
+
+
+def test_routers_see_which_adapters_are_in_use(drafting_server: TritonServer, many: list[str]) -> None:
+    with Client(drafting_server.grpc_url) as client, ThreadPoolExecutor(1) as pool:
+        running = [client.stream(PROMPT, lora_name=name, max_tokens=1000, ignore_eos=True) for name in many[:2]]
+        for stream in running:
+            next(iter(stream))
+        waiting = client.stream(PROMPT, lora_name=many[2], **ASKED)
+        read = pool.submit(list, waiting)
+        assert eventually(lambda: adapters_in_use(drafting_server) == ({*many[:2]}, {many[2]}))
+        running[0].cancel()
+        assert read.result(30)
+        assert eventually(lambda: adapters_in_use(drafting_server) == ({many[1]}, set()))
+        running[1].cancel()
+        assert eventually(lambda: adapters_in_use(drafting_server) == (set(), set()))
+
+
 def test_who_waits_for_room_can_leave(drafting_server: TritonServer, answers: dict[str, str], many: list[str]) -> None:
     with Client(drafting_server.grpc_url) as client, ThreadPoolExecutor(2) as pool:
         running = [client.stream(PROMPT, lora_name=name, max_tokens=1000, ignore_eos=True) for name in many[:2]]
@@ -201,6 +227,8 @@ def test_who_waits_for_room_can_leave(drafting_server: TritonServer, answers: di
 
 
 def test_models_that_are_not_there(openai: OpenAI) -> None:
+    # The tests before have removed adapters, and the gateway asks for the names every ten seconds.
+    assert eventually(lambda: {model.id for model in openai.models.list()} == {"llm", "pirate", "poet"}, 30)
     with pytest.raises(NotFoundError, match="model is 'baker'; it must be llm, or one of its adapters pirate, poet"):
         openai.completions.create(model="baker", prompt=PROMPT, **ASKED)
     with pytest.raises(NotFoundError, match="model is 'baker'"):

@@ -43,7 +43,19 @@ def test_without_them_those_of_the_gateway_are_there(server: TritonServer) -> No
         gateway.wait_for(["/health"], 30)
         found = metrics(gateway)
         assert found.value("inflight_gateway_model_metrics_up") == 0
+        assert list(found.select("inflight_gateway_server_metrics_up")) == []
         assert found.value("inflight_gateway_requests_in_flight", endpoint="/metrics") == 1
+
+
+def test_with_several_servers_it_tells_which_of_them_is_gone(server: TritonServer) -> None:
+    gone = "--server=127.0.0.1:9", "--metrics-url=http://127.0.0.1:9/metrics"
+    with GatewayProcess(server.grpc_url, f"--metrics-url={server.metrics_url}", *gone) as gateway:
+        gateway.wait_for(["/health"], 30)
+        found = metrics(gateway)
+    assert found.value("inflight_gateway_model_metrics_up") == 1
+    up = {sample.labels["server"]: sample.value for sample in found.select("inflight_gateway_server_metrics_up")}
+    assert up == {f"127.0.0.1:{server.metrics_port}": 1, "127.0.0.1:9": 0}
+    assert found.select("nv_inference_exec_count", model="llm", server=f"127.0.0.1:{server.metrics_port}")
 
 
 def metrics(gateway: GatewayProcess) -> MetricsSnapshot:

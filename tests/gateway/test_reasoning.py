@@ -96,3 +96,39 @@ def test_thoughts_of_earlier_turns_reach_the_template(client: OpenAI) -> None:
     earlier: Any = {"role": "assistant", "content": "Ulm.", "reasoning_content": "So."}
     answer = client.chat.completions.create(model="llm", messages=[*user("a"), earlier, *user("b")])
     assert answer.choices[0].message.content == "b "
+
+
+@pytest.fixture(scope="module")
+def harmony(server: TritonServer) -> Iterator[OpenAI]:
+    formats = ("--reasoning-format", "harmony", "--tool-format", "harmony")
+    with GatewayProcess(server.grpc_url, *formats) as gateway, gateway.openai() as client:
+        gateway.wait_for(["/health"], 30)
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("text", "tools", "expected"),
+    [
+        ("<|channel|>final<|message|>Ulm.", None, {"content": "Ulm. "}),
+        (
+            "<|channel|>analysis<|message|>So. <|end|><|start|>assistant<|channel|>final<|message|>Ulm.",
+            None,
+            {"reasoning_content": "So.", "content": "Ulm. "},
+        ),
+        (
+            "<|channel|>analysis<|message|>So. <|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+            '<|constrain|>json<|message|>{"city":"Ulm"}',
+            TOOLS,
+            {"reasoning_content": "So.", "content": None, "name": "weather", "arguments": '{"city":"Ulm"}'},
+        ),
+    ],
+)
+def test_messages_of_harmony_are_thoughts_answers_and_calls(
+    harmony: OpenAI, text: str, tools: Any, expected: dict[str, Any]
+) -> None:
+    asked = {"tools": tools} if tools else {}
+    (choice,) = harmony.chat.completions.create(model="llm", messages=user(text), **asked).choices
+    found = choice.message.model_dump(exclude_none=True)
+    (function,) = [call["function"] for call in found.get("tool_calls", [])] or [{}]
+    assert {"content": None, **found, **function}.items() >= expected.items()
+    assert choice.finish_reason == ("tool_calls" if tools else "stop")

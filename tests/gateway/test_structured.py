@@ -5,11 +5,13 @@ from typing import Any
 
 import httpx
 import pytest
+from huggingface_hub import InferenceClient
 from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.gateway.gateway_process import GatewayProcess
 from tests.gateway.test_chat import arrived
+from tests.gateway.test_tools import CALL, TOOLS, user
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 NAMED = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
@@ -22,6 +24,7 @@ USER: Any = [{"role": "user", "content": "!request"}]
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         ({"response_format": NAMED}, {"json": SCHEMA}),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, {"json": SCHEMA}),
         (
@@ -54,6 +57,8 @@ def test_a_form_reaches_the_server(client: OpenAI, fields: dict[str, Any], expec
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
         ({"response_format": {**NAMED, "type": "text"}}, "response_format.json_schema", "the type text has none"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, None, "schema is missing"),
+        ({"response_format": {"type": "text", "value": {}}}, "response_format.value", "the type text has none"),
+        ({"response_format": {"type": "json_object", "value": 1}}, "response_format.value", "dictionary"),
         ({"guided_json": "no"}, "guided_json", "an object, or text that holds one"),
         ({"guided_json": "[" * 100_000}, "guided_json", "an object, or text that holds one"),
         ({"guided_json": "[]"}, "guided_json", "dictionary"),
@@ -91,3 +96,15 @@ def test_openai_parses_an_answer(client: OpenAI) -> None:
     with client.chat.completions.stream(model="llm", messages=messages, response_format=City) as stream:
         stream.until_done()
         assert stream.get_final_completion().choices[0].message.parsed == City(city="Ulm")
+
+
+def test_the_client_of_hugging_face_asks_for_a_schema_and_a_tool(gateway: GatewayProcess) -> None:
+    """It sends TGI's form of a schema, and a choice of a tool without its type."""
+    client: Any = InferenceClient(base_url=gateway.url)
+    answer = client.chat_completion(USER, model="llm", response_format=NAMED)
+    asked = json.loads(json.loads(answer.choices[0].message.content)["sampling_parameters"])
+    assert asked["structured_outputs"] == {"json": SCHEMA}
+
+    answer = client.chat_completion(user(CALL), model="llm", tools=TOOLS, tool_choice={"function": {"name": "weather"}})
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Ulm"})

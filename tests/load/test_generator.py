@@ -4,23 +4,25 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from itertools import repeat
+from itertools import chain, repeat
 
 import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from load_tests.endpoints import Endpoint, grpc_endpoint, http_endpoint, openai_endpoint
+from load_tests.endpoints import Endpoint, Prompt, grpc_endpoint, http_endpoint, openai_endpoint
 from load_tests.generator import closed_loop, open_loop
 from load_tests.prompts import PlannedRequest
 from load_tests.records import UNFINISHED, WRONG_LENGTH, Run
+from load_tests.slo import Slo
 from scripts.launch.server_process import fill_ports
 from scripts.launch.triton_server import TritonServer
 from tests.gateway.gateway_process import GatewayProcess
 from tests.load.servers import metronome_server, sent_times
+from tests.load.virtual_time import run_in_virtual_time
 
 FIRST_SECONDS, GAP_SECONDS = 1.0, 0.02
 # Under a second: after that Triton may count the models' processes as dead.
@@ -190,6 +192,28 @@ def test_requests_are_not_sent_after_the_end_and_those_that_run_are_given_up(met
     seen = asyncio.run(run())
     assert seen.errors() == {UNFINISHED: 2}
     assert all(0 < record.output_tokens < 500 for record in seen.records)
+
+
+class _Steady:
+    """A server that sends a token of every answer each tenth of a second."""
+
+    name = "steady"
+
+    async def ask(self, request: PlannedRequest, prompt: Prompt) -> AsyncIterator[int]:
+        for _ in range(request.output_tokens):
+            await asyncio.sleep(0.1)
+            yield 1
+
+
+def test_what_comes_after_the_users_stopped_is_part_of_no_rate() -> None:
+    # One of two users gets an answer that takes ten times as long as the load.
+    requests = chain(planned(1, 1, output=105), repeat(planned(1, 1, output=5)[0]))
+    seen = run_in_virtual_time(closed_loop(_Steady(), 2, requests, seconds=1.05))
+    assert max(record.last_token or 0.0 for record in seen.done) == pytest.approx(10.5)
+    assert seen.throughput == pytest.approx(20 / 1.05)
+    # The third answer of the other user ends after 1.5 s.
+    assert seen.goodput(Slo(1.0, 1.0)) == pytest.approx(2 / 1.05)
+    assert seen.attainment(Slo(1.0, 1.0)) == 1.0
 
 
 def test_an_open_loop_gives_up_late_answers(metronome: TritonServer) -> None:

@@ -106,6 +106,8 @@ def check_rows(folder: Path, names: Sequence[str]) -> None:
     assert count >= 4
     assert {int(found[name]["Request Count"]) for name in names} == {count}
     assert int(found["Aggregated"]["Failure Count"]) == 0
+    # Locust draws its charts from this row. An answer is one request, however many rows it is in.
+    assert {**found["Aggregated"], "Type": "", "Name": ""} == {**found["e2e"], "Type": "", "Name": ""}
     assert 4 <= float(found["tokens"]["Min Response Time"]) <= float(found["tokens"]["Max Response Time"]) <= 8
     # Locust writes its rows once a second, so the requests of the last second are missing.
     assert len(gaps(folder)) >= count
@@ -303,6 +305,13 @@ def test_a_workload_that_makes_no_sense_is_refused_before_the_run(tmp_path: Path
     run = locust(tmp_path, "load_tests/locustfile.py", nowhere(), "--workload", str(wrong))
     assert run.code == 2
     assert "streams.short.rate is 0: Input should be greater than 0" in run.said
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    run = locust(tmp_path, "load_tests/locustfile.py", nowhere(), "--gaps", str(tmp_path / "no" / "gaps.jsonl"))
+    assert run.code == 2
+    assert "argument --gaps" in run.said
+    assert "no file that can be written" in run.said
 
 
 def test_a_master_sums_up_what_its_worker_does(tmp_path: Path, metronome: TritonServer) -> None:

@@ -13,12 +13,22 @@ import pytest
     [
         ("chaos", "--times=0"),
         ("confined", "--users=0"),
+        ("fleet", "--balancers=none,haproxi"),
         ("fleet", "--rounds=0"),
         ("neighbour", "--rounds=0"),
+        ("neighbour", "--seconds=1e300"),
         ("neighbour", "--seconds=0"),
         ("schemas", "--samples=17"),
         ("schemas", "--max-tokens=0"),
+        ("schemas", "--temperature=nan"),
+        ("simulate.prediction", "--requests=0"),
+        ("storm", "--requests=100000000000000000000"),
+        ("storm", "--seed=-1"),
         ("storm", "--users=0"),
+        ("tune.grid", "--requests=0"),
+        ("tune.grid", "--requests=32"),
+        ("tune.grid", "--seeds=0"),
+        ("tune.grid", "--users=0"),
     ],
 )
 def test_a_number_out_of_bounds_is_refused(
@@ -26,8 +36,9 @@ def test_a_number_out_of_bounds_is_refused(
 ) -> None:
     """A run of nothing would look like a good one."""
     monkeypatch.setattr(sys, "argv", [tool, option])
+    module = tool if "." in tool else f"{tool}.__main__"
     with pytest.raises(SystemExit, match="2"):
-        import_module(f"load_tests.{tool}.__main__").main()
+        import_module(f"load_tests.{module}").main()
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
 
 

@@ -112,7 +112,10 @@ def test_rows_of_any_order_and_form_of_time_are_read(tmp_path: Path) -> None:
         ("yesterday,10,5", r"trace\.csv, line 2: TIMESTAMP is 'yesterday'; it must be a time such as"),
         ("2024-05-10 00:00:00", r"line 2: ContextTokens is ''; it must be a whole number of at least 1"),
         ("2024-05-10 00:00:00,10,0", r"line 2: GeneratedTokens is '0'; it must be a whole number of at least 1"),
+        ("2024-05-10 00:00:00,99999999,1", r"line 2: ContextTokens is '99999999'; .* and at most 10000000"),
+        (f"{'x' * 200_000},1,1", r"trace\.csv, line 2: field larger than field limit"),
     ],
+    ids=range(5),
 )
 def test_a_row_that_is_no_request_is_named(tmp_path: Path, row: str, message: str) -> None:
     trace = tmp_path / "trace.csv"

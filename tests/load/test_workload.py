@@ -221,6 +221,11 @@ def test_short_runs_have_the_rate_that_is_wanted(tmp_path: Path, name: str) -> N
     assert found.mean() == pytest.approx(2.0, abs=4 * found.std() / np.sqrt(len(found)) + 0.02)
 
 
+def test_chats_may_have_thousands_of_turns(tmp_path: Path) -> None:
+    chats = {"turns": {"distribution": "fixed", "tokens": 10_000}, "think_seconds": 1, "max_tokens": 99_999}
+    assert workload(tmp_path, document(chats=chats)).arrivals(2.0, 10_000.0)
+
+
 def test_the_first_turns_of_a_short_run_are_of_chats_of_any_age(tmp_path: Path) -> None:
     chats = {"turns": {"distribution": "fixed", "tokens": 8}, "think_seconds": 20, "max_tokens": 8192}
     written = workload(tmp_path, document(chats=chats))
@@ -255,6 +260,18 @@ def test_a_trace_is_replayed_at_the_rate_that_is_wanted_and_again(tmp_path: Path
     assert len({request.seed for request in requests}) == 5
 
 
+def test_a_closed_loop_replays_a_trace_to_its_end_and_again(tmp_path: Path) -> None:
+    """The loop draws its requests in blocks of about a thousand."""
+    times = [f"2023-11-16 18:{second // 60:02}:{second % 60:02}" for second in range(2500)]
+    rows = [f"{time},{number},1" for number, time in enumerate(times, 1)]
+    (tmp_path / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    written = document()
+    written["streams"] = {"old": {"rate": 3.0, "replay": "trace.csv"}}
+    requests = list(itertools.islice(workload(tmp_path, written).requests(), 6000))
+    assert [request.prompt_tokens for request in requests] == [1 + number % 2500 for number in range(6000)]
+    assert len({request.seed for request in requests}) == 6000
+
+
 @pytest.mark.parametrize(
     ("trace", "message"),
     [
@@ -286,6 +303,8 @@ WRONG = [
     ),
     (document(prompts={"distribution": "normal"}), "'fixed', 'uniform', 'lognormal', 'exponential'"),
     (document(arrivals={"process": "gamma", "cv": -1}), "arrivals.cv is -1: Input should be greater than 0"),
+    (document(arrivals={"process": "gamma", "cv": 1e-300}), "arrivals: cv is 1e-300; it must be from 0.001 to 1000"),
+    (document(arrivals={"process": "gamma", "cv": 1e5}), "arrivals: cv is 100000; it must be from 0.001 to 1000"),
     (
         document(arrivals={"process": "staircase", "levels": [], "seconds": 1}),
         "levels is []: List should have at least 1",
@@ -294,6 +313,15 @@ WRONG = [
     (document(top_p=0), "streams.only.top_p is 0: Input should be greater than 0"),
     (document(top_p=1.5), "streams.only.top_p is 1.5: Input should be less than or equal to 1"),
     (document(tenants={"a": 0}), "tenants.a is 0: Input should be greater than 0"),
+    (document(tenants={"a": 1e308}), "tenants.a is 1e+308: Input should be less than or equal to 1000000000"),
+    (
+        document(prefixes={"count": 10**20, "tokens": 1}),
+        f"count is {10**20}: Input should be less than or equal to 10000000",
+    ),
+    (
+        document(chats={"turns": {"distribution": "fixed", "tokens": 10**7}, "think_seconds": 1, "max_tokens": 99}),
+        "streams.only: chats.turns reaches 10000000; it must be at most 10000",
+    ),
     (
         document(prefixes={"count": 1, "tokens": 1}, chats={"turns": FIXED, "think_seconds": 0, "max_tokens": 9}),
         "streams.only: prefixes and chats are both given; it must be one of them at most",
@@ -301,6 +329,11 @@ WRONG = [
     ({**document(), "streams": {}}, "streams is {}: Dictionary should have at least 1 item"),
     ({**document(), "slo": {"ttft": 1.0}}, "slo.itl is missing"),
     ({**document(), "seed": 1.5}, "seed is 1.5: Input should be a valid integer"),
+    ({**document(), "seed": -1}, "seed is -1: Input should be greater than or equal to 0"),
+    (
+        document(outputs={"distribution": "fixed", "tokens": 10**12}),
+        "outputs.tokens is 1000000000000: Input should be less than or equal to 10000000",
+    ),
     ({**document(), "streams": {"old": {"replay": "a.csv"}}}, "streams.old.rate is missing"),
     ("a text", "the file is 'a text': Input should be a valid dictionary"),
 ]
@@ -317,6 +350,9 @@ def test_nonsense_is_refused_with_its_place_and_bound(tmp_path: Path, written: o
 def test_what_is_no_yaml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text("about: [")
+    with pytest.raises(WorkloadError, match=r"test\.yaml is not valid YAML"):
+        read_workload(path)
+    path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(WorkloadError, match=r"test\.yaml is not valid YAML"):
         read_workload(path)
 

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
-from inflight.model.loading.support import check_config, max_length
+from inflight.model.loading.support import check_config, check_settings, max_length
 from scripts.reference.tiny_models import REFUSED, SERVED, save_model
 from tests.unit.tiny_tokenizers import byte_level
 
@@ -104,6 +104,64 @@ def test_a_config_with_which_no_model_can_be_made_is_refused(
         Engine(config_for(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"dtype": "float8"}, r"'float8' \(config.json has it in dtype\)$"),
+        ({"hidden_act": "swishglu"}, r"'swishglu' \(config.json has it in hidden_act\)$"),
+        (
+            {"rope_parameters": {"rope_type": "yan", "rope_theta": 1e4}},
+            r"'yan' \(config.json has it in rope_parameters.rope_type\)$",
+        ),
+        ({"num_hidden_layers": "3"}, r"^[^\n]*num_hidden_layers[^\n]*$"),
+        ({"pad_token_id": 160}, "llama cannot be loaded as a decoder: AssertionError: Padding_idx"),
+        ({"intermediate_size": -1}, "llama cannot be loaded as a decoder: RuntimeError: .*negative dimension -1"),
+        ({"vocab_size": 0}, "llama has vocab_size 0 in its config; it must be at least 1"),
+        ({"num_hidden_layers": 0}, "llama has num_hidden_layers 0 in its config; it must be at least 1"),
+        ({"max_position_embeddings": -1}, "llama has max_position_embeddings -1 in its config; it must be at least 1"),
+        ({"model_type": "clip"}, r"^[^\n]{,800}$"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_field_of_a_config_is_named_in_one_line(fields: dict[str, object], reason: str, tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_json(tmp_path / "config.json", **fields)
+    with pytest.raises(ValueError, match=reason):
+        Engine(config_for(tmp_path))
+
+
+def test_code_of_the_models_own_that_python_cannot_read_is_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_json(tmp_path / "config.json", auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
+    (tmp_path / "modeling_own.py").write_text("def f(:")
+    with pytest.raises(UnsupportedModel, match="llama cannot be loaded as a decoder: SyntaxError: invalid syntax"):
+        Engine(EngineConfig(model=str(tmp_path), dtype="float32", kv_cache_tokens=1024, trust_remote_code=True))
+
+
+@pytest.mark.parametrize("content", ["null", "[]"])
+def test_a_config_that_is_no_object_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"its config cannot be read: config\.json must be a JSON object"):
+        Engine(config_for(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", 5])
+def test_a_dtype_in_which_no_model_computes_is_named(dtype: object, tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_json(tmp_path / "config.json", dtype=dtype)
+    with pytest.raises(UnsupportedModel, match=f"llama has the dtype .*{dtype} in its config, in which it cannot comp"):
+        Engine(EngineConfig(model=str(tmp_path), kv_cache_tokens=1024))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "half"])
+def test_a_config_may_have_the_name_of_a_dtype(dtype: str) -> None:
+    """One with code of its own has it, if that code sets the field."""
+    config = LlamaConfig()
+    config.dtype = dtype
+    assert config.dtype == dtype
+    check_settings(config, EngineConfig(model="m"))
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_damaged_tokenizer_is_refused(name: str, tmp_path: Path) -> None:
     """Git without LFS writes such files."""
@@ -154,6 +212,13 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
         Engine(config_for(tmp_path))
 
 
+def test_weights_of_zeros_are_refused(tmp_path: Path) -> None:
+    save_model(SERVED["llama"].config, tmp_path)
+    change_weights(tmp_path, lambda weights: [weight.zero_() for weight in weights.values()])
+    with pytest.raises(UnsupportedModel, match="its own forward pass gives only logits of 0; are the weights whole"):
+        Engine(config_for(tmp_path))
+
+
 def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
     """transformers would fill it with random numbers."""
     save_model(SERVED["llama"].config, tmp_path)
@@ -170,6 +235,21 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     change_weights(tmp_path, lambda weights: weights.update({"model.norm.weight": torch.ones(63)}))
     with pytest.raises(ValueError, match=r"norm.weight has the shape \[63\] in its weights and \[64\] by its config"):
+        Engine(config_for(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.mlp.down_proj.weight", "layers.0.mlp.down_proj.weight"])
+def test_whole_numbers_are_refused_as_quantized(name: str, tmp_path: Path) -> None:
+    """transformers would serve them without their scale. Files may leave out the first part of a name."""
+    save_model(SERVED["llama"].config, tmp_path)
+
+    def round_one(weights: dict[str, torch.Tensor]) -> None:
+        weights[name] = (100 * weights.pop("model.layers.0.mlp.down_proj.weight")).to(torch.int8)
+
+    change_weights(tmp_path, round_one)
+    with pytest.raises(
+        UnsupportedModel, match=rf"its weights have {name} as I8 in model\.safetensors, so they are quan"
+    ):
         Engine(config_for(tmp_path))
 
 

@@ -281,6 +281,15 @@ def test_own_tensor_wins_over_json_and_json_over_parameter(server: TritonServer)
     assert counts == [2, 3, 4]
 
 
+@pytest.mark.parametrize("given", [{"seed": 2**63}, {"max_tokens": 3.0}], ids=["seed", "max_tokens"])
+def test_whole_numbers_stay_whole_between_models(server: TritonServer, given: dict[str, Any]) -> None:
+    """Triton reads both as floating-point numbers."""
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [PROMPT]}
+    body = {"inputs": [text], "parameters": {"max_tokens": 3, "temperature": 1, **given}}
+    answer = httpx.post(f"http://{server.http_url}/v2/models/completion/infer", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

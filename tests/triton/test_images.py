@@ -162,3 +162,7 @@ def test_images_on_the_command_line(served: ServedImages, tmp_path: Path) -> Non
 def test_a_model_without_images_says_so(server: TritonServer) -> None:
     with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="the model does not read images"):
         client.generate("What is this?", images=PICTURES[:1], max_tokens=2)
+    # Its chat template does not know parts, and would fail.
+    messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}]
+    with Client(server.grpc_url) as client, pytest.raises(InvalidRequest, match="the model does not read images"):
+        client.chat(messages, images=PICTURES[:1], max_tokens=2)

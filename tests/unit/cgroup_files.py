@@ -26,12 +26,15 @@ def write_version_2(root: Path, group: str = "/", mounted: str = "/") -> None:
 def write_version_1(root: Path, group: str, mounted: str) -> None:
     """A hierarchy for each controller, beside one of version 2 without controllers, as systemd mounts them."""
     write(root, "proc/meminfo", MEMINFO)
-    write(root, "proc/self/cgroup", f"4:memory:{group}\n3:cpu,cpuacct:{group}\n1:name=systemd:/\n0::/\n")
+    write(
+        root, "proc/self/cgroup", f"5:pids:{group}\n4:memory:{group}\n3:cpu,cpuacct:{group}\n1:name=systemd:/\n0::/\n"
+    )
     write(
         root,
         "proc/self/mountinfo",
         f"32 31 0:29 {mounted} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
         f"35 31 0:32 {mounted} /sys/fs/cgroup/memory rw,relatime master:9 - cgroup cgroup rw,memory\n"
+        f"36 31 0:33 {mounted} /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n"
         "40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd\n"
         "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
     )

@@ -67,10 +67,15 @@ def export(
 
 
 def fetch(
-    consumer: KVConnector, prompt: list[int], offer: KVTransferParams | None, options: RequestOptions | None = None
+    consumer: KVConnector,
+    prompt: list[int],
+    offer: KVTransferParams | None,
+    options: RequestOptions | None = None,
+    *,
+    computes_all: bool = False,
 ) -> Fetched:
     assert offer is not None
-    return consumer.fetch(prompt, options or RequestOptions(), offer).result(20)
+    return consumer.fetch(prompt, options or RequestOptions(), offer, computes_all=computes_all).result(20)
 
 
 def fallbacks(consumer: KVConnector) -> dict[str, int]:

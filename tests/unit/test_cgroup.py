@@ -1,5 +1,7 @@
 """Processors and memory are those that a container may use, not those of its host."""
 
+import os
+import resource
 import subprocess
 import sys
 import uuid
@@ -127,6 +129,19 @@ def test_version_1_limits_memory_too(tmp_path: Path, limit: str, free: int) -> N
     assert free_memory(tmp_path) == free
 
 
+@pytest.mark.parametrize(
+    ("limit", "free"),
+    [("unlimited", AVAILABLE), (str(3 * GIB), 2 * GIB), (str(GIB // 2), 0), (str(90 * GIB), AVAILABLE)],
+)
+def test_a_process_may_map_no_more_than_its_limit(tmp_path: Path, limit: str, free: int) -> None:
+    write_version_2(tmp_path)
+    write(
+        tmp_path, "proc/self/limits", f"Max locked memory  1  1  bytes\nMax address space  {limit}  unlimited  bytes\n"
+    )
+    write(tmp_path, "proc/self/statm", f"{GIB // os.sysconf('SC_PAGE_SIZE')} 9 9 9 0 9 0\n")
+    assert free_memory(tmp_path) == free
+
+
 # -- the kernel itself -----------------------------------------------------------------------------------------------
 
 
@@ -179,3 +194,14 @@ def test_a_real_limit_of_memory_is_found() -> None:
         assert GIB // 4 < free < GIB // 2
         held = in_group(folder, f"(held := bytearray(b'x') * {GIB // 8}) and free_memory()")
         assert held < free - GIB // 16
+
+
+def test_a_real_limit_of_a_process_is_found() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from inflight.host_memory import free_memory; print(free_memory())"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB, GIB)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert GIB // 4 < int(done.stdout) < GIB

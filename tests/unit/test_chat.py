@@ -262,3 +262,24 @@ def test_only_what_the_assistant_says_can_be_continued(last: object, more: dict[
 def test_a_malformed_variable_is_refused(kwargs: object, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         tokens(MESSAGES, kwargs=kwargs)
+
+
+def test_tools_are_in_the_system_message_if_the_template_reads_them_there() -> None:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(),
+        chat_template="{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}"
+        "{% if message['tools'] %}[{{ message['tools'] }}]{% endif %}<end>{% endfor %}",
+    )
+    described = {"type": "function", "function": {"name": "now", "description": "5 <end>"}}
+    system = {"role": "system", "content": "Be brief."}
+    asked = {
+        "system:You are a helpful assistant with some tools.": MESSAGES,
+        "system:Be brief.": [system, *MESSAGES],
+    }
+    for beginning, messages in asked.items():
+        token_ids = chat_ids(tokenizer, Chat(messages, [described]))
+        tools = '[{"name": "now", "description": "5 <end>"}]'
+        assert tokenizer.decode(token_ids) == f"{beginning}[{tools}]<end>user:hello<end>"
+        # What a tool spells out stays text.
+        assert token_ids.count(tokenizer.convert_tokens_to_ids("<end>")) == 2
+    assert tokenizer.decode(chat_ids(tokenizer, Chat(MESSAGES))) == "user:hello<end>"

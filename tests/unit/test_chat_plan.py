@@ -1,6 +1,7 @@
 """Errors of a chat name fields that the request has and that its API knows."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ from inflight_gateway.answer_form import AnswerForm
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.formats import AUTO, NONE, Formats
-from inflight_gateway.tool_formats import Tool
+from inflight_gateway.pieces import Arguments, Call, Piece, Text, Thought, merged
+from inflight_gateway.reasoning import REASONING_FORMATS
+from inflight_gateway.tool_formats import FORMATS, Tool
 from inflight_gateway.tool_use import ToolUse
+from tests.unit.tool_formats.markers import DEEPSEEK_CALLS, KIMI_CALLS, deepseek_v3, deepseek_v31, kimi
 
 MODEL = ModelDescription(
     model="llm",
@@ -29,12 +33,12 @@ FORM = AnswerForm("response_format", "json_object", True)
 TOOLS = ToolUse((Tool("f"),), (Tool("f"),), required=False, several=True)
 
 
-def plan(ask: ChatAsk, reasoning: str) -> ChatPlan:
+def plan(ask: ChatAsk, reasoning: str, model: ModelDescription = MODEL) -> ChatPlan:
     """No server is asked."""
 
     async def planned() -> ChatPlan:
         async with AsyncClient("127.0.0.1:1") as client:
-            return await plan_chat(client, Formats.of(MODEL, AUTO, reasoning), ask)
+            return await plan_chat(client, Formats.of(model, AUTO, reasoning), ask)
 
     return asyncio.run(planned())
 
@@ -66,3 +70,99 @@ def test_a_thought_that_cannot_be_continued(named: dict[str, Any], param: str, a
         plan(ask, AUTO)
     assert caught.value.param == param
     assert caught.value.detail == f"{param}: the last message must have no <think> and </think>; {advice}"
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "called"),
+    [
+        ("deepseek-v3", f"{DEEPSEEK_CALLS}{deepseek_v3('f', '{}')}", True),
+        ("deepseek-v3.1", deepseek_v31("f", "{}"), True),
+        ("kimi-k2", f"{KIMI_CALLS}{kimi('functions.f:0', '{}')}", True),
+        ("apertus", '<|tools_prefix|>[{"f": {}}]', True),
+        # A model may think of a text that is no control token.
+        ("hermes", '<tool_call>{"name": "f"}</tool_call>', False),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_a_call_ends_a_thought_where_it_cannot_be_part_of_it(name: str, calls: str, called: bool, step: int) -> None:
+    form, thinking = FORMATS[name], REASONING_FORMATS["think"]
+    reader = ChatPlan({}, {"f": Tool("f")}, form, thinking, opened=False, names={}).reader()
+    text = f"<think>\nSo. {calls}"
+    fed = [piece for at in range(0, len(text), step) for piece in reader.feed(text[at : at + step])]
+    pieces = merged([*fed, *reader.end()])
+    assert pieces == ([Thought("So."), Call("f"), Arguments("{}")] if called else [Thought(f"So. {calls}")])
+
+
+_ANSWERS = [
+    ("granite3.3", "<think>\nSo.\n</think>\n<response>\nIt rains.\n</response>\n", [Thought("So."), Text("It rains.")]),
+    ("granite3.3", "<think>So.</think><response>It rains.", [Thought("So."), Text("It rains.")]),
+    ("granite3.3", "<think>So.</think> It rains. ", [Thought("So."), Text("It rains. ")]),
+    ("granite3.3", "<think></think><response> 1 < 2\n\n </resp", [Text("1 < 2\n\n </resp")]),
+    ("granite3.3", "<think></think><response>a </response> b</response>", [Text("a  b</response>")]),
+    # Without a thought, the texts are what the user has asked for.
+    ("granite3.3", "<response>It rains.</response>", [Text("<response>It rains.</response>")]),
+    (
+        "granite3.3",
+        '<think>So.</think><response>I look. <\n</response>\n<|tool_call|>[{"name": "f"}] Done.</response>',
+        [Thought("So."), Text("I look. <"), Call("f"), Arguments("{}"), Text("Done.")],
+    ),
+    (
+        "granite3.3",
+        '<think></think><response>a <|tool_call|>[{"name": "f"}]</response>',
+        [Text("a"), Call("f"), Arguments("{}")],
+    ),
+    (
+        "granite3.2",
+        "Here is my thought process:\nSo. Here is it.\n\nHere is my response:\n\nIt rains.\n",
+        [Thought("So. Here is it."), Text("It rains.\n")],
+    ),
+    ("granite3.2", "Here is my thought: it rains.", [Text("Here is my thought: it rains.")]),
+    ("granite3.2", "\nHere is my thought process: So", [Thought("So")]),
+    ("think", "<think>So.</think><response>a</response>", [Thought("So."), Text("<response>a</response>")]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), _ANSWERS)
+def test_an_answer_with_a_thought_is_read_alike_however_it_is_cut(name: str, text: str, expected: list[Piece]) -> None:
+    granite = ChatPlan({}, {"f": Tool("f")}, FORMATS["granite3"], REASONING_FORMATS[name], opened=False, names={})
+    plans = [granite] if Call("f") in expected else [granite, replace(granite, tool_format=None)]
+    for one in plans:
+        for parts in ([text], text, *((text[:at], text[at:]) for at in range(1, len(text)))):
+            reader = one.reader()
+            fed = [piece for part in parts for piece in reader.feed(part)]
+            assert merged([*fed, *reader.end()]) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt_end", "is_open"),
+    [
+        ("assistant\n<seed:think><seed:cot_budget_reflect>", True),
+        ("assistant\n<seed:think>\n", True),
+        ("<seed:cot_budget_reflect>", False),
+        ("assistant\n", False),
+    ],
+)
+def test_the_prompt_may_begin_what_seed_oss_writes_about_its_thought(prompt_end: str, is_open: bool) -> None:
+    assert REASONING_FORMATS["seed-oss"].is_open(prompt_end) == is_open
+    assert not REASONING_FORMATS["seed-oss"].is_closed(prompt_end)
+
+
+def test_an_enclosed_answer_comes_as_soon_as_it_is_there() -> None:
+    reader = ChatPlan({}, {}, None, REASONING_FORMATS["granite3.3"], opened=True, names={}).reader()
+    parts = ["So.", "</think>\n<resp", "onse>", "It", " rains", ".</", "p></response", ">"]
+    fed = [reader.feed(part) for part in parts]
+    rains = [[Text("It")], [Text(" rains")], [Text(".")], [Text("</p>")], []]
+    assert fed == [[Thought("So.")], [], [], *rains]
+    assert reader.end() == []
+
+
+def test_what_the_answer_may_not_call_is_text_in_it() -> None:
+    model = replace(MODEL, chat_template="{{ messages }}{{ tools }}[func_name1()]")
+    use = ToolUse((Tool("f"), Tool("g")), (Tool("f"),), required=False, several=True)
+    reader = plan(ChatAsk(USER, None, use), NONE, model).reader()
+    assert [*reader.feed("[g()] or [f()]"), *reader.end()] == [Text("[g()] or"), Call("f"), Arguments("{}")]
+    # Nor what only looks like a call to the grammar that enforces calls.
+    free = ToolUse((Tool("f"),), (Tool("f"),), required=False, several=True)
+    for each, expected in ((use, [Text("f()")]), (free, [Call("f"), Arguments("{}")])):
+        reader = plan(ChatAsk(USER, None, each), NONE, model).reader()
+        assert [*reader.feed("f()"), *reader.end()] == expected

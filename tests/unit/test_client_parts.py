@@ -17,6 +17,7 @@ from inflight_client import (
     InvalidRequest,
     ModelNotReady,
     RetryPolicy,
+    ServerFault,
     TextStream,
     Timeouts,
     TransportError,
@@ -197,6 +198,27 @@ def test_a_stream_can_be_left_while_another_thread_reads_it() -> None:
             assert reading.wait(10)
         left.set()
         assert answer.result(10).text == "a"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"n": 2.0}, {"n": None, "beam_width": 2}, {"sampling_parameters": {"num_return_sequences": 2}}, {"n": 2**40}],
+    ids=str,
+)
+def test_the_server_says_how_many_answers_there_are(sampling: Any) -> None:
+    request = make_request("llm", "one", None, sampling, stream=True)
+    connection: Any = Scripted(lambda: (reply for reply in [Reply(["a", "b"], ["stop", "stop"], [], [], Usage(1, 2))]))
+    with TextStream(connection, request, Timeouts(), RetryPolicy()) as stream:
+        assert [choice.text for choice in stream.completion().choices] == ["a", "b"]
+
+
+def test_another_number_of_answers_later_is_a_fault() -> None:
+    connection: Any = Scripted(lambda: (reply for reply in [text("a"), Reply(["a", "b"], [], [], [], None)]))
+    with (
+        TextStream(connection, asked(), Timeouts(), RetryPolicy()) as stream,
+        pytest.raises(ServerFault, match="2 answers after a response with 1"),
+    ):
+        stream.completion()
 
 
 def _use_the_client_of_the_parent(client: Client) -> None:

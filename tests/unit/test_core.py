@@ -7,58 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight import InvalidRequest, QueueFull
-from inflight.core import EngineCore
-from inflight.outputs import TokenEvent
 from inflight.progress import Progress
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.queue_policy import QueuePolicies
-from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import make_request, make_scheduler
-from tests.unit.fake_model import FakeModel, expected_output
-
-
-class Model(FakeModel):
-    """Fails every step that has a request named in `poison`, and breaks off the next one if it `is_interrupted`."""
-
-    def __init__(self) -> None:
-        super().__init__(block_size=4)
-        self.poison: set[str] = set()
-        self.is_interrupted = False
-
-    def run(self, plan: StepPlan):  # type: ignore[no-untyped-def]
-        if self.is_interrupted:
-            self.is_interrupted = False
-            self.break_down(plan)
-            raise KeyboardInterrupt
-        if self.poison & {share.request.request_id for share in plan.scheduled}:
-            raise RuntimeError("out of luck")
-        return super().run(plan)
-
-
-def make_core(
-    scheduler: Scheduler | None = None, *, max_queue_size: int = 100, max_queue_tokens: int = 1000
-) -> tuple[EngineCore, Model]:
-    model = Model()
-    core = EngineCore(
-        scheduler or make_scheduler(), model, max_queue_size=max_queue_size, max_queue_tokens=max_queue_tokens
-    )
-    return core, model
-
-
-def drain(core: EngineCore) -> list[TokenEvent]:
-    events: list[TokenEvent] = []
-    for _ in range(1000):
-        if not core.has_work:
-            return events
-        events += core.step()
-    raise AssertionError("the core does not come to rest")
-
-
-def ends(events: list[TokenEvent]) -> dict[str, str | None]:
-    """Finish reasons by request id; no request may end twice."""
-    finals = [(e.request.request_id, e.finish_reason) for e in events if e.finish_reason is not None]
-    assert len(dict(finals)) == len(finals)
-    return dict(finals)
+from tests.unit.fake_model import expected_output
+from tests.unit.stepped_core import drain, ends, make_core
 
 
 def test_events_tell_a_request_token_by_token_and_how_it_ended() -> None:
@@ -271,26 +225,6 @@ def test_a_failing_step_ends_its_own_requests_and_no_others() -> None:
     assert {event.error for event in events} == {"RuntimeError: out of luck"}
     assert core.stats().blocks_used == 0
     assert ends(drain(core)) == {"later": "length"}
-
-
-@pytest.mark.parametrize("interrupted", range(1, 25))
-def test_after_an_interrupt_requests_go_on_with_the_same_tokens(interrupted: int) -> None:
-    """The cache is so small that steps copy blocks to host memory and back, as the broken off one was to."""
-    scheduler = make_scheduler(
-        num_blocks=10, budget=16, next_tokens=0, preemption_mode="swap", swap_space_tokens=80, max_num_seqs=4
-    )
-    core, model = make_core(scheduler)
-    requests = [make_request(str(number), [number % 3] * 7, max_tokens=12) for number in range(5)]
-    core.submit(*requests)
-    events = []
-    for _ in range(interrupted):
-        events += core.step()
-    model.is_interrupted = True
-    with pytest.raises(KeyboardInterrupt):
-        core.step()
-    assert len(ends(events + drain(core))) == 5
-    assert all((request.output_ids, "length") == expected_output(request) for request in requests)
-    assert core.stats().swaps > 0
 
 
 def test_what_a_failing_step_computed_is_not_reused() -> None:

@@ -133,6 +133,17 @@ def test_a_file_that_cannot_be_removed_is_a_block_that_is_not_there(tmp_path: Pa
     assert (store.num_blocks, store.num_bytes) == (0, 0)
 
 
+def test_a_chain_whose_files_another_engine_has_removed_is_forgotten_at_its_first_read(tmp_path: Path) -> None:
+    store, other = (DiskStore(tmp_path, "a", BYTES, 4 * FILE_BYTES) for _ in range(2))
+    for name in NAMES[:3]:
+        store.write(name, content(name))
+    for name in NAMES[:2]:
+        other.remove(name)
+    assert found(store, *NAMES[:3]) == 0
+    assert [store.touch(name) for name in NAMES[:3]] == [False, False, True]
+    assert (store.num_blocks, store.num_bytes) == (1, FILE_BYTES)
+
+
 def test_an_abandoned_draft_that_cannot_be_removed_stays(tmp_path: Path) -> None:
     store = DiskStore(tmp_path, "a", BYTES, 3 * FILE_BYTES)
     store.write(NAMES[0], content(NAMES[0]))

@@ -98,6 +98,14 @@ def test_the_model_of_step_times_sees_that_the_first_rows_are_cheap() -> None:
     assert times.step_seconds(48, 0, 48) - times.step_seconds(32, 0, 32) == pytest.approx(0.32, rel=0.05)
 
 
+def test_a_step_in_which_the_machine_stood_still_changes_little() -> None:
+    times = MeasuredStepTime(MEASURED)
+    for _ in range(200):
+        times.observe(8, 0, 8, 0.08)
+    times.observe(8, 0, 8, 30.0)
+    assert times.step_seconds(8, 0, 8) == pytest.approx(0.08, rel=0.1)
+
+
 def test_steps_that_are_all_alike_leave_the_cost_of_a_row_as_it_was_measured() -> None:
     times = MeasuredStepTime(MEASURED)
     for _ in range(2000):

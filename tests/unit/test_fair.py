@@ -380,3 +380,30 @@ def test_one_of_the_requests_always_decodes() -> None:
     request = make_request("a1", 4, tenant="a")
     decode = ScheduledRequest.next_of(request, 4)
     assert in_turn([decode], {"a": 0.1}) == [decode]
+
+
+class CountedWeights(dict[str, float]):
+    """Weights that count how often one is asked for."""
+
+    num_asked = 0
+
+    def get(self, tenant: str, default: Any = None) -> Any:
+        self.num_asked += 1
+        return super().get(tenant, default)
+
+
+def test_how_many_tenants_wait_does_not_lengthen_a_step() -> None:
+    weights = CountedWeights(t1=2.0)
+    policy = Fair(weights)
+    order = policy.order()
+    for number in range(1000):
+        request = make_request(f"{number}", [1], tenant=f"t{number}")
+        request.number = number
+        order.add(request, newcomer=True)
+    running = [make_request("runs", [1], tenant="t0"), make_request("alone", [1], tenant="alone")]
+    policy.computed([(running[0], 20_000)])
+    weights.num_asked = 0
+    assert policy.shares(running) == {"t0": fair._SHARES / 1002}
+    policy.generated([(running[0], 1)])
+    order.remove("5")
+    assert weights.num_asked < 10

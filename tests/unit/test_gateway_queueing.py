@@ -16,6 +16,8 @@ ANY = ApiKey(name="any", sha256="0" * 64)
     ("key", "body", "headers", "expected"),
     [
         (None, {}, {}, {}),
+        (None, {"user": "ann"}, {}, {"tenant": "ann"}),
+        (None, {"user": ""}, {}, {}),
         (None, {"request_class": "chat"}, {}, {"request_class": "chat"}),
         (None, {}, {"x-request-class": "batch"}, {"request_class": "batch"}),
         (None, {"request_class": "chat"}, {"x-request-class": "batch"}, {"request_class": "chat"}),

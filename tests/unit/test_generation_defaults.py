@@ -110,7 +110,18 @@ def test_suppressed_tokens_must_be_a_list_of_tokens(value: object, caplog: pytes
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("no_repeat_ngram_size", 3), ("bad_words_ids", [[7, 8]]), ("num_beams", 4), ("min_length", 9)]
+    ("name", "value"),
+    [
+        ("no_repeat_ngram_size", 3),
+        ("bad_words_ids", [[7, 8]]),
+        ("num_beams", 4),
+        ("min_length", 9),
+        ("guidance_scale", 1.5),
+        ("watermarking_config", {"bias": 2.0}),
+        ("stop_strings", ["###"]),
+        ("encoder_repetition_penalty", 1.2),
+        ("encoder_no_repeat_ngram_size", 3),
+    ],
 )
 def test_what_else_changes_greedy_tokens_is_named(name: str, value: object, caplog: pytest.LogCaptureFixture) -> None:
     assert GenerationDefaults.of({name: value}) == GenerationDefaults.of({})
@@ -118,5 +129,25 @@ def test_what_else_changes_greedy_tokens_is_named(name: str, value: object, capl
 
 
 def test_neutral_values_need_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    GenerationDefaults.of({"num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": None, "suppress_tokens": []})
+    GenerationDefaults.of(
+        {
+            **{"num_beams": 1, "guidance_scale": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": None},
+            **{"suppress_tokens": [], "encoder_repetition_penalty": 1.0},
+            **{**SAMPLES, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0, "top_h": None},
+        }
+    )
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("typical_p", 0.95), ("epsilon_cutoff", 3e-4), ("eta_cutoff", 0.002), ("top_h", 1.0), ("typical_p", "0.9")],
+)
+def test_what_else_changes_sampled_tokens_is_named_if_the_model_samples(
+    name: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    GenerationDefaults.of({**SAMPLES, "do_sample": False, name: value})
+    assert not caplog.records
+    assert GenerationDefaults.of({**SAMPLES, name: value}) == GenerationDefaults.of(SAMPLES)
+    (record,) = caplog.records
+    assert f"{name} is {value!r}, which is ignored, so sampled tokens may be some that" in record.getMessage()

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from inflight import StructuredOutputs
 from inflight.guided_decoding.grammar_state import GrammarState
@@ -38,6 +38,16 @@ def is_allowed(tokenizer: Tokenizer, tag: Any, text: str) -> bool:
     return state.ended or bool(state.num_legal([tokenizer.token_to_id("<end>")]))
 
 
+def forced_text(tokenizer: Tokenizer, **wanted: Any) -> str:
+    """The only text that a constraint allows."""
+    state = start(tokenizer, **wanted)
+    tokens: list[int] = []
+    while not state.ended:
+        tokens.append(state.forced[0])
+        state.accept(tokens[-1])
+    return str(byte_level().decode(tokens, skip_special_tokens=False))
+
+
 @pytest.mark.parametrize("special", [False, True, None])
 def test_markers_of_tools_and_thoughts_may_be_tokens_of_any_kind(special: bool | None) -> None:
     """Qwen's are added tokens that are not special. Other models have none, and write them as text."""
@@ -60,15 +70,23 @@ def test_markers_of_tools_and_thoughts_may_be_tokens_of_any_kind(special: bool |
 def test_forced_text_is_not_normalized(normalizer: normalizers.Normalizer, text: str) -> None:
     tokenizer = byte_level()
     tokenizer.normalizer = normalizer
-    plain = byte_level()
-    for wanted in ({"choice": [text]}, {"json": {"const": text}}):
-        state = start(tokenizer, **wanted)
-        tokens: list[int] = []
-        while not state.ended:
-            tokens.append(state.forced[0])
-            state.accept(tokens[-1])
-        written = plain.decode(tokens, skip_special_tokens=False)
-        assert (written if "choice" in wanted else json.loads(written)) == text
+    assert forced_text(tokenizer, choice=[text]) == text
+    assert json.loads(forced_text(tokenizer, json={"const": text})) == text
+
+
+ADDS_SPACE = pre_tokenizers.ByteLevel(add_prefix_space=True)
+
+
+@pytest.mark.parametrize(
+    "pre_tokenizer",
+    [ADDS_SPACE, pre_tokenizers.Sequence([pre_tokenizers.Digits(), ADDS_SPACE])],
+    ids=["alone", "in a sequence"],
+)
+def test_forced_text_gets_no_space_before_it(pre_tokenizer: pre_tokenizers.PreTokenizer) -> None:
+    tokenizer = byte_level()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    assert forced_text(tokenizer, choice=["not bad"]) == "not bad"
+    assert json.loads(forced_text(tokenizer, json={"const": "not bad"})) == "not bad"
 
 
 def test_an_output_of_a_model_without_an_end_token_ends_with_one_that_does_not_show() -> None:

@@ -8,11 +8,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import pytest
 
-from serving.guardian import Guardian
 from serving.process import SHARED_MEMORY, Process
 from tests.eventually import eventually
 from tests.processes import children
@@ -37,7 +35,9 @@ while True:
     listening.accept()[0].close()
 """
 MODEL = f"""
-import mmap, os, sys, time
+import mmap, sys, time
+from tempfile import TemporaryFile
+import serving.guardian
 from serving.guardian import Guardian
 file = open(sys.argv[1], "r+b")
 region = mmap.mmap(file.fileno(), 0)
@@ -45,10 +45,23 @@ guardian = Guardian("llm", patience_seconds={PATIENCE})
 print("guarded", flush=True)
 for line in sys.stdin:
     match line.split():
+        case ["loaded"]:
+            guardian.beat()
         case ["beat", seconds]:
             for _ in range(int(seconds) * 2):
                 guardian.beat()
                 time.sleep(0.5)
+        case ["lose"]:
+            guardian._process.kill()
+            guardian._process.wait()
+            interpreter, serving.guardian.interpreter = serving.guardian.interpreter, lambda: "/no/such/python"
+            guardian.beat()
+            # The next file gets the number of the pipe that was closed.
+            with open("/dev/null"), TemporaryFile() as foreign:
+                guardian.beat()
+                foreign.seek(0)
+                assert foreign.read() == b""
+            serving.guardian.interpreter = interpreter
         case ["end"]:
             guardian.dismiss()
     print("done", flush=True)
@@ -90,7 +103,7 @@ def regions() -> Iterator[list[Path]]:
 
 
 @contextmanager
-def guarded(regions: list[Path], *prefix: str, seconds: float = 0) -> Iterator[Guarded]:
+def guarded(regions: list[Path], *prefix: str, seconds: float = 0, is_loaded: bool = True) -> Iterator[Guarded]:
     command = [*prefix, sys.executable, "-c", SERVER, MODEL, str(seconds), *map(str, regions)]
     environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
     with subprocess.Popen(
@@ -99,7 +112,9 @@ def guarded(regions: list[Path], *prefix: str, seconds: float = 0) -> Iterator[G
         outer = Process(launched.pid)
         try:
             assert not prefix or eventually(lambda: bool(children(outer.pid)))
-            yield Guarded(launched, children(outer.pid)[0] if prefix else outer)
+            running = Guarded(launched, children(outer.pid)[0] if prefix else outer)
+            assert not is_loaded or running.tell("loaded") == "done"
+            yield running
         finally:
             for process in (*children(outer.pid), outer):
                 process.send(signal.SIGKILL)
@@ -140,24 +155,81 @@ def test_a_guardian_that_was_killed_is_replaced(regions: list[Path]) -> None:
     assert [path.exists() for path in regions] == [False, False, True]
 
 
-def test_a_guardian_that_cannot_be_started_again_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    guardian = Guardian("llm", patience_seconds=1000)
-    first = guardian._process
-    first.kill()
-    first.wait()
-    with monkeypatch.context() as broken:
-        broken.setattr("serving.guardian.interpreter", lambda: "/no/such/python")
-        guardian.beat()
-        # The next file gets the number of the pipe that was closed.
-        with Path("/dev/null").open() as _, TemporaryFile() as foreign:
-            guardian.beat()
-            foreign.seek(0)
-            assert foreign.read() == b""
-    guardian.beat()
-    assert guardian._process is not first
-    assert guardian._process.poll() is None
-    guardian.dismiss()
-    assert guardian._process.returncode == 0
+def test_a_guardian_that_cannot_be_started_again_is_started_later(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        assert running.tell("lose") == "done"
+        assert not children(running.model.pid)
+        assert running.tell("beat 1") == "done"
+        running.model.send(signal.SIGKILL)
+        assert running.server.ends_within(SECONDS)
+    assert [path.exists() for path in regions] == [False, False, True]
+
+
+def run_without_server(region: Path) -> subprocess.CompletedProcess[str]:
+    """Run a model until it ends. It is a child of this process, which maps no region."""
+    return subprocess.run(
+        [sys.executable, "-c", MODEL, str(region)],
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_an_orphan_ends_and_its_new_parent_does_not(regions: list[Path]) -> None:
+    """This process stands for the first one of a machine, which takes in the orphans of a dead server."""
+    model = run_without_server(regions[0])
+    assert model.returncode == -signal.SIGKILL
+    assert not model.stdout
+    assert "the server of the model 'llm' has died" in model.stderr
+
+
+# As another user, it may not look at its parent.
+ORPHAN_OF_ANOTHER_USER = """
+import mmap, os, sys
+from serving.guardian_process import server_of
+from serving.process import Process
+with open(sys.argv[1], "r+b") as file:
+    if (child := os.fork()) != 0:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    region = mmap.mmap(file.fileno(), 0)
+    os.setuid(65534)
+    print(server_of(Process(os.getpid()), os.getppid()))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this user may not become another one")
+def test_a_process_of_another_user_is_not_the_server(regions: list[Path]) -> None:
+    """The first process of a machine is root's, and the server seldom is."""
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN_OF_ANOTHER_USER, str(regions[0])],
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+def test_without_a_view_of_shared_memory_there_is_no_guardian(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "region"
+    elsewhere.write_bytes(b"x" * 4096)
+    model = run_without_server(elsewhere)
+    assert model.returncode == 1
+    assert "does not show the memory that the model shares with its server" in model.stderr
+    assert "RuntimeError: the guardian does not start" in model.stderr
+
+
+def test_a_model_ends_if_its_guardian_and_its_server_were_killed(regions: list[Path]) -> None:
+    with guarded(regions) as running:
+        for process in (running.guardian, running.server):
+            process.send(signal.SIGKILL)
+            assert process.ends_within(SECONDS)
+        assert running.tell("beat 1") == ""
+        assert running.model.ends_within(SECONDS)
 
 
 def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) -> None:
@@ -171,6 +243,24 @@ def test_the_region_of_a_server_that_was_killed_is_removed(regions: list[Path]) 
 
 def test_a_model_does_not_outlive_its_server(regions: list[Path]) -> None:
     with guarded(regions) as running:
+        running.server.send(signal.SIGKILL)
+        assert running.model.ends_within(SECONDS)
+        assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+    assert [path.exists() for path in regions] == [False, True, True]
+
+
+def test_a_model_that_is_being_loaded_may_be_silent_and_end_without_its_server(regions: list[Path]) -> None:
+    with guarded(regions, is_loaded=False) as running:
+        assert not running.server.ends_within(PATIENCE + 2)
+        running.model.send(signal.SIGKILL)
+        assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+        assert running.server.is_alive()
+    assert [path.exists() for path in regions] == [True, True, True]
+
+
+def test_a_model_that_is_being_loaded_does_not_outlive_its_server(regions: list[Path]) -> None:
+    """It may wait for an answer of the server, and hold Python's lock meanwhile."""
+    with guarded(regions, is_loaded=False) as running:
         running.server.send(signal.SIGKILL)
         assert running.model.ends_within(SECONDS)
         assert eventually(lambda: not running.guardian.is_alive(), SECONDS)

@@ -72,6 +72,13 @@ def test_what_is_cached_but_for_the_last_token_is_not_fetched(kind: str, prompt:
         assert consumer.stats().bytes["received"] == 0
 
 
+def test_a_prompt_that_is_computed_here_in_any_case_is_not_fetched(kind: str) -> None:
+    with connector("kv_producer", kv_connector=kind) as producer, connector(kv_connector=kind) as consumer:
+        assert fetch(consumer, PROMPT, export(producer, PROMPT), computes_all=True).imported is None
+        assert eventually(lambda: producer.stats().exports["released"] == 1)
+        assert consumer.stats().bytes == {"sent": 0, "received": 0, "skipped": 2 * BYTES_PER_BLOCK}
+
+
 def test_what_was_fetched_is_gone(kind: str) -> None:
     with connector(kv_connector=kind) as engine:
         offer = export(engine, PROMPT)

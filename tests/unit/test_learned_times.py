@@ -139,6 +139,28 @@ def test_steps_that_are_all_alike_do_not_let_one_odd_step_turn_everything_over()
     assert all(coefficient >= 0 for coefficient in times.coefficients)
 
 
+def test_a_machine_that_stood_still_says_nothing_of_the_next_steps() -> None:
+    times, cost = StepTimeModel(), (0.004, 5e-5, 2e-7, 1e-8)
+    observe(times, cost, 2000)
+    times.observe(16, 4000, 4016, 30.0)
+    decode = real_seconds(cost, 16, 4000, 4016)
+    prefill = real_seconds(cost, 512, 0, attention_pairs(0, 512))
+    assert times.decode_seconds(16, 4000) < 2 * decode
+    assert times.prefill_seconds(512) < 2 * prefill
+    observe(times, cost, 500)
+    assert times.decode_seconds(16, 4000) == pytest.approx(decode, rel=0.25)
+    assert times.prefill_seconds(512) == pytest.approx(prefill, rel=0.05)
+
+
+def test_a_machine_whose_steps_all_become_that_long_is_followed() -> None:
+    times, cost = StepTimeModel(), (0.004, 5e-5, 2e-7, 1e-8)
+    observe(times, cost, 2000)
+    after: Cost = (4.0, 5e-2, 2e-4, 1e-5)
+    observe(times, after, 2000)
+    real = real_seconds(after, 16, 4000, 4016)
+    assert times.decode_seconds(16, 4000) == pytest.approx(real, rel=0.1)
+
+
 @pytest.mark.parametrize("factor", [1.5, 0.6])
 def test_a_machine_that_changes_is_followed_even_if_steps_hardly_vary(factor: float) -> None:
     """Sixteen decodes in each step hardly tell a step's own time from that of its tokens."""
@@ -178,6 +200,13 @@ def test_the_chunk_within_a_time_takes_that_time(cost: Cost, first: int, seconds
         assert b * tokens + c * first + d * tokens * (first + (tokens + 1) / 2) == pytest.approx(seconds)
     else:
         assert c * first >= seconds
+
+
+@pytest.mark.parametrize("first", [0, 5000])
+def test_any_number_of_tokens_is_within_a_time_without_end(first: int) -> None:
+    times = StepTimeModel()
+    observe(times, (0.004, 5e-5, 2e-7, 1e-8), 50)
+    assert times.chunk_within(first, math.inf) == math.inf
 
 
 def test_where_tokens_take_no_time_any_number_is_within_it() -> None:

@@ -7,6 +7,7 @@ from inflight.scheduler.queue_policy import DELAY, QueuePolicies, QueuePolicy
 from inflight.scheduler.scheduler import Scheduler
 from inflight.scheduler.step_time import attention_pairs
 from tests.unit.builders import holds, make_request, make_scheduler, step, waiting
+from tests.unit.fake_model import FakeModel
 
 LEVELS = QueuePolicies(priority_levels=3, default_priority_level=2)
 
@@ -187,6 +188,30 @@ def test_a_shed_request_leaves_nothing_in_host_memory() -> None:
     assert [request for request, _, _ in scheduler.expire(1.0)] == [young]
     scheduler.tables.host.settle()
     assert scheduler.tables.host.num_used == 0
+
+
+def test_a_request_that_has_run_ends_by_its_deadline_though_its_target_is_lost_too() -> None:
+    scheduler = slo(shed_lost_requests=True, next_tokens=0, num_blocks=4, budget=6)
+    scheduler.add(make_request("old", 4, max_tokens=9, target_ttft_ms=10))
+    young = make_request("young", 12, max_tokens=1)
+    young.deadline = 0.2
+    scheduler.add(young)
+    for _ in range(2):
+        step(scheduler)
+    assert waiting(scheduler) == ["young"]
+    assert scheduler.expire(1.0) == [(young, "deadline", None)]
+
+
+def test_a_preempted_beam_search_has_no_target_left_to_miss() -> None:
+    """It begins again without tokens, but its first one was in time."""
+    scheduler = slo(num_blocks=8, next_tokens=0, shed_lost_requests=True)
+    model, beams = FakeModel(block_size=4), make_request("beams", 4, max_tokens=12, beam_width=2)
+    queued(scheduler, make_request("plain", 4, max_tokens=16), beams)
+    while beams.num_preemptions == 0:
+        plan = scheduler.schedule(0.0)
+        scheduler.commit(plan, model.run(plan), 0.01)
+    assert queued(scheduler, make_request("new", 4, target_ttft_ms=20)) == ["beams", "new"]
+    assert [request.request_id for request, _, _ in scheduler.expire(1e6)] == ["new"]
 
 
 def test_lost_requests_let_others_pass_and_still_finish() -> None:

@@ -104,6 +104,18 @@ def test_a_higher_priority_is_admitted_first_and_stops_nobody_who_runs() -> None
     assert [list(step(scheduler)) for _ in range(4)] == [["runs"], ["of 1"], ["of 2"], ["of 3"]]
 
 
+def test_a_burst_with_one_beginning_does_not_lengthen_the_step_that_computes_it() -> None:
+    scheduler = make_scheduler(num_blocks=512, max_num_seqs=512, budget=64, long_prefill_token_threshold=8)
+    beginning = list(range(16))
+    burst = [make_request(f"{number}", [*beginning, 100 + number]) for number in range(300)]
+    for request in burst:
+        scheduler.add(request)
+    assert step(scheduler) == {"0": 8}
+    assert sum(bool(request.block_hashes) for request in burst) <= 65, "more of them were looked at"
+    assert step(scheduler) == {"0": 8}
+    assert len(step(scheduler)) == 64, "and then as many join as the step has room for"
+
+
 def test_a_prefix_hit_spares_the_budget() -> None:
     scheduler = make_scheduler(block_size=4, budget=16)
     add(scheduler, make_request("a", range(12), max_tokens=1))

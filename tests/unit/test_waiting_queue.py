@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.request import Request
+from inflight.request_options import RequestOptions
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
 from inflight.scheduler.timers import Timers
 from inflight.scheduler.waiting_queue import WaitingQueue
@@ -167,3 +168,15 @@ def test_who_is_held_still_counts_as_waiting() -> None:
     assert [request.request_id for request in queue] == ["b"]
     queue.release_held()
     assert [request.request_id for request in queue] == ["a", "b"]
+
+
+def test_adapters_are_known_while_their_requests_wait() -> None:
+    queue = WaitingQueue(POLICIES)
+    for name, adapter in (("a", "poet"), ("b", "poet"), ("c", "cook"), ("d", "")):
+        queue.add(make_request(name, 3, options=RequestOptions(lora_name=adapter)))
+    assert {*queue.adapters()} == {"poet", "cook"}
+    for name in "ac":
+        queue.remove(name)
+    assert queue.adapters() == ["poet"]
+    queue.remove("b")
+    assert queue.adapters() == []

@@ -1,6 +1,7 @@
 """gRPC for threads: one HTTP/2 channel, and one call on it per request."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -15,7 +16,7 @@ from inflight_client.server_info import ModelInfo, ServerInfo
 from inflight_client.transport import grpc_wire
 from inflight_client.transport.failure_detector import FailureDetector
 from inflight_client.transport.grpc_channel import GrpcChannel, channels
-from inflight_client.watchdog import Watchdog
+from inflight_client.watchdog import Watch, Watchdog
 
 _PROBE_SECONDS = 5.0
 
@@ -128,7 +129,7 @@ class GrpcCall:
         self._request = request
         self._limits = limits
         self._watchdog = watchdog
-        self._watch = watchdog.watch(limits.first, call.cancel)
+        self._watch = self._watched(limits.first)
 
     def replies(self) -> Generator[Reply, None, None]:
         """See `Call`."""
@@ -151,13 +152,25 @@ class GrpcCall:
         finally:
             self.cancel()  # In case the caller stopped reading before the end.
 
+    def _watched(self, seconds: float) -> Watch:
+        """Cancel the call after some seconds, unless the watch is done by then."""
+        # A strong reference would keep a call running that was dropped before anybody read it. gRPC ends such a call
+        # when it is collected.
+        weak = weakref.WeakMethod(self._call.cancel)
+
+        def cancel() -> None:
+            if (method := weak()) is not None:
+                method()
+
+        return self._watchdog.watch(seconds, cancel)
+
     def _wait_for_next(self) -> None:
         """Bound the wait for the response after one that has come."""
         if self._watch.is_done:
             return  # The call was cancelled.
         if self._watch.seconds != self._limits.gap:
             self._watch.done()
-            self._watch = self._watchdog.watch(self._limits.gap, self._call.cancel)
+            self._watch = self._watched(self._limits.gap)
         self._watch.resume()
 
     def _read_to_the_end(self) -> None:

@@ -157,7 +157,7 @@ class AsyncHttpCall:
                 if "error" in outputs:
                     raise await self._error(response, str(outputs["error"]))
                 self._begun = True
-                yield http_wire.decode(outputs, self._request.num_samples)
+                yield http_wire.decode(outputs)
                 next_at = asyncio.get_running_loop().time() + self._limits.gap
 
     @contextlib.asynccontextmanager

@@ -89,12 +89,11 @@ def encode(request: Request, seconds: float) -> dict[str, object]:
     """
     if request.embeds is not None:
         raise InvalidRequest("prompt_embeds are given to a client of HTTP; they need gRPC")
-    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
     images = {"image": request.image_texts} if request.images else {}
     return {
         **request.flags,
         **images,
-        request.prompt_field: prompt,
+        request.prompt_field: request.prompt,
         "sampling_parameters": request.sampling_json(seconds),
         "stream": request.stream,
         "exclude_input_in_output": True,
@@ -118,20 +117,20 @@ def _usage(outputs: Mapping[str, Any]) -> Usage:
     return Usage(prompt, completion, outputs.get("num_cached_tokens", 0))
 
 
-def decode(outputs: dict[str, Any], num_samples: int) -> Reply:
+def decode(outputs: dict[str, Any]) -> Reply:
     """Read the reply from an event.
 
     Triton writes an output with one element as a single value, and flattens an output with two dimensions.
     Raises ServerFault if the reply is not from a model of Inflight.
     """
     try:
-        ids = _as_list(outputs.get("token_ids", []))
-        width = len(ids) // num_samples
+        texts, ids = _as_list(outputs["text_output"]), _as_list(outputs.get("token_ids", []))
+        width = len(ids) // max(1, len(texts))
         return Reply(
-            texts=_as_list(outputs["text_output"]),
+            texts=texts,
             finish_reasons=_as_list(outputs["finish_reason"]) if "finish_reason" in outputs else (),
             stop_reasons=_as_list(outputs["stop_reason"]) if "stop_reason" in outputs else (),
-            token_ids=[ids[row * width : (row + 1) * width] for row in range(num_samples)] if ids else (),
+            token_ids=[ids[row * width : (row + 1) * width] for row in range(len(texts))] if ids else (),
             logprobs=_as_list(outputs["logprobs"]) if "logprobs" in outputs else (),
             usage=_usage(outputs) if "usage" in outputs else None,
             prompt=outputs.get("prompt", ""),

@@ -96,23 +96,8 @@ class ToolResultBlock(Strict):
         return [block for block in self.blocks if isinstance(block, ImageBlock)]
 
 
-def _block_form(value: Any) -> str:
-    """Return the tag of a block. It must not be the name of a field, or errors would name the wrong field."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    return f"{kind} block" if kind in ("image", "thinking", "tool_use", "tool_result") else "text block"
-
-
-_PlainText = Annotated[TextBlock, Tag("text block")]
-_UserBlock = Annotated[
-    _PlainText | Annotated[ImageBlock, Tag("image block")] | Annotated[ToolResultBlock, Tag("tool_result block")],
-    Discriminator(_block_form),
-]
-_AssistantBlock = Annotated[
-    _PlainText | Annotated[ThinkingBlock, Tag("thinking block")] | Annotated[ToolUseBlock, Tag("tool_use block")],
-    Discriminator(_block_form),
-]
-
-
+_UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
+_AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 _Block = TypeVar("_Block")
 _Content = Annotated[
     Annotated[str, Tag("a text")]

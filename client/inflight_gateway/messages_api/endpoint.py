@@ -201,7 +201,7 @@ def _sampling(body: MessagesRequest, request: Request, adapter: str | None) -> S
         "stop": body.stop_sequences,
     }
     author = body
-    if body.user is None and body.metadata is not None:
+    if not body.user and body.metadata is not None:
         author = body.model_copy(update={"user": body.metadata.tenant})
     given = {name: value for name, value in asked.items() if value is not None}
     return cast(Sampling, given | queueing(author, request.scope, adapter))

@@ -24,7 +24,10 @@ class ErrorForm:
 
 
 class _Rewriting:
-    """Sends a response. If it has an error, it waits for the body, which is short."""
+    """Sends a response. If it has an error in JSON, it waits for the body, which is short.
+
+    The answer to a browser that asks whether a page may send a request is plain text.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -32,7 +35,7 @@ class _Rewriting:
         self._body = b""
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] >= 400:
+        if message["type"] == "http.response.start" and _has_error(message):
             self._start = message
         elif self._start is None:
             await self._send(message)
@@ -48,3 +51,7 @@ class _Rewriting:
         MutableHeaders(scope=start)["content-length"] = str(len(body))
         await self._send(start)
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _has_error(start: Message) -> bool:
+    return start["status"] >= 400 and MutableHeaders(scope=start).get("content-type") == "application/json"

@@ -4,7 +4,7 @@ from inflight_gateway.asked_form import invalid
 from inflight_gateway.formats import Formats
 from inflight_gateway.messages_api.request import OutputConfig, Thinking
 
-_SWITCH, _LEVEL = "enable_thinking", "reasoning_effort"
+_LEVEL = "reasoning_effort"
 
 
 def thinking_variables(thinking: Thinking | None, formats: Formats) -> dict[str, bool]:
@@ -15,8 +15,8 @@ def thinking_variables(thinking: Thinking | None, formats: Formats) -> dict[str,
     """
     if thinking is None:
         return {}
-    if _SWITCH in formats.template_variables:
-        return {_SWITCH: thinking.type != "disabled"}
+    if (switch := formats.thinking_switch) is not None:
+        return {switch: thinking.type != "disabled"}
     if thinking.type == "disabled" and formats.reasoning_format is not None:
         raise invalid("thinking", "thinking is disabled; the model's chat template cannot turn it off")
     return {}

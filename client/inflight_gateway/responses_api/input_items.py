@@ -156,16 +156,24 @@ class ReasoningItem(Strict):
         return "".join(part.text for part in self.content or ())
 
 
-def _kind(value: Any) -> str:
+_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _kind(value: Any) -> str | None:
     kind = value.get("type", "message") if isinstance(value, dict) else "message"
-    return kind if kind in _KINDS else "message"
+    if kind == "item_reference":
+        return "message"  # It has an error of its own.
+    return kind if kind in _KINDS else None
 
 
-_KINDS = ("function_call", "function_call_output", "reasoning")
 InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[ResultItem, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(_kind),
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_kind",
+        custom_error_message=f"its type must be one of {', '.join(map(repr, _KINDS))}",
+    ),
 ]

@@ -1,14 +1,25 @@
-"""Reads calls that are written as JSON objects: {"name": ..., "arguments": {...}}."""
+"""Calls that are written as JSON objects: {"name": ..., "arguments": {...}}."""
 
 from collections.abc import Callable, Container
+from typing import TypeAlias
 
 from inflight_gateway.pieces import Arguments, Call, Piece, Text
 from inflight_gateway.source import Reading, Source, drop
+from inflight_gateway.structural_tags import Tag, tag
 from inflight_gateway.tool_formats import json_reader
+from inflight_gateway.tool_formats.tool import Tool
 
-_NAME = ("name", "function")
+_NAME = ("name", "function", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
-_OTHERS = ("type", "id")
+_OTHERS = ("type", "id", "tool_call_id")
+
+ReadCall: TypeAlias = Callable[[Source, Callable[[Piece], object]], Reading[str | None]]
+"""Reads a call, as `read_call` does."""
+
+
+def call_tag(tool: Tool, *, enforced: bool) -> Tag:
+    """Return the structural tag of a call. `enforced`: its arguments match the schema even if it is not strict."""
+    return tag(f'{{"name": "{tool.name}", "arguments": ', tool.arguments(enforced=enforced), "}")
 
 
 def read_call(
@@ -48,7 +59,7 @@ def read_call(
             emit(Arguments("".join(early)))
         elif key in _ARGUMENTS and not has_arguments:
             has_arguments = True
-            if not (yield from _arguments(source, take)):
+            if not (yield from read_arguments(source, take)):
                 break
         elif key in _OTHERS or name is not None:
             if not (yield from json_reader.value(source, drop)):
@@ -64,7 +75,7 @@ def read_call(
     return source.kept() if name is None else None
 
 
-def _arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
+def read_arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
     """Read arguments: an object, or text that holds one, as OpenAI writes them."""
     if (yield from source.peek()) != '"':
         return (yield from json_reader.value(source, take))
@@ -73,21 +84,23 @@ def _arguments(source: Source, take: Callable[[str], object]) -> Reading[bool]:
     return text is not None
 
 
-def read_calls(source: Source, emit: Callable[[Piece], object], opening: str) -> Reading[bool]:
+def read_calls(
+    source: Source, emit: Callable[[Piece], object], opening: str, read_one: ReadCall = read_call
+) -> Reading[bool]:
     """Read a call or a list of calls, and the white space after it. Return whether it is one.
 
     What is none is text, with `opening` before it where no call has been read.
     """
     unread = opening + (yield from source.space())
     if (yield from source.peek()) != "[":
-        if (text := (yield from read_call(source, emit))) is not None:
+        if (text := (yield from read_one(source, emit))) is not None:
             emit(Text(unread + text))
             return False
         yield from source.skip_space()
         return True
     unread += source.take(1) + (yield from source.space())
     while (yield from source.skip_space()) == "{":
-        if (text := (yield from read_call(source, emit))) is not None:
+        if (text := (yield from read_one(source, emit))) is not None:
             emit(Text(unread + text))
             return not unread
         unread = ""

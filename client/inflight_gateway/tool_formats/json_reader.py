@@ -6,7 +6,8 @@ import re
 from inflight_gateway.source import Reading, Source, Take
 
 _IN_STRING = re.compile(r'[^"\\]+')
-_OUTSIDE_STRING = re.compile(r'[^"{}\[\]]+')
+# Up to a marker, too, which ends JSON that lacks its own end.
+_OUTSIDE_STRING = re.compile(r'[^"{}\[\]<]+')
 # Half of an emoji, for example. An answer to a client can't have it.
 _HALF = re.compile("[\ud800-\udfff]")
 _SCALAR = re.compile(r"[^\s,\]}]+")
@@ -71,6 +72,8 @@ def _nested(source: Source, take: Take) -> Reading[bool]:
                 take(source.take(1))
                 if depth == 0:
                     return True
+            case "<":
+                return False
             case _:
                 take(source.run(_OUTSIDE_STRING))
     return False

@@ -35,6 +35,14 @@ class Llama3(ToolFormat):
     triggers = (_BEGINNING,)
     separator = "; "
 
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: only what structural tags enforce is read as calls, not what is free text for them."""
+        self._exact = exact
+
+    def of_enforced_answers(self) -> ToolFormat:
+        """See `ToolFormat`."""
+        return Llama3(exact=True)
+
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`."""
         return tag(f'{_BEGINNING}{tool.name}", "parameters": ', tool.arguments(enforced=enforced), "}")
@@ -44,15 +52,16 @@ class Llama3(ToolFormat):
         space = ""
         marker: str | None = _PYTHON  # The beginning of the answer is read as what follows this marker.
         while marker is not None:
-            if marker == _PYTHON:
+            if marker == _BEGINNING:
+                source.put_back(marker)
+                if (yield from _read_exact_call(source, emit, tools, space)) and not self._exact:
+                    yield from _read_calls(source, emit, tools)
+            elif not self._exact:
                 space += yield from source.space()
                 if (yield from source.peek()) == "{":
                     yield from _read_calls(source, emit, tools, space)
                 else:
                     emit(Text(space))
-            else:
-                source.put_back(marker)
-                yield from _read_exact_call(source, emit, tools, space)
             space, marker = yield from text_until(source, (_PYTHON, _BEGINNING), emit)
 
     def instructions(self, tools: Sequence[Tool]) -> str:
@@ -78,8 +87,8 @@ def _read_calls(source: Source, emit: Emit, tools: Mapping[str, Tool], space: st
         is_next = yield from _object_follows(source)
 
 
-def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool], space: str) -> Reading[None]:
-    """Read a call within text, just as a structural tag makes it, and the calls after it.
+def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool], space: str) -> Reading[bool]:
+    """Read a call within text, just as a structural tag makes it. Return whether another one may follow.
 
     Everything else is text, also the white space before it.
     """
@@ -88,10 +97,9 @@ def _read_exact_call(source: Source, emit: Emit, tools: Mapping[str, Tool], spac
             emit(Call(name))
             yield from json_reader.value(source, lambda text: emit(Arguments(text)))
             yield from source.accept("}")
-            if (yield from _object_follows(source)):
-                yield from _read_calls(source, emit, tools)
-            return
+            return (yield from _object_follows(source))
     emit(Text(space + source.take(1)))
+    return False
 
 
 def _object_follows(source: Source) -> Reading[bool]:

@@ -9,7 +9,7 @@ from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source, drop
 from inflight_gateway.structural_tags import Tag, tag
 from inflight_gateway.tool_formats import json_reader, json_text
-from inflight_gateway.tool_formats.json_call import read_calls
+from inflight_gateway.tool_formats.json_call import call_tag, read_calls
 from inflight_gateway.tool_formats.tool import NAME, Tool, WrittenCall
 from inflight_gateway.tool_formats.tool_format import ListFormat, ToolFormat
 
@@ -40,7 +40,7 @@ class Mistral(ListFormat):
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`."""
-        return tag(f'{{"name": "{tool.name}", "arguments": ', tool.arguments(enforced=enforced), "}")
+        return call_tag(tool, enforced=enforced)
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from inflight_gateway.structural_tags import Tag, tag
+from inflight_gateway.structural_tags import Tag
 from inflight_gateway.tool_formats import json_text
 from inflight_gateway.tool_formats.hermes import CLOSE, OPEN, Hermes
+from inflight_gateway.tool_formats.json_call import call_tag
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
 from inflight_gateway.tool_formats.tool_format import ListFormat
 
@@ -35,7 +36,7 @@ class SmolLM2(ListFormat):
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`."""
-        return tag(f'{{"name": "{tool.name}", "arguments": ', tool.arguments(enforced=enforced), "}")
+        return call_tag(tool, enforced=enforced)
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""

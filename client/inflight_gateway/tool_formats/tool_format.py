@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from inflight_client import Message
 from inflight_gateway import structural_tags
 from inflight_gateway.reader import Emit
 from inflight_gateway.source import Reading, Source
@@ -21,6 +22,15 @@ class ToolFormat(ABC):
     """Texts with which a call begins, and no other text."""
     separator: ClassVar[str] = ""
     """What stands between calls."""
+    result_role: ClassVar[str | None] = None
+    """The role of results where the template writes no calls. None: results are what the user says."""
+    reads_every_answer: ClassVar[bool] = False
+    """Whether answers without calls are also written in this format."""
+
+    @property
+    def ends_thoughts(self) -> tuple[str, ...]:
+        """Texts that end a thought where they begin, because a call begins there and the model forgot the end."""
+        return ()
 
     @abstractmethod
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
@@ -36,11 +46,15 @@ class ToolFormat(ABC):
         tags = [self.tag(tool, enforced=False) for tool in tools]
         return structural_tags.text_with(self.triggers, tags, several=several)
 
+    def of_enforced_answers(self) -> "ToolFormat":
+        """Return the format that reads answers which match a structural tag. As a rule, it is the same."""
+        return self
+
     @abstractmethod
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """Read an answer to its end, and emit its pieces as early as possible.
 
-        `tools`: those of the request by name.
+        `tools`: those that the answer may call, by name.
         """
 
     @abstractmethod
@@ -50,6 +64,21 @@ class ToolFormat(ABC):
     @abstractmethod
     def written(self, calls: Sequence[WrittenCall]) -> str:
         """Return calls as the model writes them."""
+
+    def shown(self, messages: Sequence[Message]) -> list[Message]:
+        """Return a chat as the templates of these models take it."""
+        shown: list[Message] = []
+        for message in messages:
+            if calls := message.get("tool_calls"):
+                message = {**message, "tool_calls": [{**call, "id": self.shown_id(str(call["id"]))} for call in calls]}
+            if (call_id := message.get("tool_call_id")) is not None:
+                message = {**message, "tool_call_id": self.shown_id(call_id)}
+            shown.append(message)
+        return shown
+
+    def shown_tools(self, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+        """Return tools as the templates of these models take them."""
+        return [tool.shown() for tool in tools]
 
     def shown_id(self, call_id: str) -> str:
         """Return the id of a call as the templates of these models take it."""
@@ -61,6 +90,8 @@ class ListFormat(ToolFormat):
 
     opening: ClassVar[str]
     closing: ClassVar[str]
+    also_read: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Other texts around lists that are read as calls, too. So free text must not have them around something else."""
     separator = ", "
 
     def calls(self, tools: Sequence[Tool], *, several: bool, enforced: bool = True) -> Tag:
@@ -71,4 +102,5 @@ class ListFormat(ToolFormat):
     def text_and_calls(self, tools: Sequence[Tool], *, several: bool) -> Tag:
         """See `ToolFormat`."""
         calls = self.calls(tools, several=several, enforced=False)
-        return structural_tags.text_with(self.triggers, [calls], several=False)
+        others = [{**calls, "begin": opening, "end": closing} for opening, closing in self.also_read]
+        return structural_tags.text_with(self.triggers, [calls, *others], several=False)

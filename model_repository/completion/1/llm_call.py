@@ -26,8 +26,7 @@ def llm_request(model: str, request: Any, row: list[Any], cancel_key: str, outpu
         parameters = kept_parameters(parameters)
     for name in _NOT_PASSED_ON:
         parameters.pop(name, None)
-    # Triton accepts no floating-point numbers as request parameters between models.
-    passed_on = {key: repr(value) if isinstance(value, float) else value for key, value in parameters.items()}
+    passed_on = {key: _passed_on(value) if isinstance(value, float) else value for key, value in parameters.items()}
     return pb_utils.InferenceRequest(
         model_name=model,
         request_id=request.request_id(),
@@ -38,6 +37,14 @@ def llm_request(model: str, request: Any, row: list[Any], cancel_key: str, outpu
         parameters={**passed_on, "code_in_error": True, "cancel_key": cancel_key},
         timeout=request.timeout(),
     )
+
+
+def _passed_on(value: float) -> str:
+    """Triton accepts no floating-point numbers as request parameters between models, but texts.
+
+    Over HTTP, whole numbers of 2^63 or more arrive as such numbers, as seeds may be.
+    """
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def error_of_llm(error: Any) -> Any:

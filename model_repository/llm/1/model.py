@@ -21,9 +21,12 @@ sys.setswitchinterval(0.0005)
 # Triton appends this folder to the path, after site-packages. The packages next to this file must come first.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from inflight.lasting_imports import lasting_imports  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.log_format import LogFormat  # noqa: E402
+from serving.settings import check_tensors, on_device_of_instance, read_settings  # noqa: E402
 from serving.tensorrt_llm import tensors as tensorrt_llm  # noqa: E402
+from serving.watchdog import start_guardian  # noqa: E402
 
 
 class TritonPythonModel:
@@ -40,15 +43,6 @@ class TritonPythonModel:
         handler = logging.StreamHandler()
         handler.setFormatter(LogFormat())
         logging.basicConfig(level=logging.INFO, handlers=[handler])
-        # Not at the top of the file: importing torch takes seconds, and Triton also starts a process that only calls
-        # auto_complete_config.
-        from inflight.lasting_imports import lasting_imports
-
-        with lasting_imports():
-            from serving.engine_thread import EngineThread
-            from serving.server import Server
-            from serving.settings import check_tensors, on_device_of_instance, read_settings
-
         model_config = json.loads(args["model_config"])
         check_tensors(model_config)
         parameters = model_config["parameters"]
@@ -56,9 +50,17 @@ class TritonPythonModel:
         engine_config = on_device_of_instance(
             engine_config, args["model_instance_kind"], args["model_instance_device_id"]
         )
+        guardian = start_guardian(args["model_name"], server_config)
+        # Not at the top of the file: importing torch takes seconds, and Triton also starts a process that only calls
+        # auto_complete_config.
+        with lasting_imports():
+            from serving.engine_thread import EngineThread
+            from serving.server import Server
+
         self._server = Server(
             EngineThread(engine_config),
             server_config,
+            guardian,
             batched=model_config["max_batch_size"] > 0,
             metric_labels={
                 "model": args["model_name"],

@@ -274,6 +274,15 @@ def test_a_model_that_cannot_be_divided_is_refused(
         DividedModel(config_of(tmp_path), one_worker)
 
 
+def test_no_rank_is_started_for_a_model_that_cannot_be_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_model(SERVED["gpt2"].config, tmp_path)
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args))
+    with pytest.raises(UnsupportedModel, match="gpt2 has no plan for tensor parallel"):
+        Engine(config_of(tmp_path))
+    assert not started
+
+
 def test_a_style_that_is_not_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(t.LlamaConfig, "base_model_tp_plan", {"layers.*.mlp": "sequence_parallel"})
     with pytest.raises(

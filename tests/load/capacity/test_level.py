@@ -45,6 +45,7 @@ def test_a_failure_is_an_endless_wait() -> None:
     assert (columns["E2E p50"](failing), columns["E2E p99"](failing)) == (columns["E2E p50"](good), float("inf"))
     none = replace(good, run=Run([replace(r, error="ServerOverloaded") for r in good.run.records], 0.0))
     assert (Level(1, [none]).latency, none.failed) == (float("inf"), 1)
+    assert (columns["counted"](good), columns["counted"](replace(good, begin=3.5))) == (20, 10)
     # The users failed before the measured part, and sent nothing in it.
     assert replace(none, begin=5.0).failed == 1
 

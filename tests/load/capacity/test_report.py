@@ -250,7 +250,9 @@ def test_levels_without_a_finite_tail_are_drawn_too(tmp_path: Path) -> None:
     assert np.isinf(overloaded.repeats[0].ttft).all()
     found = replace(shown.found, levels=[*shown.levels[:-1], overloaded])
     write_report(replace(shown, found=found), tmp_path / "failed")
-    assert (tmp_path / "failed" / "report.html").exists()
+    page = (tmp_path / "failed" / "report.html").read_text()
+    assert page.count("infinite, not drawn: 1") == 1
+    assert "Time to first token of answered requests, by load" in page
     nothing = Level(last.load, [replace(last.repeats[0], begin=1e6, end=2e6)])
     assert not nothing.repeats[0].counted.records
     found = replace(shown.found, levels=[*shown.levels[:-1], nothing])

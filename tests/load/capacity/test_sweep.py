@@ -144,6 +144,8 @@ def test_the_default_model_is_swept_and_its_metrics_and_trace_are_read(
         ("--minutes=0", "argument --minutes: must be a number of at least 0.1, not '0'"),
         ("--repeats=1.5", "argument --repeats: must be a whole number of at least 1, not '1.5'"),
         ("--start=1.5", "argument --start: must be a whole number of users, not 1.5"),
+        ("--url=http://127.0.0.1:8000", "argument --url: must be a host and the port of gRPC, such as 127.0.0.1:8001"),
+        ("--url=", "argument --url: must be a host and the port of gRPC, such as 127.0.0.1:8001, not ''"),
     ],
 )
 def test_bad_arguments_are_named(

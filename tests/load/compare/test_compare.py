@@ -2,19 +2,20 @@
 
 import argparse
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from load_tests.compare.__main__ import chosen, main, read_levels
+from load_tests.compare.__main__ import chosen, main
 from load_tests.compare.contenders import Connect, Contender, read_peers, read_system
 from load_tests.compare.report import HEADER, notes, table
 from load_tests.compare.turns import Compared, compare
 from load_tests.endpoints import grpc_endpoint
 from load_tests.loads import read_loads
-from load_tests.records import Run
+from load_tests.records import Run, write_records
 from scripts.launch.errors import LauncherError
 from scripts.launch.server_process import ServerProcess
 from scripts.peers.transformers_server import STATIC
@@ -87,6 +88,7 @@ def test_columns_have_the_units_of_their_titles() -> None:
     assert cells["ITL p50, p99 (ms)"] == "5, 5"
     assert cells["In SLO"] == "80%"
     assert cells["Goodput (req/s)"] == "4.00"
+    assert cells["Requests"] == "10"
     assert cells["Errors"] == "ServerOverloaded: 1"
 
 
@@ -105,16 +107,6 @@ def test_the_notes_have_what_a_server_took() -> None:
     assert notes({"one": compared}) == "one: ready after 12 s, 1.5 GiB of memory"
 
 
-def test_levels_of_users() -> None:
-    assert read_levels("16") == [16]
-    assert read_levels("1,8,32") == [1, 8, 32]
-    for text in ("", "0", "1,", "1,x", "-1"):
-        with pytest.raises(argparse.ArgumentTypeError, match="at least 1"):
-            read_levels(text)
-    with pytest.raises(argparse.ArgumentTypeError, match="'8,16,08' has 8 users 2 times"):
-        read_levels("8,16,08")
-
-
 @pytest.mark.parametrize("arguments", [("--rounds", "0"), ("--seconds", "-1"), ("--seconds", "nan")], ids=" ".join)
 def test_a_comparison_that_measures_nothing_is_refused(
     arguments: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -125,9 +117,32 @@ def test_a_comparison_that_measures_nothing_is_refused(
     assert f"argument {arguments[0]}: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", ": a=b", "name: a", "name: a=b, c"])
+def test_records_of_two_runs_are_not_mixed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_records(run_of(100).records, tmp_path / "one-small-16-2.jsonl")
+    monkeypatch.setattr("sys.argv", ["compare", "--rounds", "1", "--records", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr().err
+    assert f"argument --records: {str(tmp_path)!r} has the records of an earlier run; it must be another folder" in said
+
+
+@pytest.mark.parametrize("text", ["", ": a=b", "name: a", "name: a=b, c", "name: =b"])
 def test_system_that_makes_no_sense(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not of the form"):
+        read_system(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('name: tenant_weights={"a": 1', "tenant_weights is '{\"a\": 1', which is not valid JSON: "),
+        ("name: max_num_seqs=1, max_num_seqs=2", "gives max_num_seqs twice"),
+    ],
+)
+def test_settings_of_a_system_that_make_no_sense(text: str, reason: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=re.escape(reason)):
         read_system(text)
 
 
@@ -148,3 +163,8 @@ def test_systems_have_a_name_and_settings() -> None:
     settings = {"scheduling_policy": "fair", "max_num_seqs": "8"}
     assert read_system("fair: scheduling_policy=fair, max_num_seqs=8") == ("fair", settings)
     assert read_system("default") == ("default", {})
+    drafting = '{"method": "ngram", "num_speculative_tokens": 4}'
+    assert read_system(f"drafting: speculative_config={drafting}, block_size=8") == (
+        "drafting",
+        {"speculative_config": drafting, "block_size": "8"},
+    )

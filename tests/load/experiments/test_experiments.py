@@ -29,6 +29,10 @@ def test_an_experiment_reports(experiment: Experiment, tmp_path: Path) -> None:
     assert list(results) == [arm.label for arm in experiment.arms(stage, 1)]
     assert all(len(runs) == 2 and all(run.done.all() for run in runs) for runs in results.values())
     text = report(experiment, results, stage)
+    requests = [len(run.arrival) for runs in results.values() for run in runs]
+    assert re.search(
+        rf"^A run has ({min(requests)}|{min(requests)} to {max(requests)}) requests\.$", text, re.MULTILINE
+    )
     verdicts = re.findall(r"^- (confirmed|not confirmed|undecided): ", text, re.MULTILINE)
     assert verdicts == [verdict.outcome for verdict in experiment.verdicts(results, stage)]
     draw(experiment, results, stage, tmp_path / "plot.png")
@@ -68,6 +72,17 @@ def test_the_real_engine_refuses_what_needs_several_machines(
     with pytest.raises(SystemExit):
         main()
     assert "tensor_parallel: only in the simulator" in capsys.readouterr().err
+
+
+def test_a_folder_without_traces_is_named_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiments", "arrival_forecast", "--traces", str(tmp_path)])
+    assert main() == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert "AzureLLMInferenceTrace_conv.csv" in said[0]
 
 
 def test_its_processes_end_with_it() -> None:

@@ -41,3 +41,8 @@ def test_a_higher_load_is_the_same_part_faster(stage: Stage) -> None:
 def test_seeds_have_other_parts(stage: Stage) -> None:
     begins = {_part(stage, 0.4, seed)[0].prompt_tokens for seed in range(1, 6)}
     assert len(begins) == 5
+
+
+def test_a_trace_that_is_too_short_is_named(stage: Stage) -> None:
+    with pytest.raises(ValueError, match=r"_code\.csv has 600 requests; the experiment needs 601"):
+        recorded(stage, SERVICE, 601, 0.5, 1, num_seqs=8, max_tokens=50)

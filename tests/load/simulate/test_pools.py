@@ -95,6 +95,22 @@ def test_connections_of_other_engines_do_not_wait() -> None:
     assert result.finish[0] == result.finish[1]
 
 
+def test_a_request_keeps_its_level_where_it_goes_on() -> None:
+    config = replace(CONFIG, max_num_seqs=1, priority_levels=2, default_priority_level=2)
+    arrivals = [*[Arrival(0.0, 8, 20, 20)] * 4, Arrival(0.01, 8, 20, 20, priority=1)]
+    result = simulate_apart(arrivals, config, COST, AT_ONCE, prefill=1, decode=1)
+    # The first request runs when the urgent one comes, and the others wait.
+    assert np.argsort(result.finish).tolist() == [0, 4, 1, 2, 3]
+
+
+def test_a_wait_begins_anew_where_a_request_goes_on() -> None:
+    # The fourth prompt is computed after 7.2 ms and sent at once.
+    arrivals = [Arrival(0.0, 8, 2, 2)] * 4
+    config = replace(CONFIG, max_num_seqs=1, default_timeout_microseconds=6_000)
+    result = simulate_apart(arrivals, config, COST, AT_ONCE, prefill=1, decode=1)
+    assert result.done.all()
+
+
 def test_a_request_of_one_token_is_not_sent() -> None:
     never = Network(bytes_per_second=1e-9)
     result = simulate_apart([Arrival(0.0, 20, 1, 1)], CONFIG, COST, never, prefill=1, decode=1)

@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
+from load_tests.simulate.plots import draw_latencies
 from load_tests.simulate.report import cost
 from load_tests.simulate.result import Result, SchedulerSample, jain, percentile, weighted_percentile
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival
+
+TIMES, NEVER = ("first_token", "finish"), np.full(3, np.nan)
 
 
 @pytest.fixture
@@ -43,6 +47,18 @@ def test_latencies_are_those_of_finished_requests(result: Result) -> None:
     assert result.e2e.tolist() == [4.0, 1.5]
     assert result.itl(50) == 0.5
     assert result.itl(99) == 3.0
+
+
+def test_curves_of_latencies_end_at_the_share_that_was_answered(result: Result) -> None:
+    """Otherwise a queue that refuses most requests would look best."""
+    figure, axes = pyplot.subplots(3)
+    draw_latencies(axes, {"refused one": result, "refused all": replace(result, **dict.fromkeys(TIMES, NEVER))})
+    for panel, times in ((axes[0], [0.5, 0.5, 1.5]), (axes[2], [1.5, 1.5, 4.0])):
+        one, everything = panel.lines
+        assert one.get_xdata().tolist() == times
+        assert one.get_ydata() == pytest.approx([0, 1 / 3, 2 / 3])
+        assert (len(everything.get_xdata()), everything.get_label()) == (0, "refused all")
+    pyplot.close(figure)
 
 
 def test_throughput_and_cost_are_those_of_the_tokens_delivered(result: Result) -> None:

@@ -65,6 +65,17 @@ def test_settings_are_compared(
         (("--compare", 'tenant_weights={"a": 1'), "which is not valid JSON"),
         (("--compare", "max_num_seqs"), "setting 'max_num_seqs': must be NAME=VALUE"),
         (("--arrivals", "trace.csv", "--tenant", "a=1", "--max-tokens", "9"), "; --max-tokens, --tenant cannot"),
+        (("--arrivals", "at_once", "--rate", "9"), "arrivals 'at_once' say when requests come; --rate cannot"),
+        (("--arrivals", "staircase:60:1", "--rate", "9"), "; --rate cannot"),
+        (("--arrivals", "gamma:x"), "no arrivals: 'gamma:x'"),
+        (("--arrivals", "on_off:1e-300:1"), "arrivals 'on_off:1e-300:1': each number must be from 1e-09 to 1e+09"),
+        (("--arrivals", "staircase:1:1e300"), "arrivals 'staircase:1:1e300': each number must be from 1e-09 to 1e+09"),
+        (("--set", "kv_cache_tokens=1000000000000"), "kv_cache_tokens is 1000000000000; it must be at most 100000000"),
+        (("--arrivals", "gamma:1e-200"), "arrivals 'gamma:1e-200': CV must be from 0.001 to 1000"),
+        (("--arrivals", "gamma:1e200"), "arrivals 'gamma:1e200': CV must be from 0.001 to 1000"),
+        (("--speed", "2"), "--speed is for traces, and --arrivals is 'poisson'"),
+        (("--tenant", "a=1", "--tenant", "a=3"), "--tenant a is given 2 times"),
+        (("--sweep", "--set", "max_num_seqs=4"), "leave out --set max_num_seqs=4"),
         (("--sweep", "--compare", "max_num_seqs=1,2"), "leave out --compare and --plot"),
         (("--sweep", "--plot", "sweep.png"), "leave out --compare and --plot"),
     ],
@@ -80,12 +91,32 @@ def test_nonsense_is_refused_in_a_line(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--rate", "0"), ("--requests", "0"), ("--max-tokens", "-5"), ("--slo-ttft", "inf"), ("--tenant", "a=none")],
+    [
+        ("--rate", "0"),
+        ("--rate", "1e-300"),
+        ("--requests", "0"),
+        ("--requests", "1000000000000"),
+        ("--seed", "100000000000000000000"),
+        ("--max-tokens", "-5"),
+        ("--prefixes", "1e20"),
+        ("--prefixes", "100000000000000000000"),
+        ("--prefix-tokens", "1000000000000"),
+        ("--kv-cache-tokens", "1000000000000"),
+        ("--slo-ttft", "inf"),
+        ("--tenant", "a=none"),
+        ("--tenant", "a=1e308"),
+    ],
     ids=" ".join,
 )
-def test_numbers_out_of_bounds_are_refused(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str]) -> None:
+def test_numbers_out_of_bounds_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         command(monkeypatch, *arguments)
+    option, value = arguments
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {option}: must be a" in last
+    assert repr(value.rpartition("=")[2]) in last
 
 
 def test_a_sweep_has_drafts_and_prices(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,4 +145,52 @@ def test_the_table_says_how_many_requests_were_answered(
     workload = ("--requests", "4", "--arrivals", "at_once", "--lengths", "fixed:9,fixed:5")
     assert command(monkeypatch, *workload, "--set", "max_queue_size=1") == 0
     head, _, row = (line.split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert row[head.index("requests")] == "4"
     assert row[head.index("answered")] == "25.0%"
+
+
+def test_a_file_that_is_no_trace_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "trace.json"
+    for text in ("[1, 2]", "{}", "nothing"):
+        given.write_text(text)
+        for option in ("--cost", "--acceptance"):
+            assert command(monkeypatch, "--requests", "2", option, str(given)) == 1
+            assert capsys.readouterr().err.startswith(f"error: {given} is no trace of an engine: ")
+
+
+def test_a_trace_without_requests_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    assert command(monkeypatch, "--arrivals", str(trace)) == 1
+    assert capsys.readouterr().err == f"error: {trace} has no requests\n"
+
+
+def test_a_policy_that_is_set_is_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = ("--requests", "60", "--lengths", "uniform:9:99,uniform:5:50")
+    one_at_a_time = (*workload, "--set", "max_num_seqs=1")
+    assert command(monkeypatch, *one_at_a_time, "--compare", "scheduling_policy=fcfs,sjf") == 0
+    fcfs, sjf = capsys.readouterr().out.splitlines()[2:]
+    assert fcfs.split(" | ")[1:] != sjf.split(" | ")[1:]
+    assert command(monkeypatch, *one_at_a_time, "--set", "scheduling_policy=sjf") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [sjf]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_where_no_request_is_answered_a_table_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    workload = ("--requests", "4", "--lengths", "fixed:9,fixed:5", "--set", "batching_strategy=dynamic")
+    # Each request waits 50 ms for others.
+    given = (*workload, "--compare", "default_timeout_microseconds=1000,0", "--plot", str(tmp_path / "plot.png"))
+    assert command(monkeypatch, *given) == 0
+    head, _, none, some = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    cells = dict(zip(head, none[1:], strict=True))
+    assert (cells["answered"], cells["in SLO"], cells["output tok/s"]) == ("0.0%", "0.0%", "0")
+    assert cells["TTFT p50, s"] == cells["E2E mean, s"] == cells["machine s per 1k tokens"] == "-"
+    assert "-" not in some
+    assert command(monkeypatch, *workload, "--set", "default_timeout_microseconds=1000", "--sweep") == 0
+    assert "No settings that were tried answer any request" in capsys.readouterr().out

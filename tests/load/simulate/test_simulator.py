@@ -15,7 +15,9 @@ from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STR
 from inflight.scheduler.step_time import attention_pairs
 from inflight.step_result import StepResult
 from load_tests.arrivals import AllAtOnce
+from load_tests.hand_out import PAUSE_AFTER_FAILURE
 from load_tests.lengths import fixed
+from load_tests.prompts import PlannedRequest
 from load_tests.simulate.scripted_request import scripted_request
 from load_tests.simulate.simulator import Simulation, simulate
 from load_tests.simulate.step_cost import StepCost
@@ -55,6 +57,7 @@ def test_steps_cost_what_their_tokens_and_keys_cost(config: EngineConfig) -> Non
     decodes = 1 + 0.1 + 0.04 + 0.005 + 0.5, 1 + 0.1 + 0.05 + 0.006 + 0.5
     assert result.finish[0] == pytest.approx(5 + prompt + sum(decodes))
     assert (cost.decode_seconds(1, 4), cost.decode_seconds(1, 5)) == pytest.approx(decodes)
+    assert cost.prompt_seconds(4) == pytest.approx(prompt)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_queue_size": 2, "max_num_seqs": 1}], ids=["all served", "some refused"])
@@ -69,6 +72,34 @@ def test_in_a_closed_loop_a_user_has_one_request_at_a_time(
     for at in result.arrival:
         assert ((result.arrival <= at) & (ended > at)).sum() <= 3
     assert result.done.all() == (not settings)
+
+
+def test_in_a_closed_loop_each_turn_of_a_chat_waits_for_the_answer_to_the_one_before(
+    config: EngineConfig, cost: StepCost
+) -> None:
+    def turn(chat: int, number: int) -> PlannedRequest:
+        tokens = 20 * number
+        return PlannedRequest(0.0, tokens, 8, 8, kind="chat", prefix=chat, prefix_tokens=tokens)
+
+    # Without waiting, three users would send three turns of the first chat at once.
+    requests = [turn(chat, number) for chat in range(4) for number in range(1, 5)]
+    result = simulate(requests, config, cost, users=3)
+    assert result.done.all()
+    assert (np.diff(result.arrival) >= 0).all()
+    for chat in range(4):
+        own = [place for place, request in enumerate(result.arrivals) if request.prefix == chat]
+        assert result.prompt[own].tolist() == [20, 40, 60, 80]
+        assert (result.arrival[own[1:]] > result.finish[own[:-1]]).all()
+    assert [request.prefix for request in result.arrivals[:3]] == [0, 1, 2]
+
+
+def test_a_refused_user_pauses_like_those_of_the_load_generator(config: EngineConfig, cost: StepCost) -> None:
+    arrivals = Stream(AllAtOnce(), fixed(8), fixed(4)).make(200, 1)
+    result = simulate(arrivals, replace(config, max_queue_size=1), cost, users=2)
+    assert result.done[:2].tolist() == [True, False]
+    back = result.arrival.tolist().index(PAUSE_AFTER_FAILURE)
+    # Until then, the other user sends all requests.
+    assert (result.arrival[2:back] > result.finish[[0, *range(2, back - 1)]]).all()
 
 
 def test_padding_is_paid_for(cost: StepCost, config: EngineConfig) -> None:
@@ -87,6 +118,13 @@ def test_shared_prefixes_are_computed_once(cost: StepCost, config: EngineConfig)
     assert result.cached.tolist() == [0, *[64] * 5]
 
 
+def test_streams_share_no_prefix(cost: StepCost, config: EngineConfig) -> None:
+    config = replace(config, enable_prefix_caching=True)
+    kinds = "chat", "code", "chat"
+    requests = [PlannedRequest(float(at), 72, 4, 4, prefix_tokens=64, kind=kind) for at, kind in enumerate(kinds)]
+    assert simulate(requests, config, cost).cached.tolist() == [0, 0, 64]
+
+
 def test_a_full_queue_refuses(arrivals: list[Arrival], config: EngineConfig, cost: StepCost) -> None:
     result = simulate([replace(a, at=0.0) for a in arrivals], replace(config, max_queue_size=20), cost)
     assert result.done.sum() == 20
@@ -102,6 +140,11 @@ def test_lost_requests_are_shed(arrivals: list[Arrival], config: EngineConfig, c
 def test_a_request_that_can_never_fit_is_named(config: EngineConfig, cost: StepCost) -> None:
     with pytest.raises(ValueError, match="kv_cache_tokens is 512"):
         simulate([Arrival(0.0, 600, 1, 1)], config, cost)
+    # The context ends before the cache does.
+    short = replace(config, max_model_len=100)
+    assert simulate([Arrival(0.0, 90, 10, 10)], short, cost).done.all()
+    with pytest.raises(ValueError, match="max_model_len is 100; a request has 90 prompt tokens and max_tokens 11"):
+        simulate([Arrival(0.0, 90, 10, 11)], short, cost)
 
 
 class _VirtualRunner:

@@ -64,6 +64,16 @@ def test_the_report_says_what_each_setting_brings(outcome: Outcome, tmp_path: Pa
     assert read_machine(tmp_path / "machine.json") == SIMULATED
 
 
+def test_a_default_that_stays_is_not_to_be_copied(outcome: Outcome, tmp_path: Path) -> None:
+    write_outcome(outcome, tmp_path)
+    assert "copy `small-throughput.pbtxt`" in (tmp_path / "report.md").read_text()
+    serve = Simulated(LOAD, LOAD.requests(24, seed=0), outcome.space, SIMULATED)
+    write_outcome(replace(outcome, ablation=ablate(outcome.space, outcome.space.default, serve)), tmp_path)
+    report = (tmp_path / "report.md").read_text()
+    assert "The default configuration stays" in report
+    assert "copy" not in report
+
+
 def test_the_report_compares_what_was_predicted_and_measured(outcome: Outcome, tmp_path: Path) -> None:
     measured = {DEFAULT: [run_of(100), run_of(110)], TUNED: [run_of(200), run_of(220)]}
     predicted = {DEFAULT: [outcome.ablation.default], TUNED: [outcome.ablation.tuned]}
@@ -95,14 +105,25 @@ def test_the_command_tunes_for_a_known_machine(
     assert {path.name for path in folder.iterdir()} == {
         *("report.md", "settings.png", "machine.json", "short-latency.pbtxt")
     }
-    assert "latency under short with 4 users" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "latency under short with 4 users" in said
+    assert ("Settings: " in said) == ("The default configuration stays" not in said)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cost": {}}',
+        '{"cost": [], "kv_cache_tokens": 9}',
+        '{"cost": {"per_step": "a", "per_token": 0, "per_cached_token": 0}, "kv_cache_tokens": 9}',
+        '{"cost": {"per_step": -1, "per_token": 0, "per_cached_token": 0}, "kv_cache_tokens": 9}',
+    ],
+)
 def test_a_machine_that_is_none_is_refused_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
 ) -> None:
     machine = tmp_path / "machine.json"
-    machine.write_text('{"cost": {}}')
+    machine.write_text(text)
     assert command(monkeypatch, "short", "--machine", str(machine), "--no-confirm") == 1
     assert capsys.readouterr().err.startswith(f"error: {machine} is no file that `make tune` wrote")
 
@@ -114,6 +135,15 @@ def test_nonsense_is_refused(
     with pytest.raises(SystemExit):
         command(monkeypatch, *arguments)
     assert "error: argument" in capsys.readouterr().err
+
+
+def test_a_measured_round_has_what_comes_in_its_time(outcome: Outcome) -> None:
+    served = outcome.ablation.default
+    whole = served.busy_seconds
+    assert tune.round_size(LOAD, 24, served, whole) == 24
+    assert tune.round_size(LOAD, 24, served, whole / 100) == 8
+    # At a low rate, the server is idle most of the time.
+    assert tune.round_size(Load(SMALL, None, 0.5), 24, served, 30.0) == 15
 
 
 def test_requests_that_all_do_not_count_are_refused(

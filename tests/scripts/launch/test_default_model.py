@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.launch.default_model import default_model
+from scripts.launch.default_model import default_model, save_model
 
 END_OF_TURN = 2
 
@@ -45,6 +45,16 @@ def test_the_folder_is_whole(folder: Path) -> None:
     assert "quantization_config" not in config
     generation = json.loads((folder / "generation_config.json").read_text())
     assert generation["eos_token_id"] == END_OF_TURN
+
+
+def test_weights_that_cannot_be_written_are_an_error_of_the_system(tmp_path: Path) -> None:
+    """As on a full disk. `make serve` then ends with one line."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(OSError, match=r"^the weights of SmolLM2-135M-Instruct cannot be written: .*I/O error"):
+        save_model(LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes)), tmp_path)
 
 
 def test_digits_are_pieces_of_their_own(tokenizer: Any) -> None:

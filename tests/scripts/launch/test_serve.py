@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -125,6 +126,25 @@ def test_errors_end_with_one_line_and_a_status(ports: dict[str, str]) -> None:
     assert run.stderr == "error: MODEL=./absent: there is no such folder\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--http-port=8100", "ARGS has --http-port=8100; set HTTP_PORT instead"),
+        (
+            "--http-address 127.0.0.2",
+            "ARGS has --http-address 127.0.0.2; it must be one of 127.0.0.1, localhost, 0.0.0.0",
+        ),
+    ],
+)
+def test_a_server_that_could_never_be_asked_whether_it_is_ready_does_not_start(
+    ports: dict[str, str], arguments: str, says: str
+) -> None:
+    command = [sys.executable, "-m", "scripts.launch.serve"]
+    environment = {**os.environ, **ports, "ARGS": arguments}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"error: {says}\n")
+
+
 def test_a_cache_that_cannot_be_used_ends_with_one_line_too(ports: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / triton_runtime().root.name).symlink_to(triton_runtime().root)
     (tmp_path / "ports").touch()
@@ -194,6 +214,22 @@ def test_a_second_ctrl_c_stops_at_once(repository: Path, ports: dict[str, str], 
     client.close()
     assert launcher.returncode == 130
     assert list(SHARED_MEMORY.glob(f"inflight_{launcher.pid}_*")) == []
+
+
+def test_new_connections_are_answered_until_load_balancers_know_of_the_end(
+    repository: Path, ports: dict[str, str], launch: Launch
+) -> None:
+    code = repository / "llm/1/model.py"
+    code.write_text(code.read_text().replace("text.as_numpy()[0]", "text.as_numpy()[0] or 0"))
+    launcher, _ = launch(repository)
+    launcher.send_signal(signal.SIGTERM)
+    # The model is told to drain. Without a pause, Triton would get its signal within milliseconds.
+    output_up_to(launcher, "taking up a request")
+    for _ in range(10):
+        time.sleep(0.05)
+        assert httpx.get(f"http://{ADDRESS}:{ports['HTTP_PORT']}/v2/health/live", timeout=30).status_code == 200
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 0
 
 
 def test_without_a_reader_of_its_output_running_requests_finish(

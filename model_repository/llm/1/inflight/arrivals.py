@@ -60,6 +60,11 @@ class Arrivals:
         """Return how many requests of a priority level wait."""
         return self._scheduler.waiting.count(level) + self._at_level[level]
 
+    def adapters(self) -> set[str]:
+        """Return the names of the LoRA adapters that waiting requests ask for. Any thread may call this."""
+        arrived = {request.options.lora_name for request in tuple(self._requests)}
+        return {*self._scheduler.waiting.adapters(), *arrived} - {""}
+
     def refusal(self, requests: Sequence[Request]) -> str | None:
         """Return why the queue cannot accept the samples of a request now, or None if it can.
 

@@ -1,6 +1,7 @@
 """Reads what prompts hold: tokens, images and embeddings."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from inflight.config import EngineConfig
 from inflight.errors import InvalidRequest
@@ -11,6 +12,9 @@ from inflight.prompt_images import PromptImages
 from inflight.prompts import EMBEDS_PLACE, AnyPrompt, EmbedsPrompt, ImagePrompt
 from inflight.sampling_params import ROOM_FOR_ALL
 from inflight.text.prompt_encoder import Prompt, PromptEncoder
+
+if TYPE_CHECKING:
+    from inflight.model.images.image_reader import ImageReader
 
 
 class ContentReader:
@@ -44,11 +48,15 @@ class ContentReader:
             return PromptContent(self.encode(prompt))
         if not prompt.images:
             raise InvalidRequest("images is empty; a prompt with images must have at least 1")
-        if self._model.images is None:
-            raise InvalidRequest("images are given, but the model does not read images")
-        prompt_ids, images = self._model.images.read(self.encode(prompt.prompt), prompt.images)
+        prompt_ids, images = self.image_reader().read(self.encode(prompt.prompt), prompt.images)
         self._check_uncut(images)
         return PromptContent(prompt_ids, images)
+
+    def image_reader(self) -> "ImageReader":
+        """Return what reads images. Raises InvalidRequest if nothing does."""
+        if self._model.images is None:
+            raise InvalidRequest("images are given, but the model does not read images")
+        return self._model.images
 
     def _read_embeds(self, given: EmbedsPrompt) -> PromptContent:
         reader, embeds, prompt = self._model.embeds, given.embeds, given.prompt

@@ -5,7 +5,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from inflight.arrivals import Arrivals
@@ -73,6 +73,8 @@ class EngineCore:
         self._arrivals = Arrivals(scheduler, max_queue_size=max_queue_size, max_queue_tokens=max_queue_tokens)
         self._cancelled: list[tuple[Request, str]] = []
         """Each cancelled request with its finish reason."""
+        self._untold: list[TokenEvent] = []
+        """Events of a step that was broken off, which the next one returns. Only the stepping thread uses them."""
         self._closed = False
         self._death: BaseException | None = None
 
@@ -123,7 +125,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._arrivals.requests or self._cancelled or self._scheduler.waiting or self._scheduler.running)
+        queued = self._arrivals.requests or self._cancelled or self._scheduler.waiting
+        return bool(queued or self._scheduler.running or self._untold)
 
     def run(self, sink: Callable[[list[TokenEvent]], None]) -> None:
         """Step until `close` and pass the events of each step to `sink`. This is the body of the stepping thread.
@@ -193,7 +196,8 @@ class EngineCore:
         with contextlib.suppress(Exception):  # The same fault may occur again; the events must still be returned.
             for request in requests:
                 self._scheduler.remove(request.request_id)
-        return [TokenEvent(r, finish_reason=ERROR, error=f"the engine has stopped: {fault}") for r in requests]
+        error = f"the engine has stopped: {fault}"
+        return [*self._untold, *(TokenEvent(request, finish_reason=ERROR, error=error) for request in requests)]
 
     def step(self) -> list[TokenEvent]:
         """Run one step: new requests join, cancelled and late requests leave, and the others make progress.
@@ -201,12 +205,21 @@ class EngineCore:
         Only the stepping thread may call this.
         """
         events = self._take_arrivals()
+        try:
+            self._run_step(events)
+        except BaseException:  # Ctrl-C. The requests that have ended are no longer in the scheduler.
+            self._untold += self._settled(events)
+            raise
+        return self._told(events)
+
+    def _run_step(self, events: list[TokenEvent]) -> None:
+        """Plan and run a step, and add its events to `events` as soon as they are known."""
         started = self._clock()
         events += [late_event(*each) for each in self._scheduler.expire(started)]
         plan = self._scheduler.schedule(started)
         num_steps = self.metrics.steps
         if plan.scheduled:
-            events += self._compute(plan, started)
+            self._compute(plan, started, events)
         if self._publish is not None:
             self._publish()
         if self._trace is not None and (plan.scheduled or plan.preempted or plan.changes or events):
@@ -214,7 +227,6 @@ class EngineCore:
             self._trace.append(
                 self._record(plan, started, events, ran=self.metrics.steps > num_steps, preempted=preempted)
             )
-        return self._settled(events)
 
     def drop_cancelled(self) -> list[TokenEvent]:
         """End the requests that were cancelled since the last step, without running another step.
@@ -224,7 +236,13 @@ class EngineCore:
         events = self._take_arrivals()
         if self._trace is not None and events:
             self._trace.append(self._record(StepPlan(()), self._clock(), events))
-        return self._settled(events)
+        return self._told(events)
+
+    def _told(self, events: list[TokenEvent]) -> list[TokenEvent]:
+        """Return new events, after those that a step which was broken off has left."""
+        events = self._settled(events)
+        untold, self._untold = self._untold, []
+        return untold + events
 
     def _settled(self, events: list[TokenEvent]) -> list[TokenEvent]:
         """Return `events` after making the ids and the adapters of the finished requests free again."""
@@ -254,37 +272,53 @@ class EngineCore:
                 self._scheduler.completed(request)  # A stop string ended it.
         return [TokenEvent(request, finish_reason=reason) for request, reason in cancelled.items()]
 
-    def _compute(self, plan: StepPlan, started: float) -> list[TokenEvent]:
+    def _compute(self, plan: StepPlan, started: float, events: list[TokenEvent]) -> None:
         computing = self._clock()  # A step's time is that of the model alone. A drafter may have taken its own before.
+        with self._uncommitted(plan):
+            results = self._results(plan, events)
+            if results is None:
+                return
+            ended = self._clock()
+            self._scheduler.observe(plan, ended - computing)
+            if self._export is not None:
+                self._export(plan, results)
+        budget = self._scheduler.limit.tokens
+        committed = self._scheduler.commit(plan, results, ended)
+        events += events_of(committed, results)
+        self.metrics.step(plan, results, committed, budget, started, ended)
+
+    @contextlib.contextmanager
+    def _uncommitted(self, plan: StepPlan) -> Iterator[None]:
+        """If a step is broken off here, the next one computes its tokens again."""
         try:
-            results = self._runner.run(plan)
-        except OutOfMemory as fault:
-            if not self._scheduler.shrink_after_oom(plan):
-                return self._fail(plan, fault)
-            logger.warning(
-                "out of memory in a step of %d tokens; the next steps have at most %d: %s",
-                plan.num_tokens,
-                self._scheduler.limit.tokens,
-                fault,
-            )
-            return []
+            yield
         except EngineDead:
             raise
-        except Exception as fault:
-            logger.exception("a step of %d requests failed", len(plan.scheduled))
-            return self._fail(plan, fault)
         except BaseException:
             # Ctrl-C. Who has called `Engine.generate` may go on with other requests.
             self._scheduler.break_off(plan)
             raise
-        ended = self._clock()
-        self._scheduler.observe(plan, ended - computing)
-        if self._export is not None:
-            self._export(plan, results)
-        budget = self._scheduler.limit.tokens
-        committed = self._scheduler.commit(plan, results, ended)
-        self.metrics.step(plan, results, committed, budget, started, ended)
-        return events_of(committed, results)
+
+    def _results(self, plan: StepPlan, events: list[TokenEvent]) -> Sequence[StepResult] | None:
+        """Run the model. Return None after a fault that ends requests of the step, or makes the next steps smaller."""
+        try:
+            return self._runner.run(plan)
+        except OutOfMemory as fault:
+            if not self._scheduler.shrink_after_oom(plan):
+                events += self._fail(plan, fault)
+            else:
+                logger.warning(
+                    "out of memory in a step of %d tokens; the next steps have at most %d: %s",
+                    plan.num_tokens,
+                    self._scheduler.limit.tokens,
+                    fault,
+                )
+        except EngineDead:
+            raise
+        except Exception as fault:
+            logger.exception("a step of %d requests failed", len(plan.scheduled))
+            events += self._fail(plan, fault)
+        return None
 
     def _fail(self, plan: StepPlan, fault: Exception) -> list[TokenEvent]:
         error = f"{type(fault).__name__}: {fault}"

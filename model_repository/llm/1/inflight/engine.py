@@ -116,7 +116,9 @@ class Engine:
 
     def _make_scheduler(self, tables: BlockTables, draft_model: LoadedModel | None) -> Scheduler:
         config, runner = self.config, self._runner
-        times = runner.measure_rows(config.max_num_batched_tokens) if config.speculative_config else None
+        # They are the rows of one sequence, and some models have no positions beyond their context.
+        most = min(config.max_num_batched_tokens, self.max_model_len)
+        times = runner.measure_rows(most) if config.speculative_config else None
         drafter = None if draft_model is None else make_drafter(config, self.model, draft_model, runner.num_blocks)
         return Scheduler(
             config,
@@ -225,7 +227,8 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the counters and the use of the KV cache."""
         stats, lost_imports, images = self.core.stats(), self._scheduler.tables.lost_imports, self.model.images
-        lora = None if self.model.adapters is None else self.model.adapters.cache
+        adapters = self.model.adapters
+        lora = None if adapters is None else adapters.cache
         return replace(
             stats,
             accepted_draft_tokens_at=stats.accepted_draft_tokens_at[: self._most_drafted],
@@ -234,8 +237,10 @@ class Engine:
             images_read=0 if images is None else images.num_read,
             image_read_seconds=0.0 if images is None else images.seconds,
             lora_adapters=None if lora is None else len(lora),
-            lora_waiting=None if lora is None else lora.num_waiting,
+            lora_waiting=None if lora is None else len(lora.waiting),
             lora_loads=None if lora is None else lora.num_read,
+            lora_most=0 if adapters is None else adapters.most_in_memory,
+            lora_wanted=stats.lora_wanted if lora is None else stats.lora_wanted.union(lora.waiting),
             grammar_mask_seconds=self._runner.masker.seconds,
             kv_event_batches={} if self._publisher is None else self._publisher.counts(),
             disk=None if self.disk is None else self.disk.counts(),

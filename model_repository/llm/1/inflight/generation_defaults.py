@@ -17,8 +17,14 @@ _FIELDS = (*_SAMPLING_FIELDS, "do_sample", "max_new_tokens", "repetition_penalty
 _OTHERS = (
     *("num_beams", "no_repeat_ngram_size", "min_length", "min_new_tokens", "bad_words_ids", "begin_suppress_tokens"),
     *("forced_bos_token_id", "forced_eos_token_id", "sequence_bias", "exponential_decay_length_penalty"),
+    *("guidance_scale", "watermarking_config", "stop_strings"),
+    *("encoder_repetition_penalty", "encoder_no_repeat_ngram_size"),
 )
 """What else changes the greedy tokens of transformers' `generate`, but not ours."""
+_NEUTRAL_AT_1 = ("num_beams", "guidance_scale", "encoder_repetition_penalty")
+_OTHERS_IN_SAMPLING = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_h")
+"""What else leaves tokens out of the draws of `generate`, but not out of ours. Those that are numbers between 0 and 1
+count; a `top_h` of 1 does, too."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class GenerationDefaults:
         # With a top_p of 0, transformers samples among the likeliest token alone.
         samples = given.get("do_sample", False) and generation_config.get("top_p") != 0
         _warn_of_others(generation_config)
+        if samples:
+            _warn_of_others_in_sampling(generation_config)
         return cls(
             max_tokens=given.get("max_new_tokens", DEFAULT_MAX_TOKENS),
             sampling={"temperature": 1.0, **sampling} if samples else {"temperature": 0.0},
@@ -93,9 +101,22 @@ def _suppressed(value: Any) -> tuple[int, ...]:
 def _warn_of_others(generation_config: Mapping[str, Any]) -> None:
     for name in _OTHERS:
         value = generation_config.get(name)
-        if value and not (name == "num_beams" and value == 1):
+        if value and not (name in _NEUTRAL_AT_1 and value == 1):
             logger.warning(
                 "the generation config: %s is %r, which is ignored, so greedy tokens may differ from transformers'",
+                name,
+                value,
+            )
+
+
+def _warn_of_others_in_sampling(generation_config: Mapping[str, Any]) -> None:
+    for name in _OTHERS_IN_SAMPLING:
+        value = generation_config.get(name)
+        is_neutral = value is None or (isinstance(value, int | float) and not 0 < value < 1)
+        if not is_neutral or (name == "top_h" and value == 1):
+            logger.warning(
+                "the generation config: %s is %r, which is ignored, so sampled tokens may be some that transformers "
+                "leaves out",
                 name,
                 value,
             )

@@ -52,8 +52,9 @@ class OfflineInference:
 
     def step(self) -> list[RequestOutput]:
         """See `Engine.step`."""
+        changed = dict.fromkeys(self._step())
         kept, self._kept = self._kept, {}
-        return list(kept | dict.fromkeys(self._step()))
+        return list(kept | changed)
 
     def _step(self) -> list[RequestOutput]:
         deltas = self._handler.process(self._core.step())

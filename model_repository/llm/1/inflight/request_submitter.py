@@ -66,7 +66,7 @@ class RequestSubmitter:
             QueueFull: too many requests or tokens wait.
             EngineDead: the engine has stopped.
         """
-        future = self.fetch(prompt, options) if fetched is None else None
+        future = self.fetch(prompt, params, options) if fetched is None else None
         content = self._maker.prompts.read(prompt)
         if future is not None:
             fetched = future.result()
@@ -128,24 +128,29 @@ class RequestSubmitter:
 
     # -- what other engines have -------------------------------------------------------------------------------------
 
-    def fetch(self, prompt: AnyPrompt, options: RequestOptions | None) -> "Future[Fetched] | None":
-        """Begin to fetch the keys and values that `kv_transfer_params` name, if any.
+    def fetch(
+        self, prompt: AnyPrompt, params: Mapping[str, SamplingParams], options: RequestOptions | None
+    ) -> "Future[Fetched] | None":
+        """Begin to fetch the keys and values that `kv_transfer_params` name, if any, for samples of a prompt.
 
         The future always has a result within `fetch_timeout` and the request's deadline.
 
         Raises:
             InvalidRequest: the prompt cannot be served, or this engine has not the role that the request wants of it.
         """
-        params = None if options is None else options.kv_transfer_params
-        if options is None or params is None:
+        transfer = None if options is None else options.kv_transfer_params
+        if options is None or transfer is None:
             return None
         if isinstance(prompt, ImagePrompt):
             raise InvalidRequest("kv_transfer_params is given with images; a prompt with images is computed here")
         if isinstance(prompt, EmbedsPrompt):
             raise InvalidRequest("kv_transfer_params is given with prompt_embeds; such a prompt is computed here")
-        if not params.do_remote_prefill:
+        if not transfer.do_remote_prefill:
             return None
-        return self._check_transfer(params).fetch(self._maker.prompts.encode(prompt), options, params)
+        # Tokens whose successors get scores must be computed here.
+        is_scored = all(each.prompt_logprobs is not None for each in params.values())
+        connector = self._check_transfer(transfer)
+        return connector.fetch(self._maker.prompts.encode(prompt), options, transfer, computes_all=is_scored)
 
     def release(self, options: RequestOptions) -> None:
         """Tell the other engine that nobody will fetch what `kv_transfer_params` name, if they name any."""

@@ -112,6 +112,12 @@ class EngineStats:
     """Requests that wait until their adapter can be read; None without `lora_folder`."""
     lora_loads: int | None = None
     """How often one was read; None without `lora_folder`."""
+    lora_most: int = 0
+    """How many adapters fit in memory."""
+    lora_running: frozenset[str] = frozenset()
+    """Names of the adapters of running requests."""
+    lora_wanted: frozenset[str] = frozenset()
+    """Names of the adapters of waiting requests, also of those that count in `lora_waiting`."""
 
     length_correlations: Mapping[str, float] = field(default_factory=dict)
     """Rank correlation of predicted and true output lengths: by the predictor that reads prompts, of the tenants'
@@ -139,6 +145,8 @@ class EngineStats:
             output_tokens=metrics.output_tokens,
             finished=dict(metrics.finished),
             lora_requests=dict(metrics.lora_requests),
+            lora_running=frozenset(r.options.lora_name for r in tuple(scheduler.running.values())) - {""},
+            lora_wanted=frozenset(arrivals.adapters()),
             preemptions=scheduler.preemptor.num_preemptions,
             swaps=scheduler.preemptor.num_swaps,
             running=len(scheduler.running),

@@ -1,7 +1,8 @@
 """Work of several tenants, who take turns: who sends much waits for itself alone."""
 
+import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from inflight.errors import QueueFull
@@ -20,6 +21,10 @@ class TenantTurns(Generic[_T]):
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[_T]:
+        """All work, tenant by tenant."""
+        return itertools.chain.from_iterable(self._queues.values())
 
     def tenants(self) -> list[str]:
         """Return those with work, the next one first."""

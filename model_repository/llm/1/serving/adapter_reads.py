@@ -87,7 +87,7 @@ class AdapterReads(threading.Thread):
 
     def _count(self) -> None:
         if self._cache is not None:
-            self._cache.num_waiting = len(self._turns)
+            self._cache.waiting = [waiting.options.lora_name for waiting in self._turns]
 
     def _ready(self) -> list[_Waiting]:
         if not self._turns:

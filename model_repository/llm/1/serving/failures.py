@@ -12,7 +12,7 @@ from serving.sender import Sender
 logger = logging.getLogger(__name__)
 
 CODES_OF_LATE = {EXPIRED: "DEADLINE_EXCEEDED", SHED: "UNAVAILABLE"}
-"""By the reason for which a request ended before its first step."""
+"""By the reason for which a request ended before its first token."""
 ENGINE_DEAD_CODE = "UNAVAILABLE"
 """Of what a dead engine refuses: another server can do it. What ran ends with INTERNAL, as it may be the cause."""
 # The code, and the reason in the metrics.

@@ -96,7 +96,7 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             EMBEDS,
             "Embeddings in place of tokens of the prompt, one row each, where `enable_prompt_embeds` is set. Alone, "
             "they are the prompt. In `text_input`, a mark is [their "
-            "place](../requests.md#embeddings-in-place-of-tokens). In `input_ids`, the size of the vocabulary plus a "
+            "place](../images.md#embeddings-in-place-of-tokens). In `input_ids`, the size of the vocabulary plus a "
             "row's number stands for the row, as in TensorRT-LLM.",
         ),
         Field("prompt_embedding_table", HALF_EMBEDS, "The same in half precision; TensorRT-LLM's name."),

@@ -19,10 +19,17 @@ BEAT_SECONDS = 1.0
 
 
 class Guardian:
-    """The guardian of this process and of the server that has started it."""
+    """The guardian of this process and of the server that has started it.
+
+    Made before the model is loaded: if the server dies meanwhile, this process may wait for it for ever. If the server
+    has died already, the guardian ends this process.
+    """
 
     def __init__(self, name: str, *, patience_seconds: float) -> None:
-        """Start it, and wait until it watches. `patience_seconds`: how long this process may send no `beat`.
+        """Start it, and wait until it watches.
+
+        `patience_seconds`: how long this process may send no `beat` after the first one, which says that the model is
+        loaded.
 
         Raises:
             OSError: there is no such Python.
@@ -59,7 +66,7 @@ class Guardian:
             pass
         try:
             self._start()
-            self._lost = False
+            self._lost = not self._write(BEAT)
         except (OSError, RuntimeError):
             # Logged once. The next beat tries again.
             if not self._lost:
@@ -96,6 +103,7 @@ class Pulse(threading.Thread):
         """Start it."""
         super().__init__(name="pulse", daemon=True)
         self._guardian = guardian
+        self._guardian.beat()
         self._stopping = threading.Event()
         self.start()
 

@@ -7,7 +7,8 @@ closed, and whatever started the server can start it again.
 Standard library only, so that the process is small and depends on nothing that may be broken.
 
 Standard input brings a `BEAT` each second from the model's process, and `END` when the model ends in order. An end of
-the input without `END` means that the model's process has died. Standard output takes `READY` when the watch begins.
+the input without `END` means that the model's process has died. Before the first `BEAT` the model is being loaded: then
+it may be silent, and Triton itself notices its end. Standard output takes `READY` when the watch begins.
 """
 
 import contextlib
@@ -65,7 +66,7 @@ class Watch:
 
     def _wait(self) -> str | None:
         """Wait for the model's end. Return what happened to it, or None if it ended in order."""
-        silent, orphaned = 0.0, 0
+        silent, orphaned, is_loaded = 0.0, 0, False
         while silent < self._patience:
             # Counted in short waits instead of read from a clock: if the whole machine or container was suspended, the
             # model has not been silent.
@@ -73,14 +74,35 @@ class Watch:
             message = os.read(sys.stdin.fileno(), 4096) if readable else None
             if message is not None and END in message:
                 return None
+            is_loaded = is_loaded or bool(message)
             # A process that the model has started may hold the other end of the pipe.
             if message == b"" or not self._model.is_alive():
-                return "has died"
+                return "has died" if is_loaded or not self._server.is_alive() else None
             orphaned = 0 if self._server.is_alive() else orphaned + 1
             if orphaned == _LAST_LOOKS:
                 return "has outlived its server"
-            silent = silent + _TICK_SECONDS if message is None else 0.0
+            silent = silent + _TICK_SECONDS if is_loaded and message is None else 0.0
         return f"stands still: it gave no sign of life for {self._patience:g} s"
+
+
+def server_of(model: Process, parent: int) -> Process | None:
+    """Return the model's parent if it is Triton's server, or None if the server has died.
+
+    An orphan gets another parent: the first process of the machine or container, or a service manager. None of these
+    may ever be ended. They share no region with the model.
+
+    Raises:
+        OSError: the system does not show which regions they have mapped.
+    """
+    regions = model.regions()
+    if not regions:
+        raise OSError(f"/proc/{model.pid}/maps does not show the memory that the model shares with its server")
+    try:
+        server = Process(parent)
+    except ProcessLookupError:
+        return None
+    # Of another user's process, such as the first one of the machine, the system may not show the regions.
+    return server if server.user == model.user and regions & server.regions() else None
 
 
 def end(server: Process) -> None:
@@ -113,12 +135,18 @@ def _log(message: str) -> None:
 
 
 def main() -> None:
-    """Watch the model and the server that the arguments name: NAME MODEL_PID SERVER_PID PATIENCE_SECONDS."""
+    """Watch the model that the arguments name, and its server: NAME MODEL_PID PARENT_PID PATIENCE_SECONDS."""
     # A service manager may send its signals to every process of the service. The guardian's end is that of its input.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    name, model, server, patience = sys.argv[1:]
-    watch = Watch(name, Process(int(model)), Process(int(server)), float(patience))
+    name, pid, parent, patience = sys.argv[1:]
+    model = Process(int(pid))
+    server = server_of(model, int(parent))
+    if server is None:
+        _log(f"the server of the model {name!r} has died; the model, process {model.pid}, is ended")
+        model.send(signal.SIGKILL)
+        return
+    watch = Watch(name, model, server, float(patience))
     os.write(sys.stdout.fileno(), READY)
     watch.run()
 

@@ -14,18 +14,19 @@ Triton's custom metrics need care (24.10):
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from inflight import Engine
-from inflight.metric_families.families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES
+from inflight.metric_families.families import FAMILIES, VLLM_CACHE_INFO, VLLM_FAMILIES, VLLM_LORA_INFO
 from inflight.metric_families.family import COUNTER, GAUGE, HISTOGRAM, Family
 from inflight.metric_families.requests import REFUSAL_REASONS
 from inflight.metrics import FILLED_BOUNDS, Buckets
 from inflight.stats import EngineStats
+from serving.lora_info import LoraInfo
 from serving.series_lock import SeriesLock
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class MetricsExport:
         """The families must outlive their metrics, so they are kept here."""
         self._constant: Any = None
         """A metric whose value does not change."""
+        self._lora_info: LoraInfo | None = None
         self._histograms: defaultdict[str, list[Any]] = defaultdict(list)
         self._readings: list[_Reading] = []
         self._live: list[_Reading] = []
@@ -85,7 +87,16 @@ class MetricsExport:
         info = self._family(VLLM_CACHE_INFO, "Settings of the KV cache.", GAUGE)
         self._constant = info.Metric(labels={**self._labels, **cache})
         self._constant.set(1)
+        if self._engine.model.adapters is not None:
+            self._add_lora_info(self._labels)
         self._labels = ours
+
+    def _add_lora_info(self, common: Mapping[str, str]) -> None:
+        def make(labels: dict[str, str]) -> tuple[Any, Any]:
+            family = _new_family(VLLM_LORA_INFO, "When these LoRA adapters began to be in use together.", GAUGE)
+            return family, family.Metric(labels={**common, **labels})
+
+        self._lora_info = LoraInfo(make)
 
     def _add(self, family: Family) -> None:
         if family.observes in FILLED_BOUNDS:
@@ -123,10 +134,8 @@ class MetricsExport:
         self._readings[-1].update(self._engine.stats())
 
     def _family(self, name: str, help: str, kind: str) -> Any:
-        kinds = pb_utils.MetricFamily
-        family = kinds(name=name, description=help, kind=getattr(kinds, kind.upper()))
-        self._families.append(family)
-        return family
+        self._families.append(_new_family(name, help, kind))
+        return self._families[-1]
 
     def update(self, *, only_live: bool = False) -> None:
         """Publish the engine's current numbers: all, or only those that routers read."""
@@ -135,11 +144,13 @@ class MetricsExport:
         try:
             if not self._families:
                 self._open()
-            if only_live:
-                self._show(self._live)
-            else:
+            if not only_live:
                 self._observe()
-                self._show(self._readings)
+            stats = self._engine.stats()
+            for reading in self._live if only_live else self._readings:
+                reading.update(stats)
+            if self._lora_info is not None:
+                self._lora_info.update(stats)
         except pb_utils.TritonModelException as error:
             logger.error("metrics are off from now on because of an error: %s", error)
             self._has_failed = True
@@ -152,16 +163,11 @@ class MetricsExport:
             for histogram in self._histograms[name]:
                 histogram.observe(value)
 
-    def _show(self, readings: Sequence["_Reading"]) -> None:
-        stats = self._engine.stats()
-        for reading in readings:
-            reading.update(stats)
-
     def close(self) -> None:
         """Remove everything from /metrics: first the metrics, then their families."""
         self._readings.clear()
         self._live.clear()
-        self._constant = None
+        self._constant = self._lora_info = None
         self._histograms.clear()
         self._families.clear()
         self._lock.release()
@@ -200,6 +206,11 @@ class _Reading:
                 continue
             self._metrics[label].increment(value - self._shown[label])
             self._shown[label] = value
+
+
+def _new_family(name: str, help: str, kind: str) -> Any:
+    kinds = pb_utils.MetricFamily
+    return kinds(name=name, description=help, kind=getattr(kinds, kind.upper()))
 
 
 def _cumulative(buckets: Buckets) -> dict[str, float]:

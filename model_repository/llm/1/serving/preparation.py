@@ -111,7 +111,7 @@ class Preparation:
                 submitter.submit_embedding(text, parsed.pooling, request_id, parsed.options, reads_disk=reads_disk)
                 return True
             prompt = self._prompt(parsed)
-            if (fetch := submitter.fetch(prompt, parsed.options)) is not None:
+            if (fetch := submitter.fetch(prompt, stream.params, parsed.options)) is not None:
                 fetch.add_done_callback(functools.partial(self._submit_fetched, stream, parsed, grammar))
             else:
                 submitter.submit_samples(prompt, stream.params, parsed.options, grammar, reads_disk=reads_disk)
@@ -144,8 +144,12 @@ class Preparation:
     def _prompt(self, parsed: ParsedRequest) -> AnyPrompt:
         if parsed.embeds is not None:
             return EmbedsPrompt(parsed.embeds, parsed.prompt)
-        prompt = self._text_prompt(parsed)
-        return ImagePrompt(prompt, [_decoded(image) for image in parsed.images]) if parsed.images else prompt
+        if not parsed.images:
+            return self._text_prompt(parsed)
+        images = [_decoded(image) for image in parsed.images]
+        # Before the chat template, which may fail on the places of images if the model reads none.
+        self._engine.maker.prompts.image_reader()
+        return ImagePrompt(self._text_prompt(parsed), images)
 
     def _text_prompt(self, parsed: ParsedRequest) -> Prompt:
         if parsed.chat is not None:

@@ -47,8 +47,17 @@ class Process:
             time.sleep(0.02)
         return True
 
+    @property
+    def user(self) -> str | None:
+        """The id of the user whose process it is. None if it has ended."""
+        return next((line.split()[1] for line in self._lines("status") if line.startswith("Uid:")), None)
+
     def regions(self) -> set[str]:
-        """Return the paths of the files in shared memory that the process has mapped."""
+        """Return the paths of the files in shared memory that the process has mapped.
+
+        Raises:
+            PermissionError: this process may not look.
+        """
         paths = (fields[5] for line in self._lines("maps") if len(fields := line.split(maxsplit=5)) == 6)
         return {path for path in paths if path.startswith(SHARED_MEMORY) and not path.endswith(" (deleted)")}
 
@@ -65,7 +74,7 @@ class Process:
     def _lines(self, name: str) -> list[str]:
         try:
             return Path(f"/proc/{self.pid}/{name}").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
+        except (FileNotFoundError, ProcessLookupError):
             return []
 
 

@@ -24,6 +24,7 @@ from serving.controls import Controls
 from serving.drain import Drain
 from serving.engine_thread import EngineThread
 from serving.failures import Failures
+from serving.guardian import Guardian
 from serving.maintenance import Maintenance
 from serving.parse import ParsedRequest, parse
 from serving.preparation import Preparation
@@ -55,7 +56,13 @@ class Server:
     """The engine behind one Triton model instance."""
 
     def __init__(
-        self, engine_thread: EngineThread, config: ServerConfig, *, batched: bool, metric_labels: Mapping[str, str]
+        self,
+        engine_thread: EngineThread,
+        config: ServerConfig,
+        guardian: Guardian | None,
+        *,
+        batched: bool,
+        metric_labels: Mapping[str, str],
     ) -> None:
         """`batched`: the model's config has a batch dimension. Raises what `Engine` raises."""
         self._engine = engine = engine_thread.load()
@@ -106,10 +113,10 @@ class Server:
             self._maintenance,
             *self._workers,
         ]
-        self._watchdog = Watchdog(metric_labels["model"], config, engine.core, self._threads, self._fail_all)
+        self._watchdog = Watchdog(guardian, config, engine.core, self._threads, self._fail_all)
 
     def start(self) -> None:
-        """Start the other threads. Raises what `Watchdog.start` raises."""
+        """Start the other threads."""
         for thread in self._threads[1:]:
             thread.start()
         self._watchdog.start()

@@ -20,6 +20,16 @@ _DELIVERY_SECONDS = 0.5
 _PATIENCE_SECONDS = 5.0
 
 
+def start_guardian(model: str, config: ServerConfig) -> Guardian | None:
+    """Start the guardian of a model that is about to be loaded; None if nothing may end the server.
+
+    Raises what `Guardian` raises.
+    """
+    if config.on_model_death != EXIT:
+        return None
+    return Guardian(model, patience_seconds=config.step_timeout_seconds + _PATIENCE_SECONDS)
+
+
 class Watchdog(threading.Thread):
     """Looks each second whether the other threads live, and whether the running step is not too old.
 
@@ -30,7 +40,7 @@ class Watchdog(threading.Thread):
 
     def __init__(
         self,
-        model: str,
+        guardian: Guardian | None,
         config: ServerConfig,
         core: EngineCore,
         threads: Sequence[threading.Thread],
@@ -38,9 +48,8 @@ class Watchdog(threading.Thread):
     ) -> None:
         """`fail_all` takes a message. It refuses new requests, and answers the unfinished ones with this error."""
         super().__init__(name="watchdog", daemon=True)
-        self._model, self._config, self._core = model, config, core
+        self._guardian, self._config, self._core = guardian, config, core
         self._threads, self._fail_all = threads, fail_all
-        self._guardian: Guardian | None = None
         self._stopping = threading.Event()
         self._step: float | None = None
         self._step_seconds = 0.0
@@ -48,10 +57,9 @@ class Watchdog(threading.Thread):
         """What is wrong, if anything is."""
 
     def start(self) -> None:
-        """Start the thread and the guardian. Raises what `Guardian` raises."""
-        if self._config.on_model_death == EXIT:
-            patience = self._config.step_timeout_seconds + _PATIENCE_SECONDS
-            self._guardian = Guardian(self._model, patience_seconds=patience)
+        """Start the thread. From now on, an end of this process without `stop` ends the server."""
+        if self._guardian is not None:
+            self._guardian.beat()
         super().start()
 
     def stop(self) -> None:

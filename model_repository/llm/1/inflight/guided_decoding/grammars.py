@@ -159,13 +159,23 @@ def _written(tokenizer: Tokenizer, vocab_size: int) -> str:
     """Return a tokenizer as JSON, as llguidance needs it.
 
     Without the added tokens for which the model has no logit: outputs never have them, and llguidance refuses a
-    tokenizer that is larger than the vocabulary. And without what composes characters or changes their case: forced
-    text is tokenized, and then must be the text that the grammar has.
+    tokenizer that is larger than the vocabulary. And without what composes characters, changes their case or puts a
+    space before the text: forced text is tokenized, and then must be the text that the grammar has.
     """
     parts = json.loads(tokenizer.to_str())
     parts["added_tokens"] = [token for token in parts["added_tokens"] if token["id"] < vocab_size]
     parts["normalizer"] = _without_changes(parts["normalizer"])
+    parts["pre_tokenizer"] = _without_prefix(parts["pre_tokenizer"])
     return json.dumps(parts)
+
+
+def _without_prefix(pre_tokenizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a pre-tokenizer that puts no space before a text. llguidance itself takes away that of Metaspace."""
+    if pre_tokenizer is None:
+        return None
+    if pre_tokenizer["type"] == "Sequence":
+        return {**pre_tokenizer, "pretokenizers": list(map(_without_prefix, pre_tokenizer["pretokenizers"]))}
+    return {**pre_tokenizer, "add_prefix_space": False} if pre_tokenizer["type"] == "ByteLevel" else pre_tokenizer
 
 
 def _without_changes(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -120,8 +120,19 @@ class DiskStore:
         """Read the blocks of a chain into `data` [blocks, bytes per block]. Return how many of the first are right."""
         for index, (name, row) in enumerate(zip(names, data, strict=True)):
             if not self._read(name, row):
+                self._forget_missing(names[index + 1 :])
                 return index
         return len(names)
+
+    def _forget_missing(self, names: Sequence[bytes]) -> None:
+        """Forget blocks without a file: another engine, or a person, has removed the files of a whole chain.
+
+        A block that the index knows is not written again.
+        """
+        for path in map(self._path, names):
+            if not (self._folder / path).exists():
+                with self._lock:
+                    self._num_bytes -= self._index.pop(path, 0)
 
     def _read(self, name: bytes, row: NDArray[np.uint8]) -> bool:
         if not self.touch(name):

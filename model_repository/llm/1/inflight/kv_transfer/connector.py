@@ -152,15 +152,20 @@ class KVConnector:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def fetch(self, prompt_ids: list[int], options: RequestOptions, params: KVTransferParams) -> "Future[Fetched]":
-        """Begin to fetch what another engine has of a prompt and this one lacks. The future always has a result."""
+    def fetch(
+        self, prompt_ids: list[int], options: RequestOptions, params: KVTransferParams, *, computes_all: bool = False
+    ) -> "Future[Fetched]":
+        """Begin to fetch what another engine has of a prompt and this one lacks. The future always has a result.
+
+        `computes_all`: this engine computes the whole prompt in any case, so that it only releases the export.
+        """
         begun = time.monotonic()
         future = Future[Fetched]()
         num_tokens = min(params.num_tokens or 0, len(prompt_ids))
         num_blocks = self._blocks_for(num_tokens)
         first = min(self._num_cached(prompt_ids, options) // self._block_size, num_blocks)
         # The last token is computed in any case.
-        if first * self._block_size >= min(num_tokens, len(prompt_ids) - 1):
+        if computes_all or first * self._block_size >= min(num_tokens, len(prompt_ids) - 1):
             first = num_blocks
 
         def done(found: NDArray[np.uint8] | None) -> None:

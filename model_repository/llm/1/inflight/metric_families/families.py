@@ -71,3 +71,6 @@ VLLM_FAMILIES = tuple(
 """The metrics that vLLM has too, by its names, for dashboards and routers that know vLLM."""
 VLLM_CACHE_INFO = "vllm:cache_config_info"
 """A gauge that is 1. Its labels are the settings of the KV cache."""
+VLLM_LORA_INFO = "vllm:lora_requests_info"
+"""A gauge with the time at which its labels became true. They are the adapters of running and of waiting requests, and
+how many fit in memory. It exists only with `lora_modules` or `lora_folder`."""

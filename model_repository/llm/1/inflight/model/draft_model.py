@@ -21,7 +21,12 @@ def load_draft_model(config: EngineConfig, target: LoadedModel) -> LoadedModel |
     settings = SpeculativeConfig.of(config.speculative_config)
     if settings.model is None:
         return None
-    draft = load_model(_config_of(config, settings.model))
+    try:
+        draft = load_model(_config_of(config, settings.model), length=target.max_model_len)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"speculative_config: model is {settings.model!r}, which cannot draft: {error}"
+        ) from error
     if draft.states:
         raise UnsupportedModel(f"{settings.model} has recurrent states, so it cannot draft")
     if not draft.has_head:
@@ -41,7 +46,7 @@ def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, 
     return ModelDrafter(
         runner.run,
         make_tables(config, runner.num_blocks),
-        runner.measure_rows(config.max_num_seqs),
+        runner.measure_rows(min(config.max_num_seqs, draft.max_model_len)),
         max_model_len=draft.max_model_len,
         vocab_size=target.num_logits,
         draft_vocab_size=draft.vocab_size,

@@ -1,10 +1,12 @@
 """Loads the model and makes its runner: in this process, or over several."""
 
 from inflight.config import EngineConfig
-from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.loading.description import describe
+from inflight.model.loading.loader import LoadedModel, device_of, load_model
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.machines.join import Machines
 from inflight.model.parallel.machines.key import ranks_key
+from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.tensor_parallel_runner import TensorParallelRunner
 from inflight.model.parallel.workers import Workers
 from inflight.model.runner import ModelRunner
@@ -17,6 +19,7 @@ def load(config: EngineConfig) -> LoadedModel | DividedModel:
     """
     if config.tensor_parallel_size == 1:
         return load_model(config)
+    _check_divisible(config)
     workers = Workers(config.tensor_parallel_size, _machines(config))
     try:
         return DividedModel(config, workers)
@@ -32,6 +35,13 @@ def make_runner(
     if isinstance(model, DividedModel):
         return TensorParallelRunner(model, config)
     return ModelRunner(model, config, beside)
+
+
+def _check_divisible(config: EngineConfig) -> None:
+    """Refuse before ranks are started, which takes seconds, what each of them would refuse."""
+    device_of(config)
+    described = describe(config)
+    check_plan(described.config, config.tensor_parallel_size, trust_remote_code=config.trust_remote_code)
 
 
 def _machines(config: EngineConfig) -> Machines | None:

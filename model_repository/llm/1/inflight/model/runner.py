@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -60,7 +61,10 @@ class ModelRunner:
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
         if isinstance(model.forward, RecurrentForward):
-            model.forward.reserve(num_state_slots(config))
+            # Several engines may have the same model. The slots of states are theirs, as blocks of the cache are.
+            forward = model.forward.with_own_states()
+            forward.reserve(num_state_slots(config))
+            self._model = replace(model, forward=forward)
         self._host_cache = HostCache(self._caches, num_host_blocks(config, self.bytes_per_block))
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()

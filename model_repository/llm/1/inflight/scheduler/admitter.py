@@ -12,6 +12,10 @@ from inflight.scheduler.prompt_chunks import PromptChunks
 from inflight.scheduler.running_set import RunningSet
 from inflight.scheduler.waiting_queue import WaitingQueue
 
+_MOST_HELD = 64
+"""So many requests that wait for a block of another one are passed in a step. To look at each takes up to a millisecond
+if its prompt is long, and a burst may bring thousands with the same beginning."""
+
 
 class Admitter:
     """Admits the requests that the batching strategy offers, while the step has tokens and they have slots and room.
@@ -50,7 +54,8 @@ class Admitter:
             for chunk in chunks.of_step
             for name in self._tables.prefixes.filled_by(chunk.request, chunk.num_tokens)
         }
-        while chunks.allowance.fits(0, 1) and (request := self._batching.next(now)):
+        held = 0
+        while held < _MOST_HELD and chunks.allowance.fits(0, 1) and (request := self._batching.next(now)):
             if request.is_leftover != leftover:
                 break
             if self._policy.leftover is not None and not leftover:
@@ -64,6 +69,7 @@ class Admitter:
             if self._tables.prefixes.is_filling(request, hit, filling):
                 # Another request computes this block in this step. After the step, the request can share the block.
                 self._waiting.hold(request)
+                held += 1
                 continue
             if not self._admission.allows(request, hit, self._running):
                 self.lacks_room = True

@@ -173,16 +173,19 @@ class Scheduler:
     def expire(self, now: float) -> list[tuple[Request, str, str | None]]:
         """Remove the requests whose time limit has passed, and apply the queue's `timeout_action`.
 
-        Return each removed request with its finish reason: `deadline` if it has run, else a message and `expired`, or
-        `shed` if its own limits would have let it wait longer.
+        Return each removed request with its finish reason. That is `deadline` if its own time limit has passed and it
+        has run, `expired` if it has not run, and `shed` if its limit would have let it wait longer. The last two have a
+        message.
         Never call this between `schedule` and `commit` of a step.
         """
         ended: list[tuple[Request, str, str | None]] = []
         for request, message in self.waiting.expire(now):
             self._deadlines.clear(request.request_id)
             self.running.leave(request)  # If it has run, it may have blocks in host memory.
-            is_over = request.deadline is not None and request.deadline <= now
-            ended.append((request, EXPIRED if is_over else SHED, message))
+            if request.deadline is None or request.deadline > now:
+                ended.append((request, SHED, message))
+            else:
+                ended.append((request, DEADLINE, None) if request.num_preemptions else (request, EXPIRED, message))
         for request in self._deadlines.due(now):
             assert request.deadline is not None
             bound = round((request.deadline - request.arrival) * 1e3)
@@ -197,6 +200,25 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step. An empty plan means that no request runs and no waiting request may join yet, or that the
         step waits for a fuller batch."""
+        try:
+            return self._schedule(now)
+        except BaseException:  # Ctrl-C while drafts are made, for one.
+            self.break_off(self._begun())
+            raise
+
+    def _begun(self) -> StepPlan:
+        """Return what a plan would have had that was broken off before any request was scheduled."""
+        out, forked, into = self.tables.planned.take_copies()
+        return StepPlan(
+            (),
+            preempted=tuple(self.preemptor.preempted),
+            swapped_out=out,
+            forked=forked,
+            swapped_in=into,
+            imported=self.tables.planned.take_imported(),
+        )
+
+    def _schedule(self, now: float) -> StepPlan:
         self.preemptor.begin_step(now)
         changes = () if self.tuner is None else self._tune(self.tuner, now)
         if self._waits_until is not None:

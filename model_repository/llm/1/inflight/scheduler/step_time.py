@@ -8,6 +8,18 @@ SCALES = (1.0, 1 / 256, 1 / 4096, 1 / 65536)
 """Of steps, tokens, cached tokens and pairs, see `LeastSquares`."""
 
 
+_STALL_RATIO, _STALL_SECONDS = 10.0, 0.5
+
+
+def without_stall(seconds: float, predicted: float) -> float:
+    """Return the time of a step from which to learn, which is at most ten times the predicted one, or half a second.
+
+    A machine that stood still, such as one that was moved, says nothing of the next steps. Where all steps are as long,
+    the predictions follow, as the bound grows with them.
+    """
+    return min(seconds, max(_STALL_RATIO * predicted, _STALL_SECONDS))
+
+
 def attention_pairs(first: int, tokens: int) -> int:
     """Return how many (query, key) pairs attention computes for `tokens` tokens after the first `first` ones."""
     return tokens * first + tokens * (tokens + 1) // 2
@@ -48,6 +60,8 @@ class StepTimeModel:
         It computed `tokens` tokens, read the keys and values of `cached` earlier ones, and had `pairs` pairs of a query
         and a key in attention.
         """
+        if self.known:
+            seconds = without_stall(seconds, self.step_seconds(tokens, cached, pairs))
         self._fit.observe((1, tokens, cached, pairs), seconds)
         self.num_steps += 1
 
@@ -74,11 +88,12 @@ class StepTimeModel:
     def chunk_within(self, first: int, seconds: float) -> float:
         """Return the number of tokens for which `chunk_seconds` is `seconds`, as a fraction and at least 0.
 
-        Infinity if too few steps have been observed, or if the time does not depend on the number of tokens.
+        Infinity if `seconds` is, if too few steps have been observed, or if the time does not depend on the number of
+        tokens.
         """
         _, b, c, d = self.coefficients
         # b n + c first + d (n first + n (n + 1) / 2) = seconds, solved for n without cancellation.
         linear, room = b + d * (first + 0.5), max(0.0, seconds - c * first)
-        if not self.known or linear == 0.0:
+        if not self.known or linear == 0.0 or seconds == math.inf:
             return math.inf
         return 2 * room / (linear + math.sqrt(linear**2 + 2 * d * room))

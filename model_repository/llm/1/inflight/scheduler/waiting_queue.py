@@ -27,9 +27,10 @@ class WaitingQueue:
         self._here: dict[str, tuple[Request, tuple[int, bool]]] = {}
         self._held: list[tuple[Request, bool]] = []
         self._timers = Timers()
-        # Other threads read these two, so they include requests that are held, which still wait.
+        # Other threads read these three, so they include requests that are held, which still wait.
         self._size = 0
         self._at_level: Counter[int] = Counter()
+        self._of_adapter: Counter[str] = Counter()
         self._numbers = itertools.count()
         self.num_tokens = 0
         """Known tokens of all waiting requests."""
@@ -52,6 +53,10 @@ class WaitingQueue:
     def count(self, level: int) -> int:
         """Return how many requests of a priority level wait."""
         return self._at_level[level]
+
+    def adapters(self) -> list[str]:
+        """Return the names of the LoRA adapters that waiting requests ask for."""
+        return list(self._of_adapter)
 
     def has(self, request: Request) -> bool:
         """Return whether this request object waits, and not another one with the same id."""
@@ -78,6 +83,10 @@ class WaitingQueue:
     def _count(self, request: Request, change: int) -> None:
         self._size += change
         self._at_level[request.priority] += change
+        if name := request.options.lora_name:
+            self._of_adapter[name] += change
+            if not self._of_adapter[name]:
+                del self._of_adapter[name]
         self.num_tokens += change * len(request.token_ids)
         if request.is_leftover:
             self.num_leftover += change

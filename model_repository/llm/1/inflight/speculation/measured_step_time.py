@@ -2,7 +2,7 @@
 
 from inflight.scheduler.least_squares import LeastSquares
 from inflight.scheduler.row_times import RowTimes
-from inflight.scheduler.step_time import SCALES
+from inflight.scheduler.step_time import SCALES, without_stall
 
 
 class MeasuredStepTime:
@@ -25,6 +25,7 @@ class MeasuredStepTime:
 
     def observe(self, tokens: int, cached: int, pairs: int, seconds: float) -> None:
         """Learn from a step. The arguments are those of `StepTimeModel.observe`."""
+        seconds = without_stall(seconds, self.step_seconds(tokens, cached, pairs))
         self._fit.observe((self._measured.seconds_of(tokens), cached, pairs), seconds)
 
     def step_seconds(self, tokens: int, cached: int, pairs: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from inflight.errors import InvalidRequest
+from inflight.text.call_form import calls_in_form
 from inflight.text.chat_messages import checked_messages
 from inflight.text.chat_tools import checked_tools
 from inflight.text.content_parts import reads_parts, with_parts
@@ -16,6 +17,7 @@ from inflight.text.control_tokens import check_control_tokens
 from inflight.text.json_tree import check_tree
 from inflight.text.message_order import in_order
 from inflight.text.thoughts import with_thoughts_apart
+from inflight.text.tools_in_message import with_tools
 from inflight.text.unknown_text import unknown_text_refused
 
 MAX_TEMPLATE_KWARGS = 32
@@ -60,9 +62,13 @@ def chat_ids(tokenizer: Any, chat: Chat, check_size: Callable[[str], object] = l
     in_form = with_parts if _reads_parts(tokenizer) else list
     messages = in_order(messages, lambda probe: tokenizer.apply_chat_template(in_form(probe), tokenize=False))
     tools = None if chat.tools is None else checked_tools(chat.tools)
+    messages = calls_in_form(
+        messages, lambda probe: tokenizer.apply_chat_template(in_form(probe), tools=tools, tokenize=False)
+    )
     template = _template(tokenizer, tools)
     if not chat.continue_final_message:
         messages = with_thoughts_apart(messages, template)
+    messages = with_tools(messages, tools, template)
     parts: dict[str, Any] = {
         "messages": in_form(messages),
         "tools": tools,

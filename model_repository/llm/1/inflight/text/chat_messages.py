@@ -32,7 +32,7 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     A message has the texts `role` and `content`; `name`, `reasoning_content`, `tool_call_id` and `tool_calls` are
     optional. A content may also be a list of parts: texts, and the places of images. Where the assistant has
     `tool_calls`, `content` may be null or absent. The arguments of a call may be an object, or text that holds one, as
-    OpenAI has it; templates get the object.
+    OpenAI has it; the result has the object.
 
     Raises:
         InvalidRequest: a message is malformed; the error names its place.

@@ -1,4 +1,4 @@
-"""Thoughts that a client sends back in the text of an answer."""
+"""Thoughts of earlier answers that a client sends back."""
 
 import re
 from collections.abc import Sequence
@@ -6,17 +6,27 @@ from typing import Any
 
 _BEGIN, _END = "<think>", "</think>"
 _SPLITS = re.compile(r"""split\(\s*['"]</think>['"]\s*\)""")
+_OTHER_NAME = re.compile(r"\bmessage\.(thinking|tool_plan)\b")
 
 
 def with_thoughts_apart(messages: Sequence[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-    """Return messages with the thoughts of the assistant in `reasoning_content`, if the template would put them there.
+    """Return messages with the thoughts of the assistant where the template looks for them.
 
     Templates such as Qwen 3's take them out of the text, and the line breaks around them. They could not find these
-    beside the marks that keep the text of messages from becoming control tokens.
+    beside the marks that keep the text of messages from becoming control tokens. Those of gpt-oss and Command have
+    another name for `reasoning_content`.
     """
-    if "reasoning_content" not in template or not _SPLITS.search(template):
-        return list(messages)
-    return [_apart(message) for message in messages]
+    if "reasoning_content" not in template:
+        name = _OTHER_NAME.search(template)
+        return list(messages) if name is None else [_renamed(message, name[1]) for message in messages]
+    return [_apart(message) for message in messages] if _SPLITS.search(template) else list(messages)
+
+
+def _renamed(message: dict[str, Any], new: str) -> dict[str, Any]:
+    if "reasoning_content" not in message:
+        return message
+    rest = {name: value for name, value in message.items() if name != "reasoning_content"}
+    return {**rest, new: message["reasoning_content"]}
 
 
 def _apart(message: dict[str, Any]) -> dict[str, Any]:

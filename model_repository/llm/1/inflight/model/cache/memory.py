@@ -32,14 +32,20 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     In the second case it is at most as many as `max_num_seqs` requests of the longest context can use.
 
     Raises:
-        ValueError: The memory does not suffice for the recurrent states and one block.
+        ValueError: The memory does not suffice for the recurrent states and one block, or for `kv_cache_tokens`.
     """
     state_bytes = _state_bytes(model, config)
-    if config.kv_cache_tokens is not None:
-        return config.kv_cache_tokens // config.block_size
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
+    if config.kv_cache_tokens is not None:
+        needed, left = config.kv_cache_tokens * bytes_per_token, _free_memory(model, config) - state_bytes
+        if needed > left:
+            raise ValueError(
+                f"kv_cache_tokens is {config.kv_cache_tokens}; with {bytes_per_token} bytes each they take "
+                f"{needed / 2**30:.1f} GiB, and {left / 2**30:.1f} GiB are free"
+            )
+        return config.kv_cache_tokens // config.block_size
     free = _free_memory(model, config) - _largest_step_bytes(model, config) - _bytes_to_prepare(model, config)
     free -= state_bytes
     most = config.max_num_seqs * -(-model.max_model_len // config.block_size)

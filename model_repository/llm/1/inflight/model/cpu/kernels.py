@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from inflight.locked_folder import LockedFolder
 from inflight.model.cpu.instruction_sets import compiler_flags, instruction_sets
 from inflight.private_files import check_private, private_folder
 
@@ -97,23 +98,26 @@ def _build(library: Path, flags: Sequence[str]) -> None:
     if shutil.which(compiler) is None:
         raise FileNotFoundError(f"there is no C++ compiler {compiler}; install g++")
     logger.info("building the C++ kernels, once")
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        if shutil.which("ninja") is None:
-            _add_ninja_to_path()
+    if shutil.which("ninja") is None:
+        _add_ninja_to_path()
+    folder = LockedFolder(library.parent, "build-")
+    try:
         cpp_extension.load(
             name=library.stem.replace("-", "_"),
             sources=[str(_SOURCES / "kernels.cpp")],
             extra_cflags=flags,
-            build_directory=folder,
+            build_directory=str(folder.path),
             is_python_module=False,
             is_standalone=False,
         )
-        (built,) = Path(folder).glob("*.so")
+        (built,) = folder.path.glob("*.so")
         built.chmod(0o700)
         # The call above has also loaded it. What is loaded must stay as it is, so that the file may only become longer.
         with built.open("ab") as file:
             file.write(_checksum(built.read_bytes()))
         built.replace(library)
+    finally:
+        folder.remove()
 
 
 def _is_whole(library: Path) -> bool:

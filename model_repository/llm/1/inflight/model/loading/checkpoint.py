@@ -4,7 +4,8 @@ import json
 import logging
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, resolve_revision, snapshot_download
@@ -16,6 +17,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RevisionResolutionError,
 )
+from safetensors import SafetensorError, safe_open
 
 from inflight.errors import UnsupportedModel
 
@@ -26,6 +28,7 @@ _ALL_BUT_WEIGHTS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py
 _ANSWER_SECONDS = 10.0
 # HTTP statuses of a hub that has too many requests, or is down.
 _BUSY = (429, 500, 502, 503, 504)
+_LFS_POINTER = b"version https://git-lfs"
 _FILES = (*_ALL_BUT_WEIGHTS, "*.safetensors")
 
 
@@ -56,9 +59,12 @@ class Checkpoint:
                 )
             if not (found.folder / CONFIG_NAME).is_file():
                 raise ValueError(f"model is {model!r}, which has no {CONFIG_NAME}")
-            check_readable(found.folder)
         except OSError as error:
             raise ValueError(f"model is {model!r}; its config cannot be read: {error}") from error
+        try:
+            check_readable(found.folder)
+        except OSError as error:
+            raise ValueError(f"model is {model!r}; its files cannot be read: {error}") from error
         if found.commit is not None:
             logger.info("model %s is at commit %s", model, found.commit)
         return found
@@ -70,11 +76,35 @@ class Checkpoint:
 
     @property
     def weight_files(self) -> list[Path]:
-        """The files of the weights that transformers reads. They may be missing."""
-        names = {SAFETENSORS_SINGLE_FILE}
-        if (index := self.folder / SAFETENSORS_INDEX_FILE).is_file():
-            names = set(json.loads(index.read_text())["weight_map"].values())
-        return [self.folder / name for name in sorted(names)]
+        """The files of the weights that transformers reads. They may be missing.
+
+        Raises:
+            ValueError: The index, which names them, is damaged.
+        """
+        if self._index is None:
+            return [self.folder / SAFETENSORS_SINGLE_FILE]
+        return [self.folder / name for name in sorted(set(_read_index(self._index)["weight_map"].values()))]
+
+    @property
+    def _index(self) -> Path | None:
+        """The file that says in which file each tensor is; None if one file has all of them."""
+        single, index = self.folder / SAFETENSORS_SINGLE_FILE, self.folder / SAFETENSORS_INDEX_FILE
+        return None if single.is_file() or not index.is_file() else index
+
+    def check_weights(self) -> None:
+        """Check the index and the header of each file of weights. transformers would not say which one is damaged.
+
+        Raises:
+            ValueError: One is damaged. The message names it.
+        """
+        try:
+            for file in filter(Path.exists, self.weight_files):
+                _check_header(file)
+            if self._index is not None and not isinstance(_read_index(self._index).get("metadata"), dict):
+                raise ValueError(f"{self._index} has no metadata, without which transformers does not read it")
+        except (OSError, ValueError) as error:
+            name = self.hub_id or str(self.folder)
+            raise ValueError(f"model is {name!r}; its weights cannot be loaded: {error}") from error
 
     def fetch_weights(self) -> None:
         """Download the weights that transformers will read, if the model is from the hub and the cache lacks them.
@@ -87,6 +117,42 @@ class Checkpoint:
         files = self.weight_files
         if not all(file.is_file() for file in files):
             hub_folder(self.hub_id, self.folder.name, tuple(str(file.relative_to(self.folder)) for file in files))
+
+
+def _read_index(index: Path) -> dict[str, Any]:
+    """Return the content of an index of weights. Raises ValueError if it is damaged."""
+    try:
+        content = json.loads(index.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{index} is damaged, so download it again: it is not JSON: {error}") from error
+    found = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
+        raise ValueError(f"{index} is damaged, so download it again: its weight_map must name the file of each tensor")
+    outside = next((name for name in found.values() if not _is_inside(name)), None)
+    if outside is not None:
+        raise ValueError(f"{index} has the file {outside!r} in its weight_map; each must be in the model's folder")
+    return dict(content)
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def _check_header(file: Path) -> None:
+    """Raise ValueError if a file of weights has another size than its header says, or no header."""
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file")
+    try:
+        with safe_open(file, "pt"):
+            pass
+    except SafetensorError as error:
+        with file.open("rb") as start:
+            if start.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise ValueError(
+                    f"{file} is a pointer of Git LFS; `git lfs pull` replaces it by the weights"
+                ) from error
+        raise ValueError(f"{file} is damaged or incomplete, so download it again: {error}") from error
 
 
 def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:
@@ -127,11 +193,13 @@ def _obstacle(hub_id: str, revision: str) -> Exception | None:
 
 
 def check_readable(folder: Path) -> None:
-    """Raise PermissionError if this user may not read one of a model's files.
+    """Raise OSError if one of a model's files is not there behind its name, or if this user may not read it.
 
-    The library that reads weights says then that there is no such file.
+    The libraries that read them take these for files that a model does not have.
     """
     for path in sorted(folder.iterdir()):
+        if any(map(path.match, _ALL_BUT_WEIGHTS)) and not path.is_file():
+            raise OSError(f"{path} is {'not a file' if path.exists() else 'a link to a file that is not there'}")
         if path.is_file() and any(map(path.match, _FILES)) and not os.access(path, os.R_OK):
             raise PermissionError(f"the user with the id {os.geteuid()} may not read {path}")
 

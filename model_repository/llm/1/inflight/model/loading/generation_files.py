@@ -20,7 +20,7 @@ def generation_config(folder: str) -> Mapping[str, Any]:
     name = _file(folder)
     try:
         found = GenerationConfig.from_pretrained(folder, name, _from_model_config=name == CONFIG_NAME)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"model is {folder!r}; its {name} cannot be read: {error}") from error
     return dict(found.to_diff_dict())
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
@@ -23,15 +24,15 @@ from inflight.model.head import vocab_size
 from inflight.model.images.load_reader import load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
-from inflight.model.loading.checkpoint import Checkpoint
+from inflight.model.loading.description import describe
 from inflight.model.loading.generation_files import eos_token_ids, generation_config
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import image_forwards, optimize
-from inflight.model.loading.quantized_checkpoint.prepare import check_experts, prepare
+from inflight.model.loading.quantized_checkpoint.prepare import check_experts
 from inflight.model.loading.reading import Reading, bound_of_own_attention, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
-from inflight.model.loading.tokenizer import load_tokenizer
-from inflight.model.loading.weights import load_divided_module, load_module
+from inflight.model.loading.tokenizer import load_tokenizer, warn_of_others_tokens
+from inflight.model.loading.weights import check_fractions, load_divided_module, load_module
 from inflight.model.lora.adapters import Adapters
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.lora.lora_forward import EagerAdapted
@@ -97,34 +98,30 @@ class LoadedModel:
         return "" if tokenizer is None else str(tokenizer.decode(token_ids, skip_special_tokens=False))
 
 
-def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedModel:
+def load_model(config: EngineConfig, shards: Shards | None = None, *, length: int | None = None) -> LoadedModel:
     """Load weights and tokenizer, then check that the model computes ragged batches correctly.
 
-    With `shards`, this loads the part of one rank, and all ranks must call it. It also sets the number of torch's
-    threads for the whole process.
+    With `shards`, this loads the part of one rank, and all ranks must call it. `length` is the longest context if
+    neither the settings nor the model say how long it is. This also sets the number of torch's threads for the whole
+    process.
 
     Raises:
         UnsupportedModel: The model cannot be served. The message says why.
         ValueError: The folder, the dtype or the length is not usable. The message names the field.
     """
     _set_threads(config)
-    checkpoint = Checkpoint.of(config.model, config.revision)
-    named, config = config.model, replace(config, model=str(checkpoint.folder))
-    hf_config = _hf_config(config)
-    support.check_config(hf_config)
-    support.check_settings(hf_config, config)
+    named, description = config.model, describe(config)
+    config, hf_config, is_quantized = description.settings, description.config, description.is_quantized
     # transformers reads it, too, with the weights, and would not say which file is wrong.
     generation = generation_config(config.model)
-    is_quantized = prepare(config, hf_config)
-    if is_quantized and shards is not None:
-        raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
     device = device_of(config) if shards is None else shards.device
     if is_quantized:
         config = _with_fast_dtype(config, hf_config, device)
     try:
-        checkpoint.fetch_weights()
+        description.checkpoint.fetch_weights()
     except OSError as error:
         raise ValueError(f"model is {named!r}; its weights cannot be downloaded: {error}") from error
+    description.checkpoint.check_weights()
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
@@ -132,12 +129,16 @@ def load_model(config: EngineConfig, shards: Shards | None = None) -> LoadedMode
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
     if is_quantized:
-        check_experts(checkpoint.weight_files)
-    digest = model_digest(module, checkpoint.folder if config.trust_remote_code else None)
+        check_experts(description.checkpoint.weight_files)
+    else:
+        check_fractions(module, filter(Path.is_file, description.checkpoint.weight_files))
+    digest = model_digest(module, description.checkpoint.folder if config.trust_remote_code else None)
     tokenizer = load_tokenizer(config)
+    if tokenizer is not None:
+        warn_of_others_tokens(tokenizer, vocab_size(module))
     worst = float if shards is None else shards.greatest
     check, reading, max_model_len = _read(
-        module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst)
+        module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst), length
     )
     passes = _passes(module, reading, config, check, is_divided=shards is not None)
     return LoadedModel(
@@ -207,7 +208,7 @@ def _passes(module: Any, reading: Reading, config: EngineConfig, check: SelfChec
 
 
 def _read(
-    module: Any, config: EngineConfig, tokenizer: Any | None, check_of: Callable[..., SelfCheck]
+    module: Any, config: EngineConfig, tokenizer: Any | None, check_of: Callable[..., SelfCheck], length: int | None
 ) -> tuple[SelfCheck, Reading, int]:
     """Find out how to serve a model. Return the self-check, the reading that passed it, and the longest context.
 
@@ -220,7 +221,7 @@ def _read(
     text_config = module.config.get_text_config(decoder=True)
     try:
         readings, bound = with_our_attention(module, text_config, LONGEST)
-        max_model_len = _max_model_len(config, text_config, tokenizer, bound)
+        max_model_len = _max_model_len(config, text_config, tokenizer, bound, length)
         check = check_of(module, readings, max_model_len)
         return check, check.right_reading(readings), max_model_len
     except UnsupportedModel as error:
@@ -228,7 +229,7 @@ def _read(
     try:
         support.check_settings_of_own_attention(module.config, config)
         bound = bound_of_own_attention(text_config, LONGEST)
-        max_model_len = _max_model_len(config, text_config, tokenizer, bound)
+        max_model_len = _max_model_len(config, text_config, tokenizer, bound, length)
         readings = with_own_attention(module, text_config, max_model_len, LONGEST)
         check = check_of(module, readings, max_model_len)
         reading = check.right_reading(readings)
@@ -249,20 +250,6 @@ def _set_threads(config: EngineConfig) -> None:
     torch.set_num_threads(
         max(1, wanted // ranks) if wanted else min(torch.get_num_threads(), max(1, usable_cpus() // ranks))
     )
-
-
-def _hf_config(config: EngineConfig) -> PreTrainedConfig:
-    try:
-        hf_config: PreTrainedConfig = AutoConfig.from_pretrained(
-            config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model is {config.model!r}; its config cannot be read: {error}") from error
-    except Exception as error:
-        # Configs check and convert their fields by all kinds of code. The text of some errors is a bare name.
-        kind = type(error).__name__
-        raise ValueError(f"model is {config.model!r}; its config cannot be read: {kind}: {error}") from error
-    return hf_config
 
 
 def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
@@ -293,17 +280,17 @@ def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
 
 
 def _max_model_len(
-    config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None, bound: int | None
+    config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None, bound: int | None, length: int | None
 ) -> int:
     known = [b for b in (bound, support.max_length(text_config)) if b is not None]
     bound = min(known, default=None)
     if bound is None and tokenizer is not None and tokenizer.model_max_length < _NO_LENGTH:
         bound = tokenizer.model_max_length
     wanted = config.max_model_len
-    if wanted is None and bound is None:
+    if wanted is None and bound is None and length is None:
         raise ValueError("max_model_len must be given: the model does not say how long its context is")
     if wanted is not None and bound is not None and wanted > bound:
         raise ValueError(
             f"max_model_len is {wanted}; it must be at most {bound}, the longest context that is computed correctly"
         )
-    return wanted or bound or 0
+    return wanted or bound or length or 0

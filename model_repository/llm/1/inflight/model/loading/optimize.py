@@ -60,8 +60,11 @@ def _on_cpu(
     """Let a model in bfloat16 use the C++ kernels. If they fail the self-check, undo it and return None."""
     torch.ops.inflight.set_num_threads(torch.get_num_threads())
     layers, backend = reading.layers, TORCH
-    if reading.own_attention is None and kernel_attention.takes([layer.shape for layer in layers], config.block_size):
-        backend = CPU_KERNELS
+    if reading.own_attention is None:
+        if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
+            backend = CPU_KERNELS
+        else:
+            _warn_of_torch_attention(reading, config)
     int4_scales = None
     if config.quantization == "int4":
         int4_scales = round_linears_to_int4(module)
@@ -90,6 +93,19 @@ def _on_cpu(
     is_traceable = backend is CPU_KERNELS and not reading.states
     traced = _traced(module, eager, layers, check, gated=gated) if is_traceable else None
     return backend, traced or eager
+
+
+def _warn_of_torch_attention(reading: Reading, config: EngineConfig) -> None:
+    shapes = [layer.shape for layer in reading.layers]
+    keys, values = (sorted(widths) for widths in ({s.key_width for s in shapes}, {s.value_width for s in shapes}))
+    logger.warning(
+        "the CPU kernels cannot attend: block_size is %d, keys have %s and values %s numbers for each head; block_size "
+        "and values must be multiples of 16, and keys of 2. torch's attention serves, which is slower, and an answer "
+        "may depend on what else is in the batch",
+        config.block_size,
+        " and ".join(map(str, keys)),
+        " and ".join(map(str, values)),
+    )
 
 
 def _warn_of_unquantized(module: Any, quantization: str, num_weights: int) -> None:

@@ -71,6 +71,10 @@ class SelfCheck:
                 f"{self._module.config.model_type}: its own forward pass gives logits that are not numbers; are the "
                 "weights whole?"
             )
+        if not any(logits.any() for logits in self._wanted):
+            raise UnsupportedModel(
+                f"{self._module.config.model_type}: its own forward pass gives only logits of 0; are the weights whole?"
+            )
 
     @property
     def num_logits(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 
 from inflight.config import EngineConfig
@@ -19,6 +20,9 @@ _BOTH = frozenset({"hybrid", "hybrid_sliding"})
 _OF_ITS_OWN = frozenset({"chunked_attention", "indexed_attention"})
 # Fields with a number of tokens beyond which the model's own attention follows another rule.
 _THRESHOLDS = ("sliding_window", "attention_chunk_size", "index_topk", "keep_window_size", "window_size")
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_LENGTHS = ("max_position_embeddings", "max_seq_len")
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", *_LENGTHS)
 # Layers without either: multilayer perceptrons and mixtures of experts.
 _NEITHER = frozenset({"mlp", "moe"})
 
@@ -33,6 +37,10 @@ def check_config(config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{config.model_type} is an encoder-decoder")
     # The value "vision" concerns only the tokens of images, which are not served. transformers' masks use `is_causal`.
+    for name in _SIZES:
+        size = getattr(text_config, name, None)
+        if isinstance(size, int) and size < 1:
+            raise UnsupportedModel(f"{config.model_type} has {name} {size} in its config; it must be at least 1")
     both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
     if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
@@ -62,11 +70,20 @@ def check_states(text_config: PreTrainedConfig, states: Sequence[StateLayer]) ->
 
 
 def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
-    """Refuse a model with recurrent states if a setting works with keys and values alone.
+    """Refuse a model that cannot compute in its dtype, or that has recurrent states if a setting works with keys and
+    values alone.
 
     Raises:
         UnsupportedModel: The message names the setting.
     """
+    # Configs with code of their own may have a dtype's name. transformers takes it, too.
+    dtype = getattr(torch, config.dtype, config.dtype) if isinstance(config.dtype, str) else config.dtype
+    # The parts of a model may each have a dtype of their own.
+    if settings.dtype == "auto" and not isinstance(dtype, dict | None) and dtype not in _DTYPES:
+        raise UnsupportedModel(
+            f"{config.model_type} has the dtype {dtype} in its config, in which it cannot compute; the setting dtype "
+            "must name another one"
+        )
     text_config = config.get_text_config(decoder=True)
     if not has_recurrent_layers(text_config):
         return
@@ -182,7 +199,7 @@ def allows_padding(text_config: PreTrainedConfig, max_model_len: int) -> bool:
 
 def max_length(text_config: PreTrainedConfig) -> int | None:
     """The longest sequence that the model computes correctly, or None if the config does not say."""
-    bounds = [getattr(text_config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+    bounds = [getattr(text_config, name, None) for name in _LENGTHS]
     for rope in _rope_parameters(text_config):
         # Its frequencies change for the whole batch once one sequence exceeds the original length. Those of "dynamic"
         # change beyond max_position_embeddings, which is a bound in any case.

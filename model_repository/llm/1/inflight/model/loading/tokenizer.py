@@ -13,6 +13,7 @@ from transformers.utils.hub import LEGACY_PROCESSOR_CHAT_TEMPLATE_FILE
 
 from inflight.config import EngineConfig
 from inflight.model.loading.checkpoint import find
+from inflight.model.loading.tokenizer_files import TOKENIZER_FILE, damage, damage_of_processor, has_files
 
 logger = logging.getLogger(__name__)
 
@@ -36,53 +37,95 @@ def load_tokenizer(config: EngineConfig) -> Any | None:
         if tokenizer is None:
             raise ValueError("chat_template is given, but the model has no tokenizer; name one in tokenizer")
         tokenizer.chat_template = _given_template(config.chat_template)
-    elif tokenizer is not None and tokenizer.chat_template is None:
-        tokenizer.chat_template = _template_of_processor(Path(config.model))
+    elif tokenizer is not None:
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _template_of_processor(Path(config.model))
+        _warn_of_templates(tokenizer.chat_template)
     return tokenizer
 
 
 def _own_tokenizer(config: EngineConfig) -> Any | None:
+    folder = Path(config.model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"model is {config.model!r}; a file of its tokenizer, such as tokenizer.json, is damaged: it is not JSON: "
-            f"{error}"
-        ) from error
-    except _NOT_THERE as error:
+    except Exception as error:
+        # The library tokenizers raises this very class where a file has parts that it does not know.
+        if damaged := damage(folder):
+            raise ValueError(f"model is {config.model!r}; a file of its tokenizer, {damaged}") from error
+        if (folder / TOKENIZER_FILE).is_file() or not isinstance(error, _NOT_THERE):
+            raise ValueError(
+                f"model is {config.model!r}; its tokenizer.json or tokenizer_config.json cannot be read, or needs a "
+                f"newer version of the library tokenizers: {type(error).__name__}: {error}"
+            ) from error
         reason = " ".join(str(error).split())
-        if (Path(config.model) / _SENTENCEPIECE_FILE).is_file():
+        if (folder / _SENTENCEPIECE_FILE).is_file():
             reason += f" ({_SENTENCEPIECE_FILE} is read with the package sentencepiece)"
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", reason)
         return None
-    except Exception as error:
-        # The library tokenizers raises this very class where a file has parts that it does not know.
-        raise ValueError(
-            f"model is {config.model!r}; its tokenizer.json or tokenizer_config.json cannot be read, or needs a newer "
-            f"version of the library tokenizers: {type(error).__name__}: {error}"
-        ) from error
     if not _has_backend(tokenizer):
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")
         return None
+    if not has_files(folder, tokenizer):
+        logger.warning("the model has no files of a tokenizer, so only token ids are served")
+        return None
+    if damaged := damage_of_processor(tokenizer):
+        raise ValueError(f"model is {config.model!r}; a file of its tokenizer, {damaged}")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ValueError(
+            f"model is {config.model!r}; model_max_length of its tokenizer_config.json is "
+            f"{tokenizer.model_max_length!r}; it must be a number"
+        )
     return tokenizer
 
 
 def _named_tokenizer(name: str) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(find(name, "main").folder)
+        folder = find(name, "main").folder
+    except OSError as error:
+        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {error}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
         # See above: also the library tokenizers raises this very class.
-        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {type(error).__name__}: {error}") from error
+        reason = damage(folder) or f"{type(error).__name__}: {error}"
+        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {reason}") from error
     if not _has_backend(tokenizer):
         raise ValueError(f"tokenizer is {name!r}, which has no Rust backend; it must have one")
+    if not has_files(folder, tokenizer):
+        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: it has no files of a tokenizer")
+    if damaged := damage_of_processor(tokenizer):
+        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {damaged}")
     return tokenizer
 
 
 def _has_backend(tokenizer: Any) -> bool:
-    # Without files, transformers makes a tokenizer for some models that has one token.
+    # Of an empty vocabulary, transformers makes one of a single token.
     return isinstance(tokenizer, PreTrainedTokenizerFast) and tokenizer.backend_tokenizer.get_vocab_size() > 1
+
+
+def warn_of_others_tokens(tokenizer: Any, vocab_size: int) -> None:
+    """Warn if a tokenizer has more tokens than its model."""
+    size = tokenizer.backend_tokenizer.get_vocab_size()
+    if size > vocab_size:
+        logger.warning(
+            "the tokenizer has %d tokens, but the model has only %d, so texts with the others are refused; is it the "
+            "tokenizer of another model?",
+            size,
+            vocab_size,
+        )
+
+
+def _warn_of_templates(templates: Any) -> None:
+    """Warn if the model's chat template, or one of several by name, cannot be used."""
+    if templates is None:
+        return
+    for template in templates.values() if isinstance(templates, dict) else [templates]:
+        try:
+            render_jinja_template(conversations=[], chat_template=template)
+        except (jinja2.TemplateError, TypeError) as error:
+            logger.warning("the model's chat template cannot be used, so such chats are refused: %s", error)
 
 
 def _given_template(setting: str) -> str:
@@ -106,8 +149,8 @@ def _template_of_processor(folder: Path) -> str | None:
         if not path.is_file():
             continue
         try:
-            template = json.loads(path.read_text()).get("chat_template")
-        except (ValueError, AttributeError) as error:
+            template = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        except (ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"model is {str(folder)!r}; its {path.name} is not a JSON object: {error}") from error
         if isinstance(template, str):
             return template

@@ -1,12 +1,13 @@
 """Loads the weights of a model, and checks that they are all there."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.utils.import_utils import is_accelerate_available
@@ -15,6 +16,7 @@ from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.attention import interface
 from inflight.model.loading.auto_class import auto_class
+from inflight.model.loading.config_errors import reason
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.shards import Shards
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _SCALES = ("weight_scale", "weight_scale_inv", "_scales", ".scales", ".absmax", ".SCB", ".qweight")
 """How the names of tensors end that only quantized weights have."""
+_NO_FRACTIONS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 _GROUPED_BYTES = 16
 """torch.nn.functional.grouped_mm needs rows of a multiple of this size."""
 
@@ -60,15 +63,18 @@ def load_module(
         loaded: Any = _with_our_attention_or_its_own(load)
     except (OSError, ImportError, SafetensorError) as error:
         raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        # Values of the config that its class lets pass. The text of some errors is a bare name.
-        kind = type(error).__name__
-        raise UnsupportedModel(f"{hf_config.model_type} cannot be loaded as a decoder: {kind}: {error}") from error
-    except RuntimeError as error:
-        if "conversion of the weights" not in str(error):
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        # Values of the config that its class lets pass, or code of the model's own.
+        if "conversion of the weights" in str(error):
+            raise ValueError(
+                f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged or incomplete"
+            ) from error
+        if distributed is not None and isinstance(error, RuntimeError):  # Another rank may have failed.
             raise
-        raise ValueError(
-            f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged or incomplete"
+        raise UnsupportedModel(
+            f"{hf_config.model_type} cannot be loaded as a decoder: {reason(config.model, error)}"
         ) from error
     module, report = loaded
     if not is_quantized:
@@ -134,6 +140,25 @@ def _check_not_quantized(report: Mapping[str, Any]) -> None:
         raise UnsupportedModel(
             f"its weights have {scale}, so they are quantized, but its config does not say how (quantization_config)"
         )
+
+
+def check_fractions(module: Any, files: Iterable[Path]) -> None:
+    """Check that no weight is a whole number. transformers would serve it as it is, though it must have had a scale.
+
+    Raises:
+        UnsupportedModel: One is. The message names it.
+    """
+    weights = [f".{name}" for name, weight in module.named_parameters() if weight.is_floating_point()]
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                dtype = opened.get_slice(name).get_dtype()
+                # Files may leave out the first part of a name.
+                if dtype in _NO_FRACTIONS and any(weight.endswith(f".{name}") for weight in weights):
+                    raise UnsupportedModel(
+                        f"its weights have {name} as {dtype} in {file.name}, so they are quantized, but its config "
+                        "does not say how (quantization_config)"
+                    )
 
 
 def _check_weights(config: EngineConfig, module: Any, report: Mapping[str, Any]) -> bool:

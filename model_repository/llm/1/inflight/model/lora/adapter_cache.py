@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from inflight.errors import InvalidRequest, QueueFull
 from inflight.lora.adapter import Adapter
@@ -30,7 +30,7 @@ class AdapterCache:
     def __init__(self, folder: LoraFolder, slots: Iterable[int], layers: AdaptedLayers) -> None:
         self.folder, self._layers = folder, layers
         self._free = list(slots)
-        self._num_slots = len(self._free)
+        self.num_slots = len(self._free)
         self._kept = OrderedDict[str, tuple[Adapter, Version]]()
         """By name, the least recently used first."""
         self._refused = OrderedDict[str, tuple[Version, float, str]]()
@@ -40,12 +40,12 @@ class AdapterCache:
         self._reading = threading.Lock()
         """Held while an adapter is read, which takes longer."""
         self.num_read = 0
-        self.num_waiting = 0
-        """Requests that a server lets wait until theirs can be read. It keeps the number up to date."""
+        self.waiting: Sequence[str] = ()
+        """The adapter of each request that a server lets wait until it can be read. It keeps this up to date."""
 
     def __len__(self) -> int:
         """The number of adapters in memory."""
-        return self._num_slots - len(self._free)
+        return self.num_slots - len(self._free)
 
     def has(self, name: str) -> bool:
         """Whether an adapter is in memory, and its files are as they were."""
@@ -128,6 +128,6 @@ class AdapterCache:
         if not self.make_room():
             raise QueueFull(
                 f"lora_name is {name!r}; it cannot be read now, as unfinished requests use all of the "
-                f"{self._num_slots} adapters that may be in memory, max_loras"
+                f"{self.num_slots} adapters that may be in memory, max_loras"
             )
         return self._free.pop()

@@ -26,6 +26,7 @@ _UNSUPPORTED = (
     *("alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config", "megatron_config"),
 )
 """Options of PEFT that change what an adapter computes, where they are set."""
+_MOST_ALPHA = 1e6
 _CHANGE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initialisations that change the model's own weights, which a server does not know."""
 
@@ -75,9 +76,9 @@ def read_adapter(files: Path, where: str) -> AdapterWeights:
         ValueError: its files cannot be read.
     """
     try:
-        config = json.loads((files / CONFIG).read_text())
+        config = json.loads((files / CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(files / WEIGHTS)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         # Clients may read this, and are not told where the files are.
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{where}; it cannot be read: {reason}") from error
@@ -92,7 +93,7 @@ def read_adapter(files: Path, where: str) -> AdapterWeights:
         parts.setdefault(match["layer"], {})[match["part"]] = tensor
     if not parts:
         raise ValueError(f"{where}; it has no weights")
-    layers = {layer: _delta(where, layer, pair, _scale(config, layer, pair)) for layer, pair in sorted(parts.items())}
+    layers = {layer: _delta(where, layer, pair, config) for layer, pair in sorted(parts.items())}
     return AdapterWeights(layers, _digest(layers), where)
 
 
@@ -119,31 +120,57 @@ def _check_config(where: str, config: Mapping[str, Any]) -> None:
             f"{where}; its init_lora_weights is {initial!r}, which also changes the model; convert it to plain LoRA, "
             "as PEFT's save_pretrained does with path_initial_model_for_weight_conversion"
         )
+    _check_alphas(where, config)
 
 
-def _scale(config: Mapping[str, Any], layer: str, pair: Mapping[str, torch.Tensor]) -> float:
+def _check_alphas(where: str, config: Mapping[str, Any]) -> None:
+    patterns = config.get("alpha_pattern") or {}
+    if not isinstance(patterns, dict):
+        raise ValueError(f"{where}; its alpha_pattern is {patterns!r}; it must be an object")
+    for name, alpha in {"lora_alpha": _alpha(config), **patterns}.items():
+        if not isinstance(alpha, int | float) or not abs(alpha) <= _MOST_ALPHA:
+            raise ValueError(
+                f"{where}; its alpha is {alpha!r} by {name}; it must be a number of at most {_MOST_ALPHA:g}"
+            )
+    for pattern in patterns:
+        try:
+            re.compile(_of_layers(pattern))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"{where}; its alpha_pattern has {pattern!r}, which is no regular expression: {error}"
+            ) from error
+
+
+def _alpha(config: Mapping[str, Any]) -> Any:
+    return config.get("lora_alpha", 8)
+
+
+def _of_layers(pattern: str) -> str:
+    """Return what the whole name of a layer must match: the pattern is for the end of it."""
+    return rf"(.*\.)?({pattern})"
+
+
+def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
     """PEFT multiplies by alpha / rank, or by alpha / sqrt(rank) with rsLoRA. Patterns set alpha for some layers."""
     patterns = config.get("alpha_pattern") or {}
     alpha = next(
-        (value for pattern, value in patterns.items() if re.fullmatch(rf"(.*\.)?({pattern})", layer)),
-        config.get("lora_alpha", 8),
+        (value for pattern, value in patterns.items() if re.fullmatch(_of_layers(pattern), layer)), _alpha(config)
     )
-    rank = next(iter(pair.values())).shape[0] if "A" in pair else 1
     return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _delta(where: str, layer: str, pair: Mapping[str, torch.Tensor], scale: float) -> LayerDelta:
+def _delta(where: str, layer: str, pair: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> LayerDelta:
     if set(pair) != {"A", "B"}:
         raise ValueError(f"{where}; {layer} has lora_{next(iter(pair))} alone")
     down, up = pair["A"].float(), pair["B"].float()
-    if down.dim() != 2 or up.dim() != 2 or down.shape[0] != up.shape[1]:
+    if down.dim() != 2 or up.dim() != 2 or down.shape[0] != up.shape[1] or not len(down):
         raise UnsupportedModel(
             f"{where}; {layer} has lora_A {list(down.shape)} and lora_B {list(up.shape)}, and only those of linear "
             "layers are supported"
         )
     if not (down.isfinite().all() and up.isfinite().all()):
         raise ValueError(f"{where}; {layer} has weights that are not numbers")
-    return LayerDelta(down, up * scale)
+    return LayerDelta(down, up * _scale(config, layer, len(down)))
 
 
 def _digest(layers: Mapping[str, LayerDelta]) -> str:

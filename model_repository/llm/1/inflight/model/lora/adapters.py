@@ -20,6 +20,11 @@ class Adapters:
     cache: AdapterCache | None = None
     """Those of `lora_folder`, if it is given."""
 
+    @property
+    def most_in_memory(self) -> int:
+        """How many adapters fit in memory."""
+        return len(self.named) + (0 if self.cache is None else self.cache.num_slots)
+
     def names(self) -> list[str]:
         """Return the names of all adapters that there are at this time."""
         return [*self.named, *(() if self.cache is None else self.cache.folder.names())]

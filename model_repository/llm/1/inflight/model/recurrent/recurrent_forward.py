@@ -37,10 +37,20 @@ class RecurrentForward(ForwardPass):
             replace_steps(layer.module for layer in layers)
             shorten_chunks(layer.module for layer in layers)
         bound_steps(layer.module for layer in layers if layer.time_step_limit is not None)
-        device = next(eager.module.parameters()).device
-        self._pools = [StatePool(layer, device) for layer in layers]
+        self._layers = layers
+        self._pools = self._new_pools()
         for number, layer in enumerate(layers):
             divide(layer, number)
+
+    def _new_pools(self) -> list[StatePool]:
+        device = next(self._eager.module.parameters()).device
+        return [StatePool(layer, device) for layer in self._layers]
+
+    def with_own_states(self) -> "RecurrentForward":
+        """Return the same forward pass with states of its own."""
+        other = copy.copy(self)
+        other._pools = self._new_pools()
+        return other
 
     def reserve(self, num_slots: int) -> None:
         """Have at least so many slots for states."""

@@ -1,8 +1,8 @@
 """Fair sharing among tenants: the Virtual Token Counter of 'Fairness in Serving Large Language Models' (OSDI'24)."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TypeAlias
 
 from sortedcontainers import SortedList
@@ -50,8 +50,8 @@ class Fair(SchedulingPolicy):
         """The counter of each tenant: the service that it got or was lifted to, divided by its weight."""
         self.total = 0.0
         """The service that all tenants got."""
-        self._waiting: Counter[str] = Counter()
-        """In how many orders each waiting tenant waits."""
+        self._waiting: defaultdict[str, list[_FairOrder]] = defaultdict(list)
+        """The orders in which each waiting tenant waits."""
         self._last_left = ""
         self._recent: dict[str, float] = {}
         """What each tenant got lately. All together it is at most `_WINDOW`."""
@@ -73,16 +73,15 @@ class Fair(SchedulingPolicy):
         self._recent = {tenant: service for tenant, service in recent.items() if service > 1.0}
 
     def shares(self, running: Iterable[Request]) -> Mapping[str, float]:
-        present = {request.tenant for request in running} | self._waiting.keys()
-        if len(present) < 2:
+        waiting = self._waiting.keys()
+        others = {request.tenant for request in running if request.tenant not in waiting}
+        if len(waiting) + len(others) < 2:
             return {}
-        weights = {tenant: self._weights.get(tenant, 1.0) for tenant in present}
-        everyone = sum(weights.values())
-        shares = {tenant: weight / everyone for tenant, weight in weights.items()}
+        everyone = self.weight_of_all(waiting) + self.weight_of_all(others)
         return {
-            tenant: _SHARES * share
-            for tenant, share in shares.items()
-            if self._recent.get(tenant, 0.0) > _AHEAD * share * _WINDOW
+            tenant: _SHARES * self.weight(tenant) / everyone
+            for tenant, service in self._recent.items()
+            if (tenant in waiting or tenant in others) and service > _AHEAD * self.weight(tenant) / everyone * _WINDOW
         }
 
     def generated(self, counts: Iterable[tuple[Request, int]]) -> None:
@@ -92,29 +91,39 @@ class Fair(SchedulingPolicy):
     def _charge(self, request: Request, price: float) -> None:
         tenant = request.tenant
         self.total += price
-        self.service[tenant] = self.service.get(tenant, 0.0) + price / self.weight(tenant)
+        self._raise_to(tenant, self.service.get(tenant, 0.0) + price / self.weight(tenant))
+
+    def _raise_to(self, tenant: str, counter: float) -> None:
+        self.service[tenant] = counter
+        for order in self._waiting.get(tenant, ()):
+            order.grown.add(tenant)
 
     def weight(self, tenant: str) -> float:
         """Return the share of a tenant, relative to that of others."""
         return self._weights.get(tenant, 1.0)
 
-    def comes(self, tenant: str, virtual_time: float | None, *, newcomer: bool) -> float:
+    def weight_of_all(self, tenants: Set[str]) -> float:
+        """Return the sum of the weights of tenants. What it takes depends on those that have weights of their own."""
+        named = self._weights.keys() & tenants
+        return len(tenants) - len(named) + math.fsum(map(self.weight, named))
+
+    def comes(self, tenant: str, order: "_FairOrder", virtual_time: float | None, *, newcomer: bool) -> float:
         """Called when a tenant begins to wait in an order. Return its counter.
 
         The counter of a newcomer is raised to the order's virtual time, so that it gains nothing from the time without
         requests. None means that no tenant waits; then the counter of the last one that waited counts instead.
         """
-        self._waiting[tenant] += 1
         # The requests of a tenant that is no newcomer were preempted. It may have been forgotten meanwhile.
         if newcomer or tenant not in self.service:
             least = self.service.get(self._last_left, 0.0) if virtual_time is None else virtual_time
-            self.service[tenant] = max(self.service.get(tenant, 0.0), least)
+            self._raise_to(tenant, max(self.service.get(tenant, 0.0), least))
+        self._waiting[tenant].append(order)
         return self.service[tenant]
 
-    def leaves(self, tenant: str) -> None:
+    def leaves(self, tenant: str, order: "_FairOrder") -> None:
         """Called when a tenant has no more waiting requests in an order."""
         self._last_left = tenant
-        self._waiting[tenant] -= 1
+        self._waiting[tenant].remove(order)
         if not self._waiting[tenant]:
             del self._waiting[tenant]
         if len(self.service) > _MANY_TENANTS + len(self._waiting):
@@ -127,7 +136,8 @@ class Fair(SchedulingPolicy):
 class _FairOrder(Order):
     """A queue for each waiting tenant, and a sorted list of these tenants.
 
-    A counter that has grown since its tenant was sorted in is updated when the tenant comes first.
+    A counter that has grown since its tenant was sorted in is updated when the tenant comes first, or when the virtual
+    time is asked for.
     """
 
     def __init__(self, policy: Fair) -> None:
@@ -137,6 +147,8 @@ class _FairOrder(Order):
         self._sorted: SortedList[_Place] = SortedList()
         self._places: dict[str, _Place] = {}
         """The place at which each waiting tenant was sorted in."""
+        self.grown: set[str] = set()
+        """Tenants whose counters have grown since the virtual time was asked for. Some may not wait any more."""
         self._virtual_time = 0.0
         self._total = 0.0
         """The service of all tenants up to which the virtual time is known."""
@@ -144,7 +156,7 @@ class _FairOrder(Order):
     def add(self, request: Request, *, newcomer: bool = False) -> None:
         tenant = request.tenant
         if tenant not in self._queues:
-            counter = self._policy.comes(tenant, self._now(), newcomer=newcomer)
+            counter = self._policy.comes(tenant, self, self._now(), newcomer=newcomer)
             self._sort_in(tenant, counter, request.number)
             self._queues[tenant] = KeyedOrder(arrival_number)
         self._queues[tenant].add(request)
@@ -158,7 +170,7 @@ class _FairOrder(Order):
             self._now()
             del self._queues[tenant]
             self._sorted.remove(self._places.pop(tenant))
-            self._policy.leaves(tenant)
+            self._policy.leaves(tenant, self)
 
     def first(self) -> Request | None:
         tenant = self._min_served()
@@ -168,11 +180,10 @@ class _FairOrder(Order):
         """Return the waiting tenant with the smallest counter. Counters of waiting tenants only grow."""
         while self._sorted:
             first: _Place = self._sorted[0]
-            counter, number, tenant = first
-            if (now := self._policy.service[tenant]) == counter:
+            counter, _, tenant = first
+            if self._policy.service[tenant] == counter:
                 return tenant
-            del self._sorted[0]
-            self._sort_in(tenant, now, number)
+            self._sort_again(tenant)
         return None
 
     def _now(self) -> float | None:
@@ -183,10 +194,18 @@ class _FairOrder(Order):
         served, self._total = self._policy.total - self._total, self._policy.total
         if not self._queues:
             return None
-        counters = [self._policy.service[tenant] for tenant in self._queues]
-        time = self._virtual_time + served / math.fsum(map(self._policy.weight, self._queues))
-        self._virtual_time = min(max(time, min(counters)), max(counters))
+        for tenant in self.grown & self._queues.keys():
+            self._sort_again(tenant)
+        self.grown.clear()
+        least, most = self._sorted[0][0], self._sorted[-1][0]
+        time = self._virtual_time + served / self._policy.weight_of_all(self._queues.keys())
+        self._virtual_time = min(max(time, least), most)
         return self._virtual_time
+
+    def _sort_again(self, tenant: str) -> None:
+        _, number, _ = place = self._places[tenant]
+        self._sorted.remove(place)
+        self._sort_in(tenant, self._policy.service[tenant], number)
 
     def _sort_in(self, tenant: str, counter: float, number: int) -> None:
         self._places[tenant] = place = (counter, number, tenant)

@@ -41,8 +41,11 @@ class SloAware(SchedulingPolicy):
         return _SlackOrder(self)
 
     def latest_start(self, request: Request) -> float:
-        """Return when a request must start to be in time. A request with output tokens has no target left to meet."""
-        if request.num_output:
+        """Return when a request must start to be in time. After its first token, it has no target left to meet.
+
+        A beam search that was preempted has had that token, though it begins again without any.
+        """
+        if request.first_token_at is not None:
             return request.arrival
         return request.arrival + self.target_of(request) - self.prefill_seconds(request)
 
@@ -74,7 +77,7 @@ class _SlackOrder(Order):
     def add(self, request: Request, *, newcomer: bool = False) -> None:
         self._begin_by[request.request_id] = self._policy.begin_by(request)
         self._keyed.add(request)
-        if not request.num_output:
+        if request.first_token_at is None:
             self._timers.set(request, self._policy.latest_start(request))
 
     def remove(self, request_id: str) -> None:

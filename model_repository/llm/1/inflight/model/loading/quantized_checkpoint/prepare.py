@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
+from inflight.model.loading.config_errors import one_line
 from inflight.model.loading.quantized_checkpoint.formats import BITS_OF_GPTQ
 from inflight.model.loading.quantized_checkpoint.quantizer import FORMATS, METHOD
 
@@ -46,6 +47,7 @@ def prepare(config: EngineConfig, hf_config: PreTrainedConfig) -> bool:
 
     Raises:
         UnsupportedModel: They are in a format that cannot be dequantized.
+        ValueError: The file that describes them is damaged.
     """
     original = getattr(hf_config, "quantization_config", None) or _described_by_modelopt(config)
     if original is None:
@@ -87,7 +89,13 @@ def _described_by_modelopt(config: EngineConfig) -> dict[str, Any] | None:
     path = Path(config.model) / _OF_MODELOPT
     if not path.is_file():
         return None
-    return {"quant_method": "modelopt", **json.loads(path.read_text()).get("quantization", {})}
+    try:
+        return {"quant_method": "modelopt", **json.loads(path.read_text(encoding="utf-8"))["quantization"]}
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"model is {config.model!r}; its {_OF_MODELOPT} must be a JSON object with the object quantization: "
+            f"{one_line(error)}"
+        ) from error
 
 
 def _equivalent(original: Mapping[str, Any]) -> Mapping[str, Any]:

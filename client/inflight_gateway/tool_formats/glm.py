@@ -1,0 +1,75 @@
+"""GLM 4.5 and later: <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>."""
+
+from collections.abc import Mapping, Sequence
+
+from inflight_gateway.pieces import Arguments, Text
+from inflight_gateway.reader import Emit, text_until
+from inflight_gateway.source import Reading, Source
+from inflight_gateway.structural_tags import ANY_TEXT, Tag, any_number_of, sequence, tag
+from inflight_gateway.tool_formats import json_text
+from inflight_gateway.tool_formats.called_name import read_name
+from inflight_gateway.tool_formats.keyed_values import KeyedValues
+from inflight_gateway.tool_formats.tool import Tool, WrittenCall
+from inflight_gateway.tool_formats.tool_format import ToolFormat
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_KEY, _KEY_END = "<arg_key>", "</arg_key>"
+_VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
+_ARGUMENTS = KeyedValues("GLM", (_KEY, _KEY_END), (_VALUE, _VALUE_END))
+
+_INSTRUCTIONS = """# Tools
+
+You may call these functions:
+
+<tools>
+{tools}
+</tools>
+
+Write each call in this way:
+
+<tool_call>NAME
+<arg_key>KEY</arg_key>
+<arg_value>VALUE</arg_value>
+</tool_call>"""
+
+
+class GLM(ToolFormat):
+    """See the module. Texts stand there as they are, and other values as JSON; the schema says which is which."""
+
+    name = "glm"
+    markers = (_OPEN, _CLOSE, _KEY, _KEY_END, _VALUE, _VALUE_END)
+    triggers = (_OPEN,)
+    separator = "\n"
+
+    def tag(self, tool: Tool, *, enforced: bool) -> Tag:
+        """See `ToolFormat`. Raises Unenforceable for a schema of text that is more than a choice of texts."""
+        if not (enforced or tool.strict):
+            # Not any text: these markers may be control tokens, which no free text has.
+            pair = sequence(tag(_KEY, ANY_TEXT, f"{_KEY_END}\n"), tag(_VALUE, ANY_TEXT, f"{_VALUE_END}\n"))
+            return tag(f"{_OPEN}{tool.name}\n", any_number_of(pair, ""), _CLOSE)
+        return tag(f"{_OPEN}{tool.name}\n", _ARGUMENTS.tag(tool), _CLOSE)
+
+    def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
+        """See `ToolFormat`."""
+        while True:
+            space, marker = yield from text_until(source, (_OPEN,), emit)
+            if marker is None:
+                return
+            found = yield from read_name(source, (_KEY, _CLOSE), (_OPEN,))
+            if found is None:
+                emit(Text(space + _OPEN))
+            else:
+                name, end = found
+                source.put_back(end)
+                closing = yield from _ARGUMENTS.read(source, emit, name, tools)
+                if (yield from source.accept(_CLOSE)):
+                    emit(Arguments(closing))
+                yield from source.skip_space()
+
+    def instructions(self, tools: Sequence[Tool]) -> str:
+        """See `ToolFormat`."""
+        return _INSTRUCTIONS.format(tools=json_text.lines_of(tool.shown() for tool in tools))
+
+    def written(self, calls: Sequence[WrittenCall]) -> str:
+        """See `ToolFormat`."""
+        return "\n".join(f"{_OPEN}{call.name}\n{_ARGUMENTS.written(call)}{_CLOSE}" for call in calls)

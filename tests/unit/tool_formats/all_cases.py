@@ -1,0 +1,30 @@
+"""The cases of all formats."""
+
+from tests.unit.tool_formats import (
+    apertus,
+    cohere,
+    deepseek,
+    gemma4,
+    glm,
+    granite3,
+    harmony,
+    hermes,
+    kimi_k2,
+    lfm2,
+    llama3,
+    llama3_functions,
+    mistral,
+    nemotron,
+    olmo3,
+    phi4_mini,
+    pythonic,
+    qwen3_coder,
+    smollm2,
+)
+from tests.unit.tool_formats.case import Case
+
+_FAMILIES = (
+    *(apertus, cohere, deepseek, gemma4, glm, granite3, harmony, hermes, kimi_k2),
+    *(lfm2, llama3, llama3_functions, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
+)
+CASES: list[Case] = [case for family in _FAMILIES for case in family.CASES]
