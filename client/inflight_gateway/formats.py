@@ -16,6 +16,7 @@ _OF_DEEPSEEK = (("<｜tool▁sep｜>", "```json", "deepseek-v3"), ("<｜tool▁s
 _OF_TEMPLATES = (
     ("<|channel|>", "harmony"),
     ("<|tool_call>", "gemma4"),
+    ("<start_function_call>", "functiongemma"),
     ("<arg_key>", "glm"),
     ("<|tool_call_argument_begin|>", "kimi-k2"),
     *_OF_DEEPSEEK,
@@ -35,6 +36,8 @@ _OF_TEMPLATES = (
     ("[ARGS]", "mistral-args"),
     ("[TOOL_CALLS]", "mistral"),
     ("<tool_call>", "hermes"),
+    ("<tool_calls>", "jamba"),
+    ("make calls in a single JSON array", "xlam"),
     ('{"name": function name, "parameters"', "llama3"),
     # LFM2.5. What LFM2's templates have around the list is above.
     ("List of tools: ", "lfm2"),

@@ -34,6 +34,9 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         (_QWEN, ("messages", "tools"), "hermes", "think"),
         ("<|channel|>analysis<|message|>{{ messages[0].tool_calls }}", ("tools",), "harmony", "harmony"),
         ("<|tool_call>{{ messages[0].tool_calls }}<|channel>", ("tools",), "gemma4", "gemma4"),
+        ("<start_function_call>call:{{ name }}{<escape>", ("tools",), "functiongemma", None),
+        ("<tool_calls>[{{ calls }}]</tool_calls>", ("tools",), "jamba", None),
+        ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),
         ("'List of tools: [' {{ tools }}{{ content.split(\"</think>\")[-1] }}", ("tools",), "lfm2", "think"),
@@ -221,6 +224,17 @@ def test_harmony_shows_one_call_in_a_message_and_its_result_after_it() -> None:
     alone: Any = {"role": "assistant", "content": None, "tool_calls": calls[:1]}
     shown = shown_chat([question, alone, first], [TOOL], {}, form)
     assert shown.messages == [question, {"role": "assistant", "tool_calls": calls[:1]}, first]
+
+
+def test_functiongemma_is_told_whose_result_it_is() -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"id": "one", "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    form = formats("<start_function_call>{{ messages[0].tool_calls }}", "tools")
+    asked: Any = {"role": "assistant", "content": None, "tool_calls": [call("now"), call("rain")]}
+    results: Any = [{"role": "tool", "tool_call_id": "one", "content": content} for content in ("5", "wet")]
+    *_, first, second = shown_chat([MESSAGES[0], asked, *results], [TOOL], {}, form).messages
+    assert [(one["name"], one["content"]) for one in (first, second)] == [("now", "5"), ("rain", "wet")]
 
 
 def test_templates_of_deepseek_write_calls_but_are_told_of_tools_by_the_gateway() -> None:

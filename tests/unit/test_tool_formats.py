@@ -62,6 +62,29 @@ def test_enforced_pythonic_calls_are_only_those_which_the_grammar_enforces(text:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"name": "now", "arguments": {}}] Done.', [*calls(("now", "{}")), Text("Done.")]),
+        (
+            'I look. [{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]',
+            [Text("I look."), *calls(("now", "{}"), ("now", "{}"))],
+        ),
+        (' [ {"name": "now"}]', [Text(' [ {"name": "now"}]')]),
+        ('[{"name": "now"}]', [Text('[{"name": "now"}]')]),
+        (
+            '[{"name": "now", "arguments": {}},{"name": "now"}]',
+            [*calls(("now", "{}")), Text(',{"name": "now"}]')],
+        ),
+    ],
+)
+def test_enforced_calls_of_xlam_are_only_those_which_the_grammar_enforces(text: str, expected: list[Piece]) -> None:
+    form = FORMATS["xlam"].of_enforced_answers()
+    for parts in ([text], text):
+        reader = Reader(lambda source, emit: form.read(source, emit, TOOLS))
+        assert merged([piece for part in parts for piece in reader.feed(part)] + reader.end()) == expected
+
+
+@pytest.mark.parametrize(
     "beginning",
     [
         *("<function=", "<tool_call>", "[TOOL_CALLS]", "[TOOL_CALLS]a", '{"name": "', "<|tool_call>call:a"),
@@ -75,6 +98,8 @@ def test_enforced_pythonic_calls_are_only_those_which_the_grammar_enforces(text:
             "<|START_ACTION|>[",
             '<|tools_prefix|>[{"',
             "<TOOLCALL>[",
+            "<start_function_call>call:a",
+            '[{"name": "now", "arguments": ',
         ),
         *(DEEPSEEK_CALLS, DEEPSEEK_CALL, f"{DEEPSEEK_CALL}function{DEEPSEEK_SEP}a", f"{KIMI_CALLS}{KIMI_CALL}a"),
     ],
@@ -119,6 +144,7 @@ _PARTS += ["<|tool_call|>", "<|/tool_call|>", "functools["]
 _PARTS += ["<|START_ACTION|>", "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", '"tool_name": "now"']
 _PARTS += ["<TOOLCALL>[", "</TOOLCALL>", "<|tools_prefix|>[{", '"now": ', "<|tools_suffix|>"]
 _PARTS += ["<|tool_call>call:now", "<tool_call|>", '<|"|>', "a:"]
+_PARTS += ["<start_function_call>call:now", "<end_function_call>", "<escape>", '[{"name": "now", "arguments": ']
 _PARTS += [DEEPSEEK_CALLS, DEEPSEEK_CALL, f"function{DEEPSEEK_SEP}", DEEPSEEK_SEP, DEEPSEEK_END, DEEPSEEK_CALLS_END]
 _PARTS += ["```", "json", KIMI_CALLS, f"{KIMI_CALL}functions.", "now:0", KIMI_ARGUMENTS, KIMI_END, KIMI_CALLS_END]
 _PARTS += [
@@ -166,12 +192,14 @@ _VALUES = st.recursive(_LEAVES, lambda one: st.lists(one, max_size=3) | st.dicti
             "cohere",
             "functools",
             "granite3",
+            "jamba",
             "lfm2",
             "llama3-functions",
             "nemotron",
             "olmo3",
             "phi4-mini",
             "pythonic",
+            "xlam",
         ]
     ),
     st.dictionaries(st.sampled_from(["city", "a_2", "gr\u00f6\u00dfe"]), _VALUES),
@@ -200,6 +228,8 @@ def test_written_arguments_are_read_back_whatever_they_are(name: str, arguments:
         ("llama3-functions", '<function=weather>{"city": "U'),
         ("harmony", '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "U'),
         ("gemma4", '<|tool_call>call:weather{city:<|"|>U'),
+        ("functiongemma", "<start_function_call>call:weather{city:<escape>U"),
+        ("xlam", '[{"name": "weather", "arguments": {"city": "U'),
         ("glm", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>U"),
         ("deepseek-v3", f'{DEEPSEEK_CALLS}{DEEPSEEK_CALL}function{DEEPSEEK_SEP}weather\n```json\n{{"city": "U'),
         ("deepseek-v3.1", f'{DEEPSEEK_CALLS}{DEEPSEEK_CALL}weather{DEEPSEEK_SEP}{{"city": "U'),

@@ -19,7 +19,12 @@ ReadCall: TypeAlias = Callable[[Source, Callable[[Piece], object]], Reading[str 
 
 def call_tag(tool: Tool, *, enforced: bool) -> Tag:
     """Return the structural tag of a call. `enforced`: its arguments match the schema even if it is not strict."""
-    return tag(f'{{"name": "{tool.name}", "arguments": ', tool.arguments(enforced=enforced), "}")
+    return tag(beginning_of(tool.name), tool.arguments(enforced=enforced), "}")
+
+
+def beginning_of(name: str) -> str:
+    """Return what stands before the arguments in a call of the tool with this name that a structural tag writes."""
+    return f'{{"name": "{name}", "arguments": '
 
 
 def read_call(

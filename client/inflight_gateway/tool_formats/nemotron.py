@@ -1,4 +1,4 @@
-"""Nemotron Nano: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>."""
+"""Lists of calls, [{"name": ..., "arguments": {...}}, ...], between two words: those of Nemotron Nano and of Jamba."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,6 @@ from inflight_gateway.tool_formats.json_call import call_tag
 from inflight_gateway.tool_formats.marked_list import MarkedList
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
 
-_OPEN, _CLOSE = "<TOOLCALL>", "</TOOLCALL>"
-
 _INSTRUCTIONS = """You can use these tools:
 
 {tools}
@@ -18,12 +16,12 @@ To call some of them, write {open}, a JSON list of calls such as {{"name": "..."
 
 
 class Nemotron(MarkedList):
-    """See the module."""
+    """<TOOLCALL>[...]</TOOLCALL>."""
 
     name = "nemotron"
-    markers = (_OPEN, _CLOSE)
-    triggers = (_OPEN,)
-    opening, closing = f"{_OPEN}[", f"]{_CLOSE}"
+    markers = ("<TOOLCALL>", "</TOOLCALL>")
+    triggers = ("<TOOLCALL>",)
+    opening, closing = "<TOOLCALL>[", "]</TOOLCALL>"
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`."""
@@ -31,9 +29,20 @@ class Nemotron(MarkedList):
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""
+        begin, end = self.markers
         shown = json_text.lines_of(tool.shown()["function"] for tool in tools)
-        return _INSTRUCTIONS.format(open=_OPEN, close=_CLOSE, tools=shown)
+        return _INSTRUCTIONS.format(open=begin, close=end, tools=shown)
 
     def written(self, calls: Sequence[WrittenCall]) -> str:
         """See `ToolFormat`."""
-        return f"{_OPEN}{json_text.text_of([call.as_object() for call in calls])}{_CLOSE}"
+        begin, end = self.markers
+        return f"{begin}{json_text.text_of([call.as_object() for call in calls])}{end}"
+
+
+class Jamba(Nemotron):
+    """<tool_calls>[...]</tool_calls>. Hunyuan A13B and Apriel write calls so, too."""
+
+    name = "jamba"
+    markers = ("<tool_calls>", "</tool_calls>")
+    triggers = ("<tool_calls>",)
+    opening, closing = "<tool_calls>[", "]</tool_calls>"

@@ -3,15 +3,14 @@
 import re
 from collections.abc import Container, Mapping, Sequence
 
-from inflight_gateway import structural_tags
 from inflight_gateway.pieces import Call, Text
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source, drop
-from inflight_gateway.structural_tags import Tag, tag
+from inflight_gateway.structural_tags import Tag
 from inflight_gateway.tool_formats import json_text, python_values
+from inflight_gateway.tool_formats.bare_list import BareList
 from inflight_gateway.tool_formats.python_calls import OF_PYTHON, call_tag, read_arguments, written_call
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
-from inflight_gateway.tool_formats.tool_format import ListFormat, ToolFormat
 
 # Control tokens of Llama 3 and Llama 4, which may stand around the list.
 _MARKERS = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
@@ -23,43 +22,18 @@ _INSTRUCTIONS = """You may call functions. If you do, answer with a list of call
 {tools}"""
 
 
-class Pythonic(ListFormat):
+class Pythonic(BareList):
     """See the module.
 
-    Only brackets enclose the calls. So a list is one of calls where it begins with that of a tool of the request. What
-    models write freely may lack brackets at the beginning of an answer, or have other white space than usual.
+    What models write freely may lack brackets at the beginning of an answer, or have other white space than usual.
     """
 
     name = "pythonic"
     markers = _MARKERS
-    triggers = ()
-    opening, closing = "[", "]"
-
-    def __init__(self, *, exact: bool = False) -> None:
-        """`exact`: only what structural tags enforce is read as calls, not what is free text for them."""
-        self._exact = exact
-
-    def of_enforced_answers(self) -> ToolFormat:
-        """See `ToolFormat`."""
-        return Pythonic(exact=True)
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`."""
         return call_tag(tool, OF_PYTHON, enforced=enforced)
-
-    def text_and_calls(self, tools: Sequence[Tool], *, several: bool) -> Tag:
-        """See `ToolFormat`. In texts, a bracket alone begins no list of calls; only one with a tool's name does.
-
-        A further call is enforced wherever its beginning stands, because it may follow each of the tools.
-        """
-        calls = [self.tag(tool, enforced=False) for tool in tools]
-        beginnings, end = (("[", self.separator), "") if several else (("[",), "]")
-        tags = [
-            tag(beginning + call["begin"], call["content"], call["end"] + end)
-            for call in calls
-            for beginning in beginnings
-        ]
-        return structural_tags.text_with([one["begin"] for one in tags], tags, several=several)
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""
@@ -72,7 +46,7 @@ class Pythonic(ListFormat):
                 space += yield from source.space()
                 if (yield from source.accept("[")):
                     yield from self._read_list(source, emit, tools, space)
-                elif self._exact:
+                elif self.exact:
                     emit(Text(space))
                 else:
                     yield from self._read_calls(source, emit, tools, space)
@@ -80,7 +54,7 @@ class Pythonic(ListFormat):
 
     def _read_list(self, source: Source, emit: Emit, tools: Container[str], space: str) -> Reading[None]:
         """Read what follows a bracket. `space`: what stands before it."""
-        inside = "" if self._exact else (yield from source.space())
+        inside = "" if self.exact else (yield from source.space())
         yield from self._read_calls(source, emit, tools, f"{space}[{inside}")
 
     def _read_calls(self, source: Source, emit: Emit, tools: Container[str], unread: str) -> Reading[None]:
@@ -95,23 +69,11 @@ class Pythonic(ListFormat):
                 if (yield from source.until(("]", "["), drop)) == "[":
                     source.put_back("[")
                 break
-            separator = yield from self._read_separator(source)
+            separator = yield from self.read_separator(source)
             if separator is None:
                 break
             unread = separator
         yield from source.skip_space()
-
-    def _read_separator(self, source: Source) -> Reading[str | None]:
-        """Read what stands between two calls. None: the list ends here."""
-        if self._exact:
-            if (yield from source.accept(self.separator)):
-                return self.separator
-            yield from source.accept("]")
-            return None
-        yield from source.skip_space()
-        if (yield from source.accept("]")):
-            return None
-        return ("," + (yield from source.space())) if (yield from source.accept(",")) else ""
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""

@@ -4,7 +4,7 @@ from tests.unit.tool_formats import (
     apertus,
     cohere,
     deepseek,
-    gemma4,
+    gemma,
     glm,
     granite3,
     harmony,
@@ -20,11 +20,13 @@ from tests.unit.tool_formats import (
     pythonic,
     qwen3_coder,
     smollm2,
+    xlam,
 )
 from tests.unit.tool_formats.case import Case
 
 _FAMILIES = (
-    *(apertus, cohere, deepseek, gemma4, glm, granite3, harmony, hermes, kimi_k2),
+    *(apertus, cohere, deepseek, gemma, glm, granite3, harmony, hermes, kimi_k2),
     *(lfm2, llama3, llama3_functions, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
+    xlam,
 )
 CASES: list[Case] = [case for family in _FAMILIES for case in family.CASES]

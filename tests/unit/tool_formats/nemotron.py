@@ -1,4 +1,4 @@
-"""Answers of Nemotron Nano, and the pieces that they are read as."""
+"""Answers of Nemotron Nano and Jamba, and the pieces that they are read as."""
 
 from inflight_gateway.pieces import Text
 from tests.unit.tool_formats.case import ULM, Case, calls, no_call
@@ -23,4 +23,11 @@ CASES: list[Case] = [
         calls(("now", "{}"), ("now", "{}")),
     ),
     ("nemotron", '<TOOLCALL>[{"name": "weather", "arguments": {"city": "U', calls(("weather", '{"city": "U'))),
+    no_call("jamba", "Write <tool_calls> or </tool_calls>."),
+    (
+        "jamba",
+        f' I look. <tool_calls>[\n    {{"name": "weather", "arguments": {ULM}}},\n    {{"name": "now", "id": "7"}}\n]'
+        "</tool_calls>\nDone.",
+        [Text(" I look."), *calls(("weather", ULM), ("now", "{}")), Text("Done.")],
+    ),
 ]

@@ -1,4 +1,4 @@
-"""Answers of Gemma 4, and the pieces that they are read as."""
+"""Answers of Gemma 4 and FunctionGemma, and the pieces that they are read as."""
 
 from inflight_gateway.pieces import Arguments, Call, Text
 from tests.unit.tool_formats.case import Case, calls, no_call
@@ -29,4 +29,18 @@ CASES: list[Case] = [
         [Call("now"), Arguments('{"a": '), *calls(("now", "{}"))],
     ),
     ("gemma4", '<|tool_call>call:weather{city:<|"|>U', calls(("weather", '{"city": "U'))),
+    no_call("functiongemma", "call:now{} <start_function_call>now{} <start_function_call>call:now"),
+    (
+        "functiongemma",
+        'I look.\n<start_function_call>call:weather{city:<escape>Ulm {"[}<|"|><escape>,days:3,where:{x:[true,<escape>a'
+        "<escape>]}}<end_function_call><start_function_call>call:now{}<end_function_call>",
+        [
+            Text("I look."),
+            *calls(
+                ("weather", '{"city": "Ulm {\\"[}<|\\"|>", "days": 3, "where": {"x": [true, "a"]}}'),
+                ("now", "{}"),
+            ),
+        ],
+    ),
+    ("functiongemma", "<start_function_call>call:weather{city:<escape>U", calls(("weather", '{"city": "U'))),
 ]
