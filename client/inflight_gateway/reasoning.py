@@ -110,6 +110,14 @@ REASONING_FORMATS = {
             template_has=("<response></response>",),
             answer=("<response>", "</response>"),
         ),
+        # The end of a thought is also the beginning of the answer, which has an end, too.
+        ReasoningFormat(
+            "apriel",
+            "Here are my reasoning steps:",
+            "[BEGIN FINAL RESPONSE]",
+            template_has=("[BEGIN FINAL RESPONSE]",),
+            answer=("", "[END FINAL RESPONSE]"),
+        ),
         ReasoningFormat("granite3.2", "Here is my thought process:", "Here is my response:"),
         # The templates of DeepSeek R1 of May 2025 and of LFM2.5 begin no thought. They only take those of earlier
         # answers away.

@@ -116,6 +116,12 @@ _ANSWERS = [
         "Here is my thought process:\nSo. Here is it.\n\nHere is my response:\n\nIt rains.\n",
         [Thought("So. Here is it."), Text("It rains.\n")],
     ),
+    (
+        "apriel",
+        "Here are my reasoning steps:\nSo.\n[BEGIN FINAL RESPONSE]\nIt rains.\n[END FINAL RESPONSE]\n",
+        [Thought("So."), Text("It rains.")],
+    ),
+    ("apriel", "Here are my reasoning steps:\nSo. [BEGIN FINAL RESPONSE] It [END", [Thought("So."), Text("It [END")]),
     ("granite3.2", "Here is my thought: it rains.", [Text("Here is my thought: it rains.")]),
     ("granite3.2", "\nHere is my thought process: So", [Thought("So")]),
     ("think", "<think>So.</think><response>a</response>", [Thought("So."), Text("<response>a</response>")]),

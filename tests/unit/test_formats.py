@@ -36,6 +36,7 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("<|tool_call>{{ messages[0].tool_calls }}<|channel>", ("tools",), "gemma4", "gemma4"),
         ("<start_function_call>call:{{ name }}{<escape>", ("tools",), "functiongemma", None),
         ("<tool_calls>[{{ calls }}]</tool_calls>", ("tools",), "jamba", None),
+        ("<tool_calls>[]</tool_calls> [BEGIN FINAL RESPONSE]", ("tools",), "jamba", "apriel"),
         ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),
