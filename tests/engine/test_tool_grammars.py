@@ -85,8 +85,8 @@ def test_calls_are_enforced(accepts: Accepts, name: str, several: bool) -> None:
         assert not accepts(calls, other)
 
 
-# In pythonic calls, only the name of a tool tells a call from a text; see below.
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"harmony", "pythonic"}))
+# In lists without markers, only the name of a tool tells a call from a text; see below.
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"harmony", "pythonic", "xlam"}))
 @pytest.mark.parametrize("several", [True, False])
 def test_calls_within_text_are_enforced_from_their_first_word_on(accepts: Accepts, name: str, several: bool) -> None:
     free = FORMATS[name].text_and_calls(TOOLS, several=several)
@@ -268,6 +268,24 @@ def test_pythonic_calls_within_text_are_enforced_from_the_name_of_a_tool_on(acce
     for text in (weather.replace("city", "town"), weather.replace("3", "x"), "Text. [now(3)]", "[weather()]"):
         assert not accepts(free, text)
     for two in (f"{weather} {weather}", '[now(), weather(city="Ulm", days=3)]'):
+        assert accepts(free, two) == several
+        assert not accepts(free, two.replace("days", "nights"))
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_calls_of_xlam_within_text_are_enforced_from_the_name_of_a_tool_on(accepts: Accepts, several: bool) -> None:
+    free = FORMATS["xlam"].text_and_calls(TOOLS, several=several)
+    weather, now = call("xlam"), '[{"name": "now", "arguments": {}}]'
+    assert weather == '[{"name": "weather", "arguments": {"city": "Ulm", "days": 3}}]'
+    for text in ("", 'Text [1], [{"name": "rain"}] and [{"name": "now"}].', weather, f"Text.\n{weather}", now):
+        assert accepts(free, text)
+    for text in (
+        weather.replace("city", "town"),
+        weather.replace("3", '"x"'),
+        f"Text. {weather.replace('Ulm', '')[:-3]}]",
+    ):
+        assert not accepts(free, text)
+    for two in (f"{weather} {weather}", f"{now[:-1]}, {weather[1:]}"):
         assert accepts(free, two) == several
         assert not accepts(free, two.replace("days", "nights"))
 

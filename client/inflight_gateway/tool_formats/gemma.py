@@ -1,7 +1,7 @@
 """Gemma: call:name{key:text,other:3} between control tokens, and another one around texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from inflight_client import Message
 from inflight_gateway.pieces import Arguments, Call, Text
@@ -100,7 +100,8 @@ class FunctionGemma(_Gemma):
         names: dict[str, str] = {}
         shown: list[Message] = []
         for message in with_own_ids(super().shown(messages)):
-            names.update((str(call["id"]), call["function"]["name"]) for call in message.get("tool_calls", ()))
+            calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
+            names.update((str(call["id"]), call["function"]["name"]) for call in calls)
             if message["role"] == "tool" and (name := names.get(str(message.get("tool_call_id")))) is not None:
                 message = {**message, "name": name}
             shown.append(message)

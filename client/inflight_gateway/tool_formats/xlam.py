@@ -48,9 +48,8 @@ class XLAM(BareList):
         self, source: Source, emit: Emit, tools: Mapping[str, Tool], space: str, *, exact: bool
     ) -> Reading[None]:
         """Read what follows a bracket. `space`: what stands before it. `exact`: how the first call must be written."""
-        unread: str | None = f"{space}["
-        if not exact:
-            unread += yield from source.space()
+        inside = "" if exact else (yield from source.space())
+        unread: str | None = f"{space}[{inside}"
         while unread is not None:
             read_one = _read_exact_call if exact else read_call
             if (text := (yield from read_one(source, emit, tools))) is not None:
