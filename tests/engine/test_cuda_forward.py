@@ -89,6 +89,18 @@ def test_captured_steps_give_hidden_states(tiny: Tiny) -> None:
     assert np.abs(found - tiny.engine(**{**SETTINGS, **settings}).embed(prompts)).max() < 1e-5
 
 
+def test_engines_that_share_a_model_do_not_share_the_graphs_of_one(tiny: Tiny) -> None:
+    prompts, params = [make_prompt(5), make_prompt(7)], [greedy(3), greedy(5)]
+    wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
+    graphs = Rerun()
+    first = as_on_a_gpu(tiny, graphs)
+    second = Engine(first.config, first.model)
+    assert tokens(first.generate(prompts, params)) == wanted
+    assert not any(graphs.runs)
+    assert tokens(second.generate(prompts, params)) == wanted
+    assert any(graphs.runs)
+
+
 @pytest.mark.parametrize("captured", [0, 2])
 def test_a_model_whose_capture_fails_is_still_served(
     tiny: Tiny, captured: int, caplog: pytest.LogCaptureFixture

@@ -78,6 +78,8 @@ class GraphedForward(ForwardPass):
     def __init__(self, eager: EagerForward, graphs: Graphs) -> None:
         self._eager, self._graphs = eager, graphs
         self._buffers: DecodeBuffers | None = None
+        self._caches: Sequence[LayerCache] = ()
+        """Those that the graphs read and write."""
         self._replays: dict[int, Callable[[], object]] = {}
         """Runs each captured step, by its number of rows, smallest first."""
 
@@ -92,7 +94,10 @@ class GraphedForward(ForwardPass):
         return buffers.nbytes + self._graphs.peak_bytes(lambda: self._decode(buffers, rows, caches))
 
     def prepare(self, caches: Sequence[LayerCache], max_rows: int, max_blocks: int) -> None:
-        """Capture decodes of up to `max_rows` rows with up to `max_blocks` blocks each. This writes into block 0."""
+        """Capture decodes of up to `max_rows` rows with up to `max_blocks` blocks each. This writes into block 0.
+
+        If several engines share the model, the graphs are those of the last one. The others launch kernels one by one.
+        """
         captured: dict[int, Callable[[], object]] = {}
         wanted = sizes(max_rows)
         try:
@@ -110,11 +115,11 @@ class GraphedForward(ForwardPass):
                 error,
             )
         if captured:
-            self._buffers, self._replays = buffers, dict(reversed(captured.items()))
+            self._buffers, self._caches, self._replays = buffers, caches, dict(reversed(captured.items()))
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
-        """See `ForwardPass`. `caches` must be those given to `prepare`."""
-        if self._buffers is not None and batch.longest_row <= _MAX_ROW_TOKENS:
+        """See `ForwardPass`."""
+        if self._buffers is not None and caches is self._caches and batch.longest_row <= _MAX_ROW_TOKENS:
             for size, replay in self._replays.items():
                 if size >= batch.num_tokens:
                     self._buffers.fill(batch, size)
