@@ -221,6 +221,19 @@ print(len(harness.trace._tracks), len(harness.trace._records), len(given_back))
 """
 
 
+def test_a_model_that_is_loaded_again_and_its_old_process_write_to_files_of_their_own(path: Path) -> None:
+    old = Harness(path)
+    old.submit("old", max_tokens=20)
+    old.core.step()
+    old.trace.flush()
+    new = Harness(path)
+    new.submit("new", max_tokens=2)
+    assert new.drain().requests.keys() == {"new"}
+    old.core.step()
+    old.trace.flush()
+    assert read_trace(path).requests.keys() == {"new"}
+
+
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"trace_file is .*/trace.json', which cannot be written: No such file"):
         Trace(str(tmp_path / "missing" / "trace.json"), 8)

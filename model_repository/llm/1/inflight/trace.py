@@ -5,6 +5,7 @@ After every write the file is a complete JSON array, even if the process is kill
 event of its own, so that the trace also shows requests that still run.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -64,6 +65,9 @@ class Trace:
     """
 
     def __init__(self, path: str, token_budget: int, clock: Callable[[], float] = time.monotonic) -> None:
+        # While Triton loads a model again, the old process writes on for a while, to its own file of this name.
+        with contextlib.suppress(OSError):  # Where the folder is not ours, there is only one file.
+            _remove_file(path)
         try:
             self._file = Path(path).open("wb", buffering=0)  # noqa: SIM115 - open as long as the engine runs
         except OSError as error:
@@ -283,6 +287,12 @@ class Trace:
 
     def _microseconds(self, at: float) -> float:
         return round((at - self._origin) * 1e6, 3)
+
+
+def _remove_file(path: str) -> None:
+    """Remove the file, but nothing else of this name, such as a pipe. A link to the file stays."""
+    if os.path.isfile(path):
+        os.unlink(os.path.realpath(path))
 
 
 def _accepted(record: StepRecord) -> dict[Request, int]:
