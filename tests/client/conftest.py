@@ -1,6 +1,6 @@
 """A real tritonserver with a model that echoes prompts, and with `completion` in front of it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("models")
     (repository / "llm").symlink_to(ECHO)
     (repository / "completion").symlink_to(COMPLETION)
-    add_narrow_completion(repository / "narrow_completion")
+    # For two requests: one that runs and one that waits.
+    narrow = {"max_concurrent_requests": "1", "max_queued_requests": "1"}
+    add_completion(repository / "narrow_completion", narrow)
+    add_completion(repository / "lone_completion", {"generation_model_name": "not_loaded"})
     arguments = ["--backend-config=python,thread-pool-size=128"]
-    with running_server(repository, ["llm", "completion", "narrow_completion"], arguments) as server:
+    models = ["llm", "completion", "narrow_completion", "lone_completion"]
+    with running_server(repository, models, arguments) as server:
         yield server
 
 
-def add_narrow_completion(folder: Path) -> None:
-    """Add a `completion` for two requests: one that runs and one that waits."""
+def add_completion(folder: Path, parameters: Mapping[str, str]) -> None:
+    """Add a `completion` with changed parameters."""
     folder.mkdir()
     (folder / "1").symlink_to(COMPLETION / "1")
     config = text_format.Parse((COMPLETION / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    config.parameters["max_concurrent_requests"].string_value = "1"
-    config.parameters["max_queued_requests"].string_value = "1"
+    for name, value in parameters.items():
+        config.parameters[name].string_value = value
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 

@@ -67,6 +67,14 @@ def test_error_of_llm_keeps_its_code_and_message(transport, code: str, status: s
     assert failure.value.message() == f"failed with {code}"
 
 
+def test_a_model_that_is_not_loaded_is_unavailable(transport) -> None:
+    """So that clients try again: it may be about to be loaded."""
+    with pytest.raises(InferenceServerException) as failure:
+        infer(transport, "one", model="lone_completion")
+    assert failure.value.status() in {"StatusCode.UNAVAILABLE", "503"}
+    assert failure.value.message() == "the model not_loaded is not ready"
+
+
 @pytest.fixture
 def grpc_client(server) -> Iterator[tuple[ModuleType, Any]]:
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:

@@ -47,12 +47,15 @@ def _passed_on(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def error_of_llm(error: Any) -> Any:
-    """Return the error of a request whose call of `llm` ended with `error`.
+def error_of_llm(error: Any, model: str) -> Any:
+    """Return the error of a request whose call of `model` ended with `error`.
 
-    Between models Triton 24.10 replaces every error code with INTERNAL. So `llm` puts the code before the message.
+    Between models Triton 24.10 replaces every error code with INTERNAL. So `llm` puts the code before the message. If
+    it is not loaded, the message is Triton's.
     """
     name, _, message = error.message().partition(": ")
     if name in _ERROR_CODES:
         return pb_utils.TritonError(message, getattr(pb_utils.TritonError, _ERROR_CODES[name]))
+    if not pb_utils.is_model_ready(model_name=model):
+        return pb_utils.TritonError(f"the model {model} is not ready", pb_utils.TritonError.UNAVAILABLE)
     return pb_utils.TritonError(error.message(), error.code())

@@ -116,7 +116,7 @@ class TritonPythonModel:
             row = self._with_context(request, row, cancel_key)
         for response in self._ended.call(llm_request(self._generation_model, request, row, cancel_key)):
             if response.has_error():
-                return error_of_llm(response.error())
+                return error_of_llm(response.error(), self._generation_model)
             # An empty response that only marks the end can follow the answer.
             if response.output_tensors():
                 outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
