@@ -18,6 +18,7 @@ def test_host_blocks_that_are_given_back_are_free_once_the_copies_are_made() -> 
     assert space.allocate(2) is None
     assert space.num_used == 2
     space.release(first)
+    assert space.num_used == 0
     assert space.allocate(2) is None
     space.settle()
     assert space.num_used == 0
@@ -107,6 +108,7 @@ def test_a_swapped_request_that_is_cancelled_leaves_nothing() -> None:
     scheduler, _ = crowded(preemption_mode="swap")
     step(scheduler)
     scheduler.remove("b")
+    assert scheduler.tables.host.num_used == 0  # Also if no step follows.
     scheduler.schedule(0.0)
     assert scheduler.tables.host.num_used == 0
 

@@ -26,8 +26,8 @@ class HostPool:
 
     @property
     def num_used(self) -> int:
-        """Blocks that preempted requests pin."""
-        return self.num_blocks - len(self._free) - self.num_prefixes
+        """Blocks that preempted requests pin. After the last request, no step settles what it gave back."""
+        return self.num_blocks - len(self._free) - len(self._leaving) - self.num_prefixes
 
     @property
     def num_prefixes(self) -> int:
