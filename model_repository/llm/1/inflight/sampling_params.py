@@ -87,7 +87,8 @@ class SamplingParams:
     """Subtracted from the logit of a token once for each time that the output contains it."""
 
     seed: int | None = None
-    """The same seed and request give the same tokens, whatever else is in the batch. Default: random."""
+    """The same seed and request give the same tokens, whatever else is in the batch, unless rounding depends on it.
+    Default: random."""
 
     stop: tuple[str, ...] = ()
     """Texts that end the output; at most 16. They are not part of it unless `include_stop_str_in_output` is true."""
