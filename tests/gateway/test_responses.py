@@ -101,6 +101,15 @@ def test_events_of_calls(client: OpenAI) -> None:
     assert json.loads(call.arguments) == {"city": "Ulm"}
 
 
+def test_a_call_that_openais_parse_has_added_to_can_be_sent_back(client: OpenAI) -> None:
+    """As openai's package for JavaScript does it."""
+    call: Any = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city": "Ulm"}'}
+    result: Any = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+    asked: Any = {"role": "user", "content": "!request"}
+    messages, _ = arrived(client, input=[{**call, "parsed_arguments": {"city": "Ulm"}}, result, asked], tools=[TOOL])
+    assert messages[0]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Ulm"}'}
+
+
 def test_a_history_may_have_a_refusal(client: OpenAI) -> None:
     refusal: Any = {"type": "refusal", "refusal": "I won't."}
     asked: Any = {"role": "user", "content": "!request"}

@@ -109,6 +109,7 @@ class CallItem(Strict):
     name: _Text
     namespace: str | None = Field(None, description="That of the function, if it is in one.")
     arguments: str
+    parsed_arguments: Any = Field(None, description="openai's parse() adds it. Ignored.")
     id: str | None = None
     status: _Status | None = None
 
