@@ -64,7 +64,8 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         "created": int(time.time()),
         "model": body.model,
     }
-    with naming_fields({**_FIELDS, **plan.names}):
+    limit = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+    with naming_fields({**_FIELDS, **limit, **plan.names}):
         if body.stream:
             return await begin(_events(body, service, plan, asked, head), service.metrics)
         answer = await service.client.generate(**plan.arguments(asked))

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from inflight_client import Embedding, Usage
+from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
@@ -17,6 +18,8 @@ from inflight_gateway.tracing import note_answer, note_request
 
 router = APIRouter(route_class=JsonRoute)
 
+# A field of the server, with the one that it comes from.
+_FIELDS = {"prompt": "input"}
 _AT_ONCE = 32
 """How many inputs of one request are on the server at once. The others wait here, so that they don't fill its queue."""
 
@@ -35,14 +38,15 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     options = queueing(body, request.scope, adapter)
     if body.truncate_prompt_tokens is not None:
         options["truncate_prompt_tokens"] = body.truncate_prompt_tokens
-    embeddings = await service.client.embed_many(
-        body.inputs,
-        pooling=body.pooling or "last",
-        normalize=body.normalize is not False,
-        dimensions=body.dimensions,
-        concurrency=concurrency,
-        **options,
-    )
+    with naming_fields(_FIELDS):
+        embeddings = await service.client.embed_many(
+            body.inputs,
+            pooling=body.pooling or "last",
+            normalize=body.normalize is not False,
+            dimensions=body.dimensions,
+            concurrency=concurrency,
+            **options,
+        )
     tokens = sum(embedding.usage.prompt_tokens for embedding in embeddings)
     service.metrics.count_prompt_tokens(tokens)
     note_answer(Usage(tokens, 0))

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from itertools import islice
@@ -32,6 +33,8 @@ _RETRY_AFTER_SECONDS = 1
 _LONGEST_VALUE = 100
 # Types of errors about a field that is not there: pydantic's, and that of fields that some messages need.
 _MISSING = ("missing", "absent")
+# How the server refuses what has no room in the context or in the KV cache, with the number of tokens that have.
+_NO_ROOM = re.compile(r"(?:prompt|text_input|messages|max_tokens) .*, as the (?:context is|KV cache holds) (\d+)")
 _FIELDS = {name for body in (CompletionRequest, ChatRequest, EmbeddingRequest) for name in body.model_fields}
 
 
@@ -92,6 +95,18 @@ def overloaded(message: str, retry_after: float | None = None) -> ApiError:
     return ApiError(429, "server_overloaded", message, headers={"Retry-After": str(seconds)})
 
 
+def refusal(error: InvalidRequest, message: str, field: str | None) -> ApiError:
+    """Return the error for a request that the server has refused. `message` says so in the words of the client's API.
+
+    Of what has no room in the context it has OpenAI's code and the beginning of OpenAI's message: by these, programs
+    know that they must shorten the chat.
+    """
+    if (found := _NO_ROOM.match(str(error))) is None:
+        return ApiError(400, "invalid_value", message, param=field)
+    text = f"This model's maximum context length is {found[1]} tokens; {message}"
+    return ApiError(400, "context_length_exceeded", text, param=field)
+
+
 def api_error(error: InflightError) -> ApiError:
     """Return the error for the gateway's client when a request to the server failed."""
     message = str(error)
@@ -99,7 +114,7 @@ def api_error(error: InflightError) -> ApiError:
         case InvalidRequest():
             # If a message of the server is about a field, it begins with the field's name.
             field = message.partition(" ")[0]
-            return ApiError(400, "invalid_value", message, param=field if field.partition("[")[0] in _FIELDS else None)
+            return refusal(error, message, field if field.partition("[")[0] in _FIELDS else None)
         case ServerOverloaded():
             return overloaded(message, error.retry_after)
         case ModelNotReady() | RequestCancelled():

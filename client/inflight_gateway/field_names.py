@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from inflight_client import InvalidRequest
-from inflight_gateway.asked_form import invalid
+from inflight_gateway.errors import refusal
 
 
 @contextmanager
@@ -23,4 +23,4 @@ def naming_fields(names: Mapping[str, str]) -> Iterator[None]:
         field = names.get(str(error).partition(" ")[0].partition("[")[0].partition(".")[0])
         if field is None:
             raise
-        raise invalid(field, f"{field} is refused: {error}") from error
+        raise refusal(error, f"{field} is refused: {error}", field) from error

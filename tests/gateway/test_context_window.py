@@ -99,3 +99,21 @@ def test_a_chat_that_is_too_long_is_named_by_a_field_that_its_api_has(client: An
         with pytest.raises(openai.BadRequestError, match="prompt has") as caught:
             other.responses.create(model="llm", input=WORD * CONTEXT)
         assert caught.value.param == "input"
+        with pytest.raises(openai.BadRequestError, match="input is refused: prompt has") as caught:
+            other.embeddings.create(model="llm", input=WORD * CONTEXT * 2)
+        assert caught.value.param == "input"
+        with pytest.raises(openai.BadRequestError, match="max_completion_tokens is refused") as caught:
+            other.chat.completions.create(model="llm", max_completion_tokens=CONTEXT, messages=user(WORD))
+        assert caught.value.param == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(("words", "room"), [(CACHED, CACHED), (CONTEXT, CONTEXT), (CONTEXT * 100, CONTEXT)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_openais_clients_know_by_its_code_that_a_chat_is_too_long(
+    client: Anthropic, words: int, room: int, stream: bool
+) -> None:
+    """Or by its words, where programs look only at these."""
+    with OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as other:
+        with pytest.raises(openai.BadRequestError, match=rf"This model's maximum context length is {room} ") as caught:
+            other.chat.completions.create(model="llm", max_tokens=1, messages=user(WORD * words), stream=stream)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
