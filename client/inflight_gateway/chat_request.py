@@ -26,6 +26,12 @@ class TextPart(Strict):
     type: Literal["text"]
     text: str
 
+    # Ignored. OpenAI's Agents SDK for JavaScript writes these fields of an answer into the text that it sends back.
+    role: Literal["assistant"] | None = None
+    tool_calls: list[Any] | None = None
+    reasoning_content: str | None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
 
 class RefusalPart(Strict):
     """A part of a message in which the assistant declined to answer. Our models do so in plain text."""

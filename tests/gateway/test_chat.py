@@ -10,6 +10,8 @@ from openai import BadRequestError, OpenAI
 
 from tests.gateway.gateway_process import GatewayProcess
 
+CALL: Any = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
 
 def arrived(client: OpenAI, messages: list[Any], **fields: Any) -> tuple[Any, dict[str, Any]]:
     """Return the messages and the sampling parameters that the server received."""
@@ -92,6 +94,21 @@ def test_what_openais_parse_adds_can_be_sent_back(client: OpenAI) -> None:
     echoed, _ = arrived(client, [called, result, answered, {"role": "user", "content": "!request"}])
     assert echoed[0]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
     assert echoed[2] == {"role": "assistant", "content": "4"}
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"role": "assistant", "refusal": None, "reasoning_content": "So.", "tool_calls": [CALL]},
+        {"annotations": []},
+    ],
+)
+def test_an_answer_as_openais_agents_for_javascript_send_it_back(client: OpenAI, added: dict[str, Any]) -> None:
+    """The other fields of the message are in its text: those of a whole message, and those of a streamed one."""
+    answered = {"role": "assistant", "content": [{"type": "text", "text": "one", **added}], "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "3"}
+    echoed, _ = arrived(client, [answered, result, {"role": "user", "content": "!request"}])
+    assert echoed[0] == {"role": "assistant", "content": "one", "tool_calls": [CALL]}
 
 
 def test_null_means_absent_also_for_fields_that_are_not_supported(gateway: GatewayProcess) -> None:
