@@ -110,6 +110,19 @@ def test_a_call_that_openais_parse_has_added_to_can_be_sent_back(client: OpenAI)
     assert messages[0]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Ulm"}'}
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [({}, "In short."), ({"content": [{"type": "reasoning_text", "text": "At length."}]}, "At length.")],
+)
+def test_a_summary_stands_for_a_thought_that_is_not_sent(client: OpenAI, content: Any, shown: str) -> None:
+    """As langchain for JavaScript sends thoughts, even if all it has is an empty one."""
+    summary: Any = [{"type": "summary_text", "text": "In "}, {"type": "summary_text", "text": "short."}]
+    thought: Any = {"type": "reasoning", "id": "rs_1", "summary": summary, **content}
+    asked: Any = {"role": "user", "content": "!request"}
+    messages, _ = arrived(client, input=[thought, {"role": "assistant", "content": "Ulm."}, asked])
+    assert messages[0] == {"role": "assistant", "content": "Ulm.", "reasoning_content": shown}
+
+
 def test_a_history_may_have_a_refusal(client: OpenAI) -> None:
     refusal: Any = {"type": "refusal", "refusal": "I won't."}
     asked: Any = {"role": "user", "content": "!request"}

@@ -141,12 +141,21 @@ class ReasoningText(Strict):
     text: str
 
 
+class SummaryText(Strict):
+    """A part of a summary."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
 class ReasoningItem(Strict):
     """What the assistant thought."""
 
     type: Literal["reasoning"]
     id: str | None = None
-    summary: Annotated[list[Any], Field(max_length=0)] | None = None
+    summary: Annotated[list[SummaryText], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
+        None, description="Stands for the thought if there is no content."
+    )
     content: Annotated[list[ReasoningText], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     encrypted_content: None = None
     status: _Status | None = None
@@ -154,7 +163,7 @@ class ReasoningItem(Strict):
     @property
     def text(self) -> str:
         """The thought, with its parts joined."""
-        return "".join(part.text for part in self.content or ())
+        return "".join(part.text for part in self.content or self.summary or ())
 
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
