@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import contextlib
 
-from inflight_cli.options import add_metrics_option, check_one_server, positive
+from inflight_cli.options import add_metrics_option, check_one_server, port
 from inflight_client import AsyncClient, InflightError, ModelNotReady, RetryPolicy, Timeouts
 
 HELP = "tell HAProxy how much a server can take"
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_metrics_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=positive, default=_DEFAULT_PORT, help="port to listen on (%(default)s)")
+    parser.add_argument("--port", type=port, default=_DEFAULT_PORT, help="port to listen on (%(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:

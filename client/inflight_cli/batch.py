@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 from tqdm import tqdm
 
 from inflight_cli.batch_answerer import Answerer
 from inflight_cli.batch_gateway import Gateway
 from inflight_cli.batch_input import InputLine, read_lines
 from inflight_cli.batch_output import answered, encode, error_of, failures, open_alone
-from inflight_cli.options import add_sampling_options, positive, readable_file, sampling_parameters
+from inflight_cli.options import add_sampling_options, http_url, positive, readable_file, sampling_parameters
 from inflight_client import AsyncClient, RetryPolicy
 
 HELP = "answer a file of prompts"
@@ -39,14 +38,14 @@ DEFAULT_GATEWAY = "http://127.0.0.1:9000"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("input", type=readable_file, metavar="IN.jsonl")
-    parser.add_argument("output", type=Path, metavar="OUT.jsonl")
+    parser.add_argument("output", type=_output_file, metavar="OUT.jsonl")
     parser.add_argument(
         "--concurrency", type=positive, default=32, metavar="N", help="maximum number of requests at once (%(default)s)"
     )
     parser.add_argument("--retry-failed", action="store_true", help="send the lines again that have an error in OUT")
     parser.add_argument(
         "--gateway",
-        type=_http_url,
+        type=http_url,
         default=os.environ.get("INFLIGHT_GATEWAY") or DEFAULT_GATEWAY,
         metavar="URL",
         help="where lines of OpenAI's Batch API go (default: the environment variable INFLIGHT_GATEWAY, or "
@@ -139,15 +138,12 @@ async def _answer_in_order(
         await asyncio.gather(*pending, return_exceptions=True)
 
 
-def _http_url(text: str) -> str:
-    """Read the address of a gateway; for argparse."""
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a URL: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
-        raise argparse.ArgumentTypeError(f"{text!r} must begin with http:// or https://, and name a host")
-    return text
+def _output_file(text: str) -> Path:
+    """Read the path of the output; for argparse. A batch that goes on reads its output, so a pipe will not do."""
+    path = Path(text)
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular file")
+    return path
 
 
 def _report_failures(output: Path) -> int:

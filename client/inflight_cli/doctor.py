@@ -100,7 +100,11 @@ def check(client: Client, url: str, model: str) -> Iterator[Finding]:
     try:
         server = client.server_info()
     except InflightError as error:
-        yield Finding(Level.PROBLEM, "server", f"{url} does not answer ({error}); start one, or give another --url")
+        text = (
+            f"{url} does not answer ({error}); start one, or give another --url: gRPC is on port 8001 by default, "
+            "and HTTP, with the prefix http://, on port 8000"
+        )
+        yield Finding(Level.PROBLEM, "server", text)
         return
     yield Finding(Level.OK, "server", f"{url} answers")
     yield check_version(server.version)

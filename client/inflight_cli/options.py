@@ -2,13 +2,16 @@
 
 import argparse
 import os
+import ssl
 from pathlib import Path
 from typing import TypedDict, cast
+
+import httpx
 
 from inflight_cli.errors import CommandError, check_text
 from inflight_client import TLS, Sampling, Timeouts, TransportError
 from inflight_client.fleet.addresses import is_dns_name, resolve, split_url
-from inflight_client.options import check_header, connection_options, parse_url
+from inflight_client.options import LARGEST_PORT, check_header, connection_options, parse_url
 
 DEFAULT_URL = "127.0.0.1:8001"
 
@@ -52,7 +55,10 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 def add_metrics_option(parser: argparse.ArgumentParser) -> None:
     """Add the option for the address of the metrics."""
     parser.add_argument(
-        "--metrics-url", metavar="URL", help="address of the metrics (default: port 8002 of the server's host)"
+        "--metrics-url",
+        type=http_url,
+        metavar="URL",
+        help="address of the metrics (default: port 8002 of the server's host)",
     )
 
 
@@ -76,12 +82,15 @@ def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
 
     Raises:
         ValueError: the URL is invalid, or it is not encrypted although `--ca` is given.
-        CommandError: the model's name is not UTF-8.
+        CommandError: the URL or the model's name is not UTF-8, or `--ca` has no certificate.
     """
+    check_text(options.url, "--url")
     check_text(options.model, "--model")
     tls = None if options.ca is None else TLS(root_certificates=options.ca)
     for url in split_url(options.url):
         parse_url(url, tls)
+    if options.ca is not None:
+        _check_certificates(options.ca)
     return {"url": options.url, "model": options.model, "headers": dict(options.header), "tls": tls}
 
 
@@ -122,11 +131,37 @@ def readable_file(text: str) -> Path:
     return path
 
 
+def http_url(text: str) -> str:
+    """Read an address that begins with http:// or https://; for argparse."""
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise argparse.ArgumentTypeError(f"{text!r} must begin with http:// or https://, and name a host")
+    return text
+
+
 def positive(text: str) -> int:
     """Read a whole number greater than 0; for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number over 0")
     return int(text)
+
+
+def port(text: str) -> int:
+    """Read the number of a port; for argparse."""
+    number = positive(text)
+    if number > LARGEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; it must be at most {LARGEST_PORT}")
+    return number
+
+
+def _check_certificates(path: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise CommandError(f"--ca is {path}, from which no certificate can be read: {error}") from None
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from inflight_cli.errors import CommandError
 from inflight_cli.options import add_metrics_option, check_one_server
 from inflight_cli.screen import plain, screen
-from inflight_client import Client, InflightError
+from inflight_client import Client, InflightError, TransportError
 from inflight_client.load import DEFAULT_MAX_NUM_SEQS, Reading, Turnover, load, turnover
 
 HELP = "watch a server"
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     return 0.
 
     Raises:
-        CommandError: the model lacks a metric, or standard output is not a terminal.
+        CommandError: there are no metrics, the model lacks one, or standard output is not a terminal.
         InflightError: the server does not answer.
     """
     check_one_server(options)
@@ -59,14 +59,21 @@ def _read(client: Client, model: str) -> Reading:
     return Reading(time.monotonic(), client.metrics(), model)
 
 
+def _first_reading(client: Client, model: str) -> Reading:
+    try:
+        return _read(client, model)
+    except TransportError as error:
+        raise CommandError(f"{error}; give --metrics-url") from None
+
+
 def _print_once(client: Client, model: str, max_num_seqs: int) -> None:
-    before = _read(client, model)
+    before = _first_reading(client, model)
     time.sleep(REFRESH_SECONDS)
     print(plain(load(before, _read(client, model)), client.unfinished_requests(), max_num_seqs))
 
 
 def _watch(client: Client, model: str, max_num_seqs: int, console: Console) -> None:
-    readings = deque([_read(client, model)])
+    readings = deque([_first_reading(client, model)])
     turnovers: deque[Turnover] = deque(maxlen=MAX_TURNOVERS)
     with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:

@@ -13,7 +13,7 @@ _LONGEST = 1_000_000
 """Maximum of each timeout, over 11 days. Waits on locks and gRPC's deadlines overflow with much more, and gRPC keeps
 some of its settings as milliseconds in 32 bits."""
 
-_LARGEST_PORT = 65535
+LARGEST_PORT = 65535
 
 _HEADER_NAME = re.compile("[A-Za-z0-9_.-]+")
 _HEADER_VALUE = re.compile("[ -~]*")
@@ -121,9 +121,9 @@ def parse_url(url: str, tls: TLS | None) -> tuple[str, str, TLS | None]:
     if not address.rstrip("/") or "/" in address.rstrip("/"):
         raise ValueError(f"the URL {url!r} must be a host and a port, without a path")
     _, has_port, port = address.rstrip("/").rpartition(":")
-    if has_port and port.isdecimal() and int(port) > _LARGEST_PORT:
+    if has_port and port.isdecimal() and int(port) > LARGEST_PORT:
         # gRPC would connect to another port: to the number without the bits that a port does not have.
-        raise ValueError(f"the URL {url!r} has the port {port}; it must be at most {_LARGEST_PORT}")
+        raise ValueError(f"the URL {url!r} has the port {port}; it must be at most {LARGEST_PORT}")
     encrypted = scheme in ("grpcs", "https")
     if tls is not None and not encrypted:
         raise ValueError(f"the URL {url!r} is not encrypted, but tls is given; it must begin with {scheme}s://")

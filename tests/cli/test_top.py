@@ -24,6 +24,7 @@ def test_no_metrics(program: Program) -> None:
     done = program.run("top", "--once", "--metrics-url", "http://127.0.0.1:1/metrics")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: no metrics at http://127.0.0.1:1/metrics")
+    assert done.stderr.endswith("; give --metrics-url\n")
 
 
 def test_no_terminal(program: Program, server: TritonServer) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from inflight_client import (
@@ -237,3 +238,10 @@ def test_a_forked_process_is_told_to_make_a_client_of_its_own() -> None:
         child.kill()
         child.join()
     assert status == 0
+
+
+def test_an_error_of_http_without_a_text_has_that_of_its_cause() -> None:
+    error = httpx.ConnectError("")
+    error.__cause__ = OSError("the handshake failed")
+    assert str(http_wire.error_of_httpx(error)) == "the handshake failed"
+    assert str(http_wire.error_of_httpx(httpx.ConnectError(""))) == "ConnectError"

@@ -187,7 +187,17 @@ def error_of_httpx(error: httpx.HTTPError) -> InflightError:
     """Return the error that an exception of httpx means."""
     if isinstance(error, SSEError):
         return ServerFault(str(error))
-    return TransportError(str(error) or type(error).__name__)
+    return TransportError(_text_of(error))
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error, or of what has caused it, or its name. A failed handshake of TLS has no text."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if str(cause):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
 
 
 def server_info(document: dict[str, Any]) -> ServerInfo:
