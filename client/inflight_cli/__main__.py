@@ -1,53 +1,26 @@
-"""`inflight COMMAND`: parse the command line, run the command, and turn errors into an exit status."""
+"""`inflight COMMAND`."""
 
-import argparse
-import os
+import signal
 import sys
 
-from inflight_cli import agent_check, batch, chat, doctor, drain, generate, standard_streams, top
-from inflight_cli.errors import CommandError
-from inflight_cli.options import add_connection_options, connection_settings
-from inflight_client import InflightError
-
-COMMANDS = (generate, chat, batch, top, doctor, drain, agent_check)
-INTERRUPTED = 130
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands. The parsed options hold the command's function as `run`."""
-    parser = argparse.ArgumentParser(prog="inflight", description="Use and watch an Inflight server.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2].replace("_", "-")
-        of_command = commands.add_parser(name, help=command.HELP, description=command.__doc__)
-        add_connection_options(of_command)
-        command.add_options(of_command)
-        of_command.set_defaults(run=command.run)
-    return parser
+_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run a command and return the exit status: 1 after an error, 2 for bad arguments, 130 after Ctrl-C."""
-    standard_streams.prepare()
-    parser = make_parser()
-    options = parser.parse_args()
+    # The imports take up to a second, and there is nothing to tidy up yet. So Ctrl-C ends the process at once; as an
+    # exception it would come out of some import, with a traceback. A process in the background may ignore Ctrl-C.
+    as_exception = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if as_exception:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from inflight_cli.command_line import run
+
+    if as_exception:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        options.connection = connection_settings(options)
-    except (CommandError, ValueError) as error:
-        parser.error(str(error))
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-        return status
+        return run()
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone. Without this, Python would report the error again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (CommandError, InflightError, OSError) as error:
-        print("error:", *str(error).split(), file=sys.stderr)
-        return 1
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from inflight_cli.__main__ import make_parser
+from inflight_cli.command_line import make_parser
 from inflight_gateway.__main__ import main
 from scripts.launch.exposure import check_loopback, restrict
 from tests.deploy.conftest import CHART, DEPLOY, Manifest, Render
