@@ -1,5 +1,6 @@
 """Beam searches find what they would find alone, whatever else runs, and leave no block behind."""
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight import InvalidRequest, SamplingParams
+from inflight import InvalidRequest, SamplingParams, sampling_params
 from inflight.beam_search.search import BeamSearch, Hypothesis
 from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.request import Request
@@ -290,3 +291,11 @@ def test_what_a_beam_search_cannot_heed_is_refused(params: dict[str, Any], messa
     with pytest.raises(InvalidRequest) as caught:
         SamplingParams(**params)
     assert message in str(caught.value)
+
+
+def test_a_beam_search_heeds_each_parameter_or_may_refuse_it() -> None:
+    """Otherwise a new parameter would be dropped without a word."""
+    heeded = {"max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens"}
+    own = {"beam_width", "length_penalty", "early_stopping"}
+    names = {field.name for field in dataclasses.fields(SamplingParams)}
+    assert names == heeded | own | sampling_params._NEUTRAL_FOR_BEAMS.keys()
