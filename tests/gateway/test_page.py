@@ -49,6 +49,11 @@ def watching(gateway: GatewayProcess, **headers: str) -> Iterator[Iterator[dict[
         yield (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line)
 
 
+def next_running(frames: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The next frame that counts a running request. The list of requests is newer than their number."""
+    return next(frame for frame in frames if frame["running"])
+
+
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
@@ -74,7 +79,7 @@ def test_frames_show_what_runs(page: GatewayProcess) -> None:
     with page.openai() as client, client.completions.create(prompt="One, two,", user="acme", **LONG) as stream:
         next(stream)
         with watching(page) as frames:
-            frame = next(frames)
+            frame = next_running(frames)
             (request,) = frame["requests"]
             assert (request["tenant"], request["running"], request["priority"]) == ("acme", True, 0)
             assert request["prompt_tokens"] == request["computed_prompt_tokens"] > 0
@@ -106,8 +111,7 @@ def test_with_keys_a_viewer_sees_its_own_requests_and_the_number_of_others(guard
         assert frame["others"] == {"running": 0, "waiting": 0}
         name = frame["requests"][0]["name"]
         with watching(guarded, **bearer("secret-b")) as frames:
-            # The list of requests is newer than the number of those that run.
-            frame = next(frame for frame in frames if frame["running"])
+            frame = next_running(frames)
         assert (frame["requests"], frame["others"]) == ([], {"running": 1, "waiting": 0})
         assert frame["running"] == 1
         assert name not in json.dumps(frame)

@@ -388,7 +388,7 @@ class World:
         prefixes = [*space._kept.values(), *space._arriving.values(), *space._reading.values()]
         assert sorted([*held, *prefixes, *space._free, *space._leaving]) == list(range(space.num_blocks))
         assert space.num_prefixes == len(prefixes)
-        assert space.num_used == len(held) + len(space._leaving)
+        assert space.num_used == len(held)
         assert self.tables.prefixes.enabled or not prefixes
         for request in self.live.values():
             assert len(request.host_blocks) == self.blocks_for(request.num_swapped)
