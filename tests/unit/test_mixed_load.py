@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from inflight import RequestOptions
-from inflight.beam_search.search import BeamSearch
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler_config import (
@@ -20,20 +19,9 @@ from inflight.scheduler.scheduler_config import (
 )
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_drafter import FakeDrafter
-from tests.unit.fake_model import VOCABULARY, FakeModel, ForcingGrammar, expected_output, likeliest
+from tests.unit.fake_model import VOCABULARY, FakeModel, ForcingGrammar, expected_output
+from tests.unit.test_beam_search import expected_beams
 from tests.unit.test_scheduler_machine import CLASSES, LEVELS, ONE_LEVEL, STEMS
-
-
-def expected_beams(request: Request) -> Any:
-    """What a beam search finds, as if it were alone."""
-    search = BeamSearch(request.params, max_tokens=request.max_tokens, stop_token_ids=request.stop_token_ids)
-    outputs: list[list[int]] = [[]]
-    while True:
-        found = [likeliest([*request.prompt_ids, *output], search.num_candidates) for output in outputs]
-        steps = search.advance(found, outputs)
-        if steps is None:
-            return search.best(outputs, "length")
-        outputs = [[*outputs[step.parent], step.token] for step in steps]
 
 
 def any_settings(draw: Random) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from inflight_gateway.tool_formats.tool_format import ListFormat, ToolFormat
 
 
 class BareList(ListFormat):
-    """See the module. Texts have brackets, too, so a list is one of calls where it begins with that of a tool."""
+    """See the module. Texts have brackets, too, so only a list that begins with a call of a tool is one of calls."""
 
     triggers = ()
     opening, closing = "[", "]"
