@@ -1,7 +1,6 @@
 """`inflight generate` streams to standard output. After an error it prints one line and returns an exit status."""
 
 import json
-import signal
 import subprocess
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
-from tests.cli.program import CLIENT, SECONDS, Program, interrupt
+from tests.cli.program import SECONDS, Program, interrupt
 from tests.client.test_cancellation import cancelled
 from tests.eventually import eventually
 
@@ -154,12 +153,6 @@ def test_a_schema_that_cannot_be_read(tmp_path: Path, written: bytes, said: str)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     assert said in done.stderr
-
-
-def test_ctrl_c_while_packages_are_loaded(tmp_path: Path) -> None:
-    (tmp_path / "tqdm.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    done = Program("127.0.0.1:1", PYTHONPATH=f"{tmp_path}:{CLIENT}").run("generate", "x")
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_an_operator_key_that_is_no_text() -> None:
