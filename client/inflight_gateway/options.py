@@ -21,9 +21,7 @@ _SERVER = "127.0.0.1:8001"
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="inflight-gateway", description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="inflight-gateway", description=description)
     _add_servers(parser)
     _add_endpoint(parser)
     _add_limits(parser)
@@ -82,7 +80,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         "--server",
         action="append",
         metavar="HOST:PORT",
-        help=f"the Triton server's gRPC endpoint; several servers can be given (if not given: {_SERVER})",
+        help=f"the Triton server's gRPC endpoint; several servers can be given (default: {_SERVER})",
     )
     parser.add_argument(
         "--metrics-url",
@@ -95,7 +93,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         choices=BALANCES,
         default="prefix",
         help="which of several servers gets a request: one that knows the beginning of the prompt, unless it is too "
-        "busy; the one with the fewest requests; or each in turn",
+        "busy; the one with the fewest requests; or each in turn (default: %(default)s)",
     )
     parser.add_argument(
         "--prefill-server",
@@ -109,16 +107,21 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         type=_number(int, 0, 2**31),
         default=256,
         metavar="N",
-        help="shorter prompts do not go to a prefill server; 4 characters of a text or a chat count as a token",
+        help="shorter prompts do not go to a prefill server; 4 characters of a text or a chat count as a token "
+        "(default: %(default)s)",
     )
 
 
 def _add_endpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; a non-loopback address needs --api-keys"
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; a non-loopback address needs --api-keys (default: %(default)s)",
     )
-    parser.add_argument("--port", type=_number(int, 1, 65535), default=9000, help="port to listen on")
-    parser.add_argument("--model", default="llm", help="the model's name in Triton")
+    parser.add_argument(
+        "--port", type=_number(int, 1, 65535), default=9000, help="port to listen on (default: %(default)s)"
+    )
+    parser.add_argument("--model", default="llm", help="the model's name in Triton (default: %(default)s)")
     parser.add_argument(
         "--served-model-name", metavar="NAME", help="the model's name for clients; if not given, its name in Triton"
     )
@@ -128,7 +131,7 @@ def _add_endpoint(parser: argparse.ArgumentParser) -> None:
         type=_origin,
         metavar="URL",
         help="let scripts of web pages from this origin, such as https://chat.example.com, send requests; several can "
-        "be given, and * means all (if not given: none)",
+        "be given, and * means all (default: none)",
     )
     parser.add_argument("--api-keys", type=Path, metavar="FILE", help="TOML file of the accepted API keys")
 
@@ -139,35 +142,37 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=_number(int, 1, 65536),
         default=512,
         metavar="N",
-        help="limit on requests at once; the gateway answers further ones with 429",
+        help="limit on requests at once; the gateway answers further ones with 429 (default: %(default)s)",
     )
     parser.add_argument(
         "--max-concurrent-samples",
         type=_number(int, 1, 2**20),
         default=2048,
         metavar="N",
-        help="limit on samples at once, prompts times n of each request; the gateway answers further ones with 429",
+        help="limit on samples at once, prompts times n of each request; the gateway answers further ones with 429 "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--max-body-bytes",
         type=_number(int, 1, 2**30),
         default=4 * 2**20,
         metavar="N",
-        help="limit on the size of a body; the gateway answers larger ones with 413",
+        help="limit on the size of a body; the gateway answers larger ones with 413 (default: %(default)s)",
     )
     parser.add_argument(
         "--max-total-body-bytes",
         type=_number(int, 1, 2**40),
         default=64 * 2**20,
         metavar="N",
-        help="limit on the size of the bodies of all requests; the gateway answers further requests with 429",
+        help="limit on the size of the bodies of all requests; the gateway answers further requests with 429 "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--request-timeout",
         type=_number(float, 0.001, 86400),
         default=600.0,
         metavar="SECONDS",
-        help="time limit for a whole answer",
+        help="time limit for a whole answer (default: %(default)s)",
     )
 
 
@@ -176,13 +181,14 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
         "--tool-format",
         choices=[AUTO, *sorted(FORMATS)],
         default=AUTO,
-        help="how the model writes tool calls; auto finds it from the model's chat template",
+        help="how the model writes tool calls; auto finds it from the model's chat template (default: %(default)s)",
     )
     parser.add_argument(
         "--reasoning-format",
         choices=[AUTO, NONE, *sorted(REASONING_FORMATS)],
         default=AUTO,
-        help="how the model writes thoughts, which the gateway splits from the answer; none leaves them in it",
+        help="how the model writes thoughts, which the gateway splits from the answer; none leaves them in it "
+        "(default: %(default)s)",
     )
 
 
