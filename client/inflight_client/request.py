@@ -242,13 +242,14 @@ def make_request(
             raise TypeError("give either a schema or structured_outputs")
         schema = AnswerSchema.of(sampling["schema"])
         parameters["structured_outputs"] = {"json": schema.json_schema}
-    _written(parameters)
+    for name, value in parameters.items():
+        _written({name: value}, name)
     if messages is not None:
-        return Request(model, "messages", _written(messages), parameters, stream, schema, images, embeds)
+        return Request(model, "messages", _written(messages, "messages"), parameters, stream, schema, images, embeds)
     if prompt is None:
         return Request(model, "", (), parameters, stream, schema, images, embeds)
-    name = "text_input" if isinstance(prompt, str) else "input_ids"
-    return Request(model, name, checked(prompt), parameters, stream, schema, images, embeds)
+    source = "text_input" if isinstance(prompt, str) else "input_ids"
+    return Request(model, source, checked(prompt), parameters, stream, schema, images, embeds)
 
 
 def _images(images: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -272,14 +273,15 @@ def make_embedding_request(
     pooling_params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
     asked = {"input": checked(prompt), "pooling_params": pooling_params}
     parameters = {**queueing, "return_embedding": True}
-    _written(parameters)
+    for name, value in parameters.items():
+        _written({name: value}, name)
     return Request(model, "embedding_request", _written(asked), parameters, stream=False)
 
 
-def _written(value: object) -> str:
+def _written(value: object, name: str = "the request") -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"the request can't be written as JSON: {error}") from None
+        raise InvalidRequest(f"{name} can't be written as JSON: {error}") from None
     except RecursionError:
-        raise InvalidRequest("the request can't be written as JSON: its lists and objects are too deep") from None
+        raise InvalidRequest(f"{name} can't be written as JSON: its lists and objects are too deep") from None

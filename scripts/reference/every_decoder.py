@@ -10,6 +10,7 @@ counts the outcomes:
 - not built: the scaled-down model cannot be made, or transformers' own `generate` fails on it.
 """
 
+import argparse
 import itertools
 import logging
 import random
@@ -222,17 +223,24 @@ def outcomes(model_types: list[str]) -> Iterator[tuple[str, str, str]]:
             yield waiting.pop(0), WRONG, f"the process ended with {process.returncode}"
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Try the model types that are named, or all of them. Return 1 if one of them is wrong."""
-    if arguments[:1] == ["--here"]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE", help="such as llama (default: all)")
+    parser.add_argument("--here", action="store_true", help="try them in this process, without a limit on time")
+    options = parser.parse_args()
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}
+    if unknown := [name for name in options.model_types if name not in known]:
+        parser.error(f"transformers has no decoder of the type {unknown[0]!r}")
+    model_types = options.model_types or sorted(known)
+    if options.here:
         logging.disable()
-        for model_type in arguments[1:]:
+        for model_type in model_types:
             with tempfile.TemporaryDirectory() as folder:
                 what, reason = outcome(model_type, Path(folder))
             print(model_type, what, reason.replace("\n", " "), sep="\t", flush=True)
         return 0
     counts: Counter[str] = Counter()
-    model_types = arguments or sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES})
     for model_type, what, reason in tqdm(outcomes(model_types), total=len(model_types)):
         counts[what] += 1
         tqdm.write(f"{model_type:32} {what:10} {reason}")
@@ -241,4 +249,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

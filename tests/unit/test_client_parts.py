@@ -1,6 +1,7 @@
 """The client's parts that need no server."""
 
 import asyncio
+import math
 import multiprocessing
 import os
 import threading
@@ -132,6 +133,11 @@ def test_what_is_nested_too_deeply_for_json_is_refused() -> None:
         nested = [nested]
     with pytest.raises(InvalidRequest, match="can't be written as JSON"):
         make_request("llm", None, nested, {}, stream=True)
+
+
+def test_a_parameter_that_json_cannot_hold_is_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"^top_p can't be written as JSON"):
+        make_request("llm", "one", None, {"temperature": 0.5, "top_p": math.nan}, stream=True)
 
 
 def test_a_limit_that_is_no_float_is_left_to_the_server() -> None:
