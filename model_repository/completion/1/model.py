@@ -122,7 +122,8 @@ class TritonPythonModel:
                 outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
         if outputs is None:
             return pb_utils.TritonError("llm ended without an answer", pb_utils.TritonError.INTERNAL)
-        return {name: array[0] if self._llm_batched else array for name, array in outputs.items()}
+        # TensorRT-LLM's clients expect texts without the batch dimension; see `request_format` of `llm`.
+        return {name: array[0] if self._llm_batched and array.ndim > 1 else array for name, array in outputs.items()}
 
     def _with_context(self, request: Any, row: list[Any], cancel_key: str) -> list[Any]:
         """Let the other model compute the prompt of a row. Return the inputs of the call that continues it."""

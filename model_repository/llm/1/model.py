@@ -22,6 +22,7 @@ sys.setswitchinterval(0.0005)
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inflight.lasting_imports import lasting_imports  # noqa: E402
+from serving import server_config as formats  # noqa: E402
 from serving.fields import add_tensors  # noqa: E402
 from serving.log_format import LogFormat  # noqa: E402
 from serving.settings import check_tensors, on_device_of_instance, read_settings  # noqa: E402
@@ -36,7 +37,12 @@ class TritonPythonModel:
     def auto_complete_config(config: Any) -> Any:
         """Add what every configuration has in common: the inputs, the outputs and the decoupled transaction policy."""
         config.set_model_transaction_policy({"decoupled": True})
-        return tensorrt_llm.add_tensors(config) if tensorrt_llm.is_asked_for(config) else add_tensors(config)
+        match tensorrt_llm.request_format(config):
+            case formats.TENSORRT_LLM:
+                return tensorrt_llm.add_tensors(config)
+            case formats.TENSORRT_LLM_ENSEMBLE:
+                return tensorrt_llm.add_ensemble_outputs(add_tensors(config))
+        return add_tensors(config)
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the model and start the engine. An exception here makes the load fail with the exception's message."""

@@ -27,6 +27,18 @@ _OUTPUTS: dict[str, tuple[Any, Callable[[Request], float]]] = {
 }
 
 
+def block_counts(requests: Sequence[Request], block_size: int) -> dict[str, Any]:
+    """Return the outputs about blocks that only TensorRT-LLM's own formats have, as `perf_metrics` does.
+
+    All blocks are those that a request needed at its end. New are those that were not in the prefix cache.
+    """
+    # The last token of an output is not computed.
+    computed = [len(request.token_ids) - (request.num_output > 0) for request in requests]
+    total = np.array([-(-count // block_size) for count in computed], np.int32)
+    reused = np.array([request.num_cached // block_size for request in requests], np.int32)
+    return {"kv_cache_alloc_total_blocks": total, "kv_cache_alloc_new_blocks": total - reused}
+
+
 def perf_metrics(requests: Sequence[Request], block_size: int) -> dict[str, Any]:
     """Return the outputs by name, each as an array with an element for each of the requests, which have ended."""
     reused = [request.num_cached // block_size for request in requests]

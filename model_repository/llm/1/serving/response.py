@@ -42,6 +42,8 @@ class Sample:
     """The entry in JSON of each prompt token with a log-probability so far; None if the request asked for none."""
     embedding: NDArray[np.float32] | None = None
     """[dimensions]."""
+    index: int | None = None
+    """Its place among the samples of its request, if it gets responses of its own."""
 
     @classmethod
     def of_beam(cls, beam: Beam, request: Request, opening: Sequence[str]) -> "Sample":
@@ -71,6 +73,11 @@ class Sample:
     def knows_prompt(self) -> bool:
         """Whether the prompt has been read, so that its outputs are complete."""
         return self.num_tokens > 0 or self.finish_reason is not None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has come since the last response."""
+        return bool(self.text or self.token_ids or self.ends_here)
 
     def add(self, delta: Delta) -> None:
         """Add the new output of this sample."""
@@ -120,9 +127,19 @@ class ResponseFormat:
     ) -> Any:
         """Make a response. Each output has one element per sample.
 
-        `first`, `final`: this is the first or the last response of the request. `with_prompt`: add what the request
+        `first`, `final`: this is the first or the last response with these samples. `with_prompt`: add what the request
         asks to know about its prompt.
         """
+        tensors = self._tensors(samples, outputs, first=first, final=final)
+        if with_prompt:
+            tensors += self._of_prompt(samples[0], outputs)
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+    def sends_apart(self, request: Any) -> bool:
+        """Whether each sample of a Triton request gets responses of its own."""
+        return False
+
+    def _tensors(self, samples: Sequence[Sample], outputs: OutputOptions, *, first: bool, final: bool) -> list[Any]:
         tensors = [self._texts("text_output", [self._text(sample, outputs) for sample in samples])]
         ends_sample = any(sample.ends_here for sample in samples)
         if outputs.finish_reason is True or (outputs.finish_reason and ends_sample):
@@ -151,9 +168,7 @@ class ResponseFormat:
         if outputs.perf_metrics and final:
             found = perf_metrics([s.request for s in samples if s.request is not None], self._block_size)
             tensors += [self._tensor(name, values) for name, values in found.items()]
-        if with_prompt:
-            tensors += self._of_prompt(samples[0], outputs)
-        return pb_utils.InferenceResponse(output_tensors=tensors)
+        return tensors
 
     def _log_probs(self, samples: Sequence[Sample]) -> list[Any]:
         chosen = [[entry.chosen for _, entry in sample.logprobs] for sample in samples]

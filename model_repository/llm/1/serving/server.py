@@ -32,10 +32,11 @@ from serving.questions import Questions
 from serving.responder import Responder
 from serving.response import ResponseFormat
 from serving.sender import Sender
-from serving.server_config import TENSORRT_LLM, ServerConfig
+from serving.server_config import TENSORRT_LLM, TENSORRT_LLM_ENSEMBLE, ServerConfig
 from serving.stream import ResponseStream
 from serving.streams import Streams
 from serving.tenant_worker import TenantWorker
+from serving.tensorrt_llm.ensemble_format import EnsembleFormat
 from serving.tensorrt_llm.token_format import TokenFormat
 from serving.tensorrt_llm.token_request import TokenRequest
 from serving.watchdog import Watchdog
@@ -71,7 +72,8 @@ class Server:
             logger.warning("%s", shortage)
         self._config = config
         self._takes_tokens = config.request_format == TENSORRT_LLM
-        form = TokenFormat if self._takes_tokens else ResponseFormat
+        forms = {TENSORRT_LLM: TokenFormat, TENSORRT_LLM_ENSEMBLE: EnsembleFormat}
+        form = forms.get(config.request_format, ResponseFormat)
         self._form = form(engine.model.text_of, block_size=engine.config.block_size, batched=batched)
         self._questions = Questions(engine)
         self._failures = Failures()
@@ -175,9 +177,9 @@ class Server:
             else:
                 self._drain.check_new()
                 parsed = self._parsed(request)
-                self._preparation.begin(
-                    ResponseStream(sender, parsed, self._form, interval=self._config.stream_interval), parsed
-                )
+                interval, apart = self._config.stream_interval, self._form.sends_apart(request)
+                stream = ResponseStream(sender, parsed, self._form, interval=interval, apart=apart)
+                self._preparation.begin(stream, parsed)
         except Exception as error:  # noqa: BLE001 - `refuse` answers it, and logs it unless the client caused it
             self._failures.refuse(sender, error)
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 EXIT, NONE = "exit", "none"
-OWN_FORMAT, TENSORRT_LLM = "own", "tensorrt_llm"
+OWN_FORMAT, TENSORRT_LLM, TENSORRT_LLM_ENSEMBLE = "own", "tensorrt_llm", "tensorrt_llm_ensemble"
+_FORMATS = (OWN_FORMAT, TENSORRT_LLM, TENSORRT_LLM_ENSEMBLE)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,10 @@ class ServerConfig:
 
     request_format: str = OWN_FORMAT
     """`own`: the inputs and outputs of the reference page. `tensorrt_llm`: those of TensorRT-LLM's model of this name,
-    with token ids in place of texts. For its ensembles, and for clients with a tokenizer of their own."""
+    with token ids in place of texts. For its ensembles, and for clients with a tokenizer of their own.
+    `tensorrt_llm_ensemble`: those of the reference page, in the shapes that the clients of its models `ensemble` and
+    `tensorrt_llm_bls` expect: `text_output` has no batch dimension, and a request that names the output
+    `sequence_index` gets responses for each sample apart."""
 
     step_timeout_seconds: float = 300.0
     """Longest time that a step may take. After that the engine counts as standing still: every request gets an error,
@@ -51,8 +55,8 @@ class ServerConfig:
         # The comparison is also false for a value that is not a number.
         if not self.step_timeout_seconds >= 1:
             raise ValueError(f"step_timeout_seconds is {self.step_timeout_seconds}; it must be at least 1")
-        if self.request_format not in (OWN_FORMAT, TENSORRT_LLM):
-            raise ValueError(f"request_format is {self.request_format!r}; it must be {OWN_FORMAT} or {TENSORRT_LLM}")
+        if self.request_format not in _FORMATS:
+            raise ValueError(f"request_format is {self.request_format!r}; it must be one of {', '.join(_FORMATS)}")
         check_on_model_death(self.on_model_death)
 
 

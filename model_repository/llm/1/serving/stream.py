@@ -16,8 +16,12 @@ from serving.sender import Sender
 class ResponseStream:
     """Sends the responses of one request. The responder thread and the maintenance thread can use it at once."""
 
-    def __init__(self, sender: Sender, parsed: ParsedRequest, form: ResponseFormat, *, interval: int) -> None:
-        """`interval`: the number of tokens that one streamed response holds, except the first and the last response."""
+    def __init__(
+        self, sender: Sender, parsed: ParsedRequest, form: ResponseFormat, *, interval: int, apart: bool = False
+    ) -> None:
+        """`interval`: the number of tokens that one streamed response holds, except the first and the last response.
+        `apart`: each sample gets responses of its own; the outputs of a beam search do not.
+        """
         self.sender = sender
         self._interval, self._begun = interval, False
         self._prompt_sent = False
@@ -33,7 +37,11 @@ class ResponseStream:
         self._num_beams, self._beams = parsed.num_beams, list[Sample]()
         # Not Triton's request id: clients choose it, so two requests can have the same one.
         run = uuid.uuid4().hex
-        self.samples = {f"{run}-{i}": Sample(text=list(self._opening)) for i in range(parsed.num_samples)}
+        self._apart = apart and not self._num_beams
+        self.samples = {
+            f"{run}-{i}": Sample(text=list(self._opening), index=i if self._apart else None)
+            for i in range(parsed.num_samples)
+        }
         """The samples, by the engine's request id of each."""
         self.params = {request_id: _sample_params(parsed.params, i) for i, request_id in enumerate(self.samples)}
         """How to sample each of them."""
@@ -79,20 +87,26 @@ class ResponseStream:
         """Send the new output if a response is due, and return whether it was the last.
 
         A streamed request gets a response for each piece of text, or for each token if it asked for tokens. Any other
-        request gets one response at the end. Raises as `Sender.send` does.
+        request gets one response at the end, or one for each sample. Raises as `Sender.send` does.
         """
         samples = self._beams or list(self.samples.values())
         final = all(sample.finish_reason is not None for sample in samples)
         if final or (self._streaming and self._due(samples)):
-            with_prompt = not self._prompt_sent and samples[0].knows_prompt
-            response = self._form.response(
-                samples, self._outputs, first=not self._begun, final=final, with_prompt=with_prompt
-            )
-            self._begun, self._prompt_sent = True, self._prompt_sent or with_prompt
-            self.sender.send(response, final=final)
-            for sample in samples:
-                sample.clear()
+            parts = [[sample] for sample in samples if sample.has_news] if self._apart else [samples]
+            for number, part in enumerate(parts, start=1):
+                self._send(part, final=final and number == len(parts))
         return final
+
+    def _send(self, samples: Sequence[Sample], *, final: bool) -> None:
+        with_prompt = not self._prompt_sent and samples[0].knows_prompt and not samples[0].index
+        ended = all(sample.finish_reason is not None for sample in samples)
+        response = self._form.response(
+            samples, self._outputs, first=not self._begun, final=ended, with_prompt=with_prompt
+        )
+        self._begun, self._prompt_sent = True, self._prompt_sent or with_prompt
+        self.sender.send(response, final=final)
+        for sample in samples:
+            sample.clear()
 
     def _due(self, samples: Sequence[Sample]) -> bool:
         # Tokens without text, as those of a model without a tokenizer, are news only to whoever asked for them.

@@ -1,12 +1,11 @@
-"""The inputs and outputs of TensorRT-LLM's model `tensorrt_llm`, by its names, types and shapes.
+"""The inputs and outputs of TensorRT-LLM's models, by their names, types and shapes.
 
 Nothing that takes time is imported, for the same reason as in `serving.fields`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from serving.server_config import TENSORRT_LLM
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,7 @@ class Input:
     """Our field that means the same. None: `TokenRequest` reads it."""
 
 
+# The tensors of `tensorrt_llm`.
 INPUTS = (
     Input("input_ids", "TYPE_INT32", (-1,)),
     Input("input_lengths", "TYPE_INT32"),
@@ -87,28 +87,46 @@ OUTPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "acceptance_rate": ("TYPE_FP32", (1,)),
     "total_accepted_draft_tokens": ("TYPE_INT32", (1,)),
     "total_draft_tokens": ("TYPE_INT32", (1,)),
+    "kv_cache_alloc_new_blocks": ("TYPE_INT32", (1,)),
+    "kv_cache_alloc_total_blocks": ("TYPE_INT32", (1,)),
     # Never sent, but ensembles connect them.
     "context_logits": ("TYPE_FP32", (-1, -1)),
     "generation_logits": ("TYPE_FP32", (-1, -1, -1)),
     "batch_index": ("TYPE_INT32", (1,)),
     "sequence_index": ("TYPE_INT32", (1,)),
-    "kv_cache_alloc_new_blocks": ("TYPE_INT32", (1,)),
-    "kv_cache_alloc_total_blocks": ("TYPE_INT32", (1,)),
 }
 """The type and the shape of each output tensor."""
 
+ENSEMBLE_OUTPUTS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "sequence_index": ("TYPE_INT32", (1,)),
+    "kv_cache_alloc_new_blocks": ("TYPE_INT32", (-1,)),
+    "kv_cache_alloc_total_blocks": ("TYPE_INT32", (-1,)),
+    # Never sent, but clients name it.
+    "batch_index": ("TYPE_INT32", (1,)),
+}
+"""Those of `ensemble` that our own format does not have."""
 
-def is_asked_for(config: Any) -> bool:
-    """Return whether the parameters of a `pb_utils.ModelConfig` ask for this format."""
+
+def request_format(config: Any) -> str:
+    """Return the format that the parameters of a `pb_utils.ModelConfig` ask for."""
     parameter = config.as_dict().get("parameters", {}).get("request_format", {})
-    return str(parameter.get("string_value", "")).strip() == TENSORRT_LLM
+    return str(parameter.get("string_value", "")).strip()
 
 
 def add_tensors(config: Any) -> Any:
-    """Give a `pb_utils.ModelConfig` all inputs and outputs; returns it."""
+    """Give a `pb_utils.ModelConfig` all inputs and outputs of `tensorrt_llm`; returns it."""
     for tensor in INPUTS:
         given = {"name": tensor.name, "data_type": tensor.data_type, "dims": list(tensor.dims)}
         config.add_input({**given, "optional": True})
-    for name, (data_type, dims) in OUTPUTS.items():
+    return _with_outputs(config, OUTPUTS)
+
+
+def add_ensemble_outputs(config: Any) -> Any:
+    """Give a `pb_utils.ModelConfig` the outputs that `ensemble` has besides ours; returns it."""
+    return _with_outputs(config, ENSEMBLE_OUTPUTS)
+
+
+def _with_outputs(config: Any, outputs: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
+    for name, (data_type, dims) in outputs.items():
         config.add_output({"name": name, "data_type": data_type, "dims": list(dims)})
     return config

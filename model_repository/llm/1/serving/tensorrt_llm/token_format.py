@@ -7,7 +7,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from serving.output_options import OutputOptions
-from serving.perf_metrics import perf_metrics
+from serving.perf_metrics import block_counts, perf_metrics
 from serving.response import ResponseFormat, Sample, padded
 
 
@@ -30,6 +30,7 @@ class TokenFormat(ResponseFormat):
         if outputs.num_output_tokens:
             tensors.append(self._numbers("num_output_tokens", [sum(len(s.token_ids) for s in samples)], np.int32))
         if outputs.perf_metrics and final:
-            found = perf_metrics([s.request for s in samples if s.request is not None][:1], self._block_size)
+            first_one = [s.request for s in samples if s.request is not None][:1]
+            found = perf_metrics(first_one, self._block_size) | block_counts(first_one, self._block_size)
             tensors += [self._tensor(name, values) for name, values in found.items()]
         return pb_utils.InferenceResponse(output_tensors=tensors)
