@@ -5,18 +5,23 @@ The attention kernels run in an interpreter, and a captured step runs again oper
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
-from inflight import Engine
+from inflight import Engine, EngineConfig, ImagePrompt
 from inflight.model.attention.backend import CUDA_KERNELS
 from inflight.model.cache import memory
 from inflight.model.cuda.graphed_forward import GraphedForward, Graphs, sizes
 from inflight.model.forward import EagerForward
+from inflight.model.routed_forward import RoutedForward, has_images
+from scripts.reference.tiny_image_models import save_image_model
 from tests.engine.models import Tiny, greedy, make_prompt, tokens
+from tests.images import picture
 
 SETTINGS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 6, "max_num_batched_tokens": 24, "max_model_len": 64}
 
@@ -89,6 +94,23 @@ def test_captured_steps_give_hidden_states(tiny: Tiny) -> None:
     assert np.abs(found - tiny.engine(**{**SETTINGS, **settings}).embed(prompts)).max() < 1e-5
 
 
+def test_captured_decodes_after_an_image_with_positions_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an image has more tokens than positions. The tokens after it still attend to all before them."""
+    _, processor = save_image_model("qwen2_5_vl", tmp_path)
+    # transformers loads it with a processor of videos, for which torchvision is needed.
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
+    settings = {**SETTINGS, "max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 256}
+    plain = Engine(EngineConfig(model=str(tmp_path), dtype="float32", kv_cache_tokens=1024, **settings))
+    prompts: list[Any] = [ImagePrompt(f"{processor.image_token} What is this?", [picture(1, 100, 100)]), [5, 6, 7]]
+    wanted = tokens(plain.generate(prompts, greedy(5)))
+    eager = EagerForward(plain.model.module, CUDA_KERNELS, [layer.window for layer in plain.model.layers])
+    forward = RoutedForward(GraphedForward(eager, Rerun()), eager, has_images)
+    engine = Engine(plain.config, dataclasses.replace(plain.model, backend=CUDA_KERNELS, forward=forward))
+    assert tokens(engine.generate(prompts, greedy(5))) == wanted
+
+
 def test_engines_that_share_a_model_do_not_share_the_graphs_of_one(tiny: Tiny) -> None:
     prompts, params = [make_prompt(5), make_prompt(7)], [greedy(3), greedy(5)]
     wanted = tokens(tiny.engine(**SETTINGS).generate(prompts, params))
@@ -120,8 +142,9 @@ def test_the_cache_leaves_room_for_the_graphs(tiny: Tiny, monkeypatch: pytest.Mo
     unlimited: dict[str, Any] = {"kv_cache_tokens": None, "kv_cache_memory_fraction": 0.25}
     blocks = tiny.engine(**{**SETTINGS, **unlimited}).stats().blocks_total
     engine = as_on_a_gpu(tiny, Rerun(), **unlimited)
-    # Six rows have a token id, a position, a slot, the ids of 4 blocks, 160 logits and 64 numbers of a hidden state.
-    for_graphs = 6 * ((3 + 4) * 8 + (160 + 64) * 4) + Rerun.peak
+    # Six rows have a token id, a position, a place, a slot, the ids of 4 blocks, 160 logits and 64 numbers of a hidden
+    # state.
+    for_graphs = 6 * ((4 + 4) * 8 + (160 + 64) * 4) + Rerun.peak
     bytes_per_block = 16 * 3 * 2 * 2 * 16 * 4
     assert blocks == (1 << 20) // 4 // bytes_per_block
     assert engine.stats().blocks_total == ((1 << 20) - for_graphs) // 4 // bytes_per_block < blocks

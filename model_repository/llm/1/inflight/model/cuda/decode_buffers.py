@@ -1,6 +1,7 @@
 """The tensors at fixed addresses from which captured decodes read, and into which they write."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,18 +9,26 @@ import torch
 from inflight.model.ragged_batch import RaggedBatch
 
 
-@dataclass(frozen=True)
-class DecodeBuffers:
-    """Buffers for up to R rows of one token each. A captured decode of fewer rows uses the first ones."""
+class DecodeInputs(NamedTuple):
+    """What a decode of R rows of one token each reads."""
 
     token_ids: torch.Tensor
     """[R] int64."""
     positions: torch.Tensor
-    """[R] int64."""
+    """[R] int64, for the model."""
+    places: torch.Tensor
+    """[R] int64, the places in the sequences. They differ from the positions after an image with its own positions."""
     slots: torch.Tensor
     """[R] int64."""
     block_tables: torch.Tensor
     """[R, blocks] int64."""
+
+
+@dataclass(frozen=True)
+class DecodeBuffers:
+    """Buffers for up to R rows of one token each. A captured decode of fewer rows uses the first ones."""
+
+    inputs: DecodeInputs
     logits: torch.Tensor
     """[R, vocabulary], an output."""
     hidden: torch.Tensor
@@ -32,32 +41,37 @@ class DecodeBuffers:
         def zeros(*size: int) -> torch.Tensor:
             return torch.zeros(size, dtype=torch.int64, device=logits.device)
 
-        return cls(zeros(rows), zeros(rows), zeros(rows), zeros(rows, max_blocks), logits, hidden)
+        return cls(DecodeInputs(*(zeros(rows) for _ in range(4)), zeros(rows, max_blocks)), logits, hidden)
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.inputs(len(self.slots)), self.logits, self.hidden))
+        return sum(tensor.nbytes for tensor in (*self.inputs, self.logits, self.hidden))
 
-    def inputs(self, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Views of the first rows of the token ids, positions, slots and block tables."""
-        return self.token_ids[:rows], self.positions[:rows], self.slots[:rows], self.block_tables[:rows]
+    def first(self, rows: int) -> DecodeInputs:
+        """Views of the first rows of the inputs."""
+        return DecodeInputs(*(tensor[:rows] for tensor in self.inputs))
 
     def fill(self, batch: RaggedBatch, rows: int) -> None:
         """Write the tokens of a batch into the first rows, each with the blocks of its request.
 
         If there are fewer than `rows` tokens, the first one is repeated.
         """
-        tables = batch.block_tables
+        tables, places = batch.block_tables, batch.positions
+        starts = np.array(batch.query_starts)
+        lengths = np.diff(starts)
         if batch.num_tokens > batch.num_rows:
-            lengths = np.diff(batch.query_starts)
             tables = tables[torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(tables.device)]
+        if batch.images is not None:
+            in_batch = np.arange(batch.num_tokens) + np.repeat(batch.context_lens - starts[1:], lengths)
+            places = torch.from_numpy(in_batch).to(tables.device)
         count, width = tables.shape
-        token_ids, positions, slots, block_tables = self.inputs(rows)
+        inputs = self.first(rows)
         for mine, theirs in (
-            (token_ids, batch.token_ids),
-            (positions, batch.positions),
-            (slots, batch.slots),
-            (block_tables[:, :width], tables),
+            (inputs.token_ids, batch.token_ids),
+            (inputs.positions, batch.positions),
+            (inputs.places, places),
+            (inputs.slots, batch.slots),
+            (inputs.block_tables[:, :width], tables),
         ):
             mine[:count] = theirs
             mine[count:] = theirs[0]

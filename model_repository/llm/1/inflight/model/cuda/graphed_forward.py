@@ -147,9 +147,9 @@ class GraphedForward(ForwardPass):
         buffers.hidden[:rows] = outputs.hidden
 
     def _outputs(self, buffers: DecodeBuffers, rows: int, caches: Sequence[LayerCache]) -> Outputs:
-        token_ids, positions, slots, block_tables = buffers.inputs(rows)
+        token_ids, positions, places, slots, block_tables = buffers.first(rows)
         every, ones = torch.arange(rows, device=slots.device), torch.ones_like(slots)
-        tiles = torch.stack((every, every, ones, positions), dim=1)
+        tiles = torch.stack((every, every, ones, places), dim=1)
         parts = parts_for(block_tables.shape[1] * caches[0].keys.shape[1], rows)
         batch = BatchTensors(slots, block_tables, tiles, parts, PromptTiles())
         with use_attention(KernelAttention(batch, caches, self._eager.windows)):
