@@ -4,6 +4,8 @@ checked for each card. The tests run in the Triton language's interpreter on the
 They cannot show that the compiled kernels are right, too. `make gpu-check` shows this on a machine with a GPU.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ import torch
 from inflight.model.attention import tiles
 from inflight.model.attention.backend import CUDA_KERNELS
 from inflight.model.cuda import attention_kernel
+from inflight.model.cuda.graphed_forward import CudaGraphs
 from inflight.model.cuda.tiling import Layer
 from scripts.compile_kernels import variants
 from scripts.compile_kernels.compilation import kernel_of, signature
 from scripts.reference.dense_attention import CASES, IMAGE_CASES, Case, worst_error
+from scripts.reference.dense_attention import Layer as Dense
 
 
 class Recorder:
@@ -77,6 +81,39 @@ def test_attention_agrees_with_dense_attention_and_launches_only_what_is_compile
             **dict.fromkeys((c for c in constants if c in recorder.arg_names), "constexpr"),
         }
         assert (recorder, constants, types) in named
+
+
+def test_kernels_are_launched_while_the_device_of_their_tensors_is_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With KIND_GPU, that device need not be the first GPU, which is the current one of every new thread."""
+    current: list[torch.Tensor] = []
+    launched: list[int] = []
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        current.append(tensor)
+        yield
+        current.clear()
+
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *arguments, **constants: launched.append(len(current))
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for kernel in ("_attend", "_combine_parts"):
+        monkeypatch.setattr(attention_kernel, kernel, Kernel())
+    Dense(CASES["keys in parts"], torch.float32, CUDA_KERNELS.attend).paged()
+    # Single tokens, their parts, and the prompts.
+    assert launched == [1, 1, 1]
+
+
+def test_graphs_are_captured_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "Stream", devices.append)
+    CudaGraphs(torch.device("cuda:1"))
+    assert devices == [torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("name", IMAGE_CASES)

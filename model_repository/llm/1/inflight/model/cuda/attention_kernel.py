@@ -224,28 +224,30 @@ def attend(
         capped=softcap is not None,
         sinks=sinks is not None,
     )
-    _attend[(len(tiles), num_kv_heads, parts)](
-        query,
-        keys,
-        values,
-        output,
-        partial,
-        statistics,
-        sinks,
-        block_tables,
-        tiles,
-        scaling,
-        softcap or 0.0,
-        window or 0,
-        *query.stride()[:2],
-        *keys.stride()[:3],
-        *values.stride()[:3],
-        block_tables.stride(0),
-        parts,
-        num_rows,
-        num_heads,
-        **tiling.attend_constants(layer, tile_tokens, split=parts > 1),
-    )
-    if parts > 1:
-        constants = tiling.combine_constants(value_width)
-        _combine_parts[(num_rows,)](partial, statistics, output, parts, num_rows, **constants)
+    # Kernels of the Triton language are launched on the thread's current device, wherever their tensors are.
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        _attend[(len(tiles), num_kv_heads, parts)](
+            query,
+            keys,
+            values,
+            output,
+            partial,
+            statistics,
+            sinks,
+            block_tables,
+            tiles,
+            scaling,
+            softcap or 0.0,
+            window or 0,
+            *query.stride()[:2],
+            *keys.stride()[:3],
+            *values.stride()[:3],
+            block_tables.stride(0),
+            parts,
+            num_rows,
+            num_heads,
+            **tiling.attend_constants(layer, tile_tokens, split=parts > 1),
+        )
+        if parts > 1:
+            constants = tiling.combine_constants(value_width)
+            _combine_parts[(num_rows,)](partial, statistics, output, parts, num_rows, **constants)

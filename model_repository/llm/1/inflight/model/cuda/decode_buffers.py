@@ -41,7 +41,8 @@ class DecodeBuffers:
         def zeros(*size: int) -> torch.Tensor:
             return torch.zeros(size, dtype=torch.int64, device=logits.device)
 
-        return cls(DecodeInputs(*(zeros(rows) for _ in range(4)), zeros(rows, max_blocks)), logits, hidden)
+        inputs = DecodeInputs(zeros(rows), zeros(rows), zeros(rows), zeros(rows), zeros(rows, max_blocks))
+        return cls(inputs, logits, hidden)
 
     @property
     def nbytes(self) -> int:

@@ -45,19 +45,25 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """CUDA graphs that share one memory pool."""
+    """CUDA graphs of one GPU that share one memory pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         # Each stream gets workspaces of libraries, so there should be only one.
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, step: Callable[[], object]) -> Callable[[], object]:
         """See `Graphs`."""
         # The first run compiles kernels, which must not happen in a capture.
         self._run(step)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        device = self._stream.device
+        # After a capture that fails, torch leaves its stream the current one. The second context takes it back.
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, pool=self._pool, stream=self._stream),
+        ):
             step()
         return graph.replay
 
@@ -66,10 +72,11 @@ class CudaGraphs:
         return peak_bytes(self._stream.device, lambda: self._run(step))
 
     def _run(self, step: Callable[[], object]) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        current.wait_stream(self._stream)
 
 
 class GraphedForward(ForwardPass):

@@ -186,7 +186,7 @@ def _on_gpu(
         return CUDA_KERNELS, eager
     if not isinstance(eager, EagerForward) or not config.enable_cuda_graphs:
         return CUDA_KERNELS, eager
-    return CUDA_KERNELS, GraphedForward(eager, CudaGraphs())
+    return CUDA_KERNELS, GraphedForward(eager, CudaGraphs(module.device))
 
 
 def _check_no_quantization(config: EngineConfig, reason: str) -> None:
