@@ -23,10 +23,13 @@ from inflight import Engine, EngineConfig, UnsupportedModel
 from inflight.kv_cache.block_pool import BlockPool
 from inflight.kv_cache.block_tables import BlockTables
 from inflight.model.batch_arrays import BatchArrays
+from inflight.model.cache.kv_tensors import LayerShape, allocate
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.own_attention.cache_probe import CachePart
 from inflight.model.own_attention.padded_forward import PaddedForward
 from inflight.model.own_attention.padded_group import PaddedGroup, divide
+from inflight.model.own_attention.paged_cache import PagedCache
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
@@ -102,6 +105,16 @@ def test_padding_reads_slots_of_its_own_row() -> None:
     assert slots[0][0] == slots[0][-1] == group.slots[0]
     assert slots[1][-1] == group.slots[1]
     assert not set(slots[0]) & set(slots[1])
+
+
+def test_a_cache_may_have_keys_alone() -> None:
+    """Mistral Large 4 keeps what it rotates as values. In layers without rotary positions, that is nothing."""
+    (group,) = groups_of([(0, 2), (0, 2)])
+    (cache,) = allocate([LayerShape(1, 4, 0)], 100, BLOCK, torch.float32, torch.device("cpu"))
+    new = torch.arange(16.0).view(2, 1, 2, 4)
+    keys, values = PagedCache(group, {CachePart(0, False): cache}).update(new, new[..., :0], 0)
+    assert keys.tolist() == new.tolist()
+    assert values.shape == (2, 1, 2, 0)
 
 
 def test_sequences_of_different_lengths_are_decoded_in_one_call_if_padding_changes_nothing(

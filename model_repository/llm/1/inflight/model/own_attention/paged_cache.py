@@ -49,8 +49,9 @@ class PagedCache(Cache):
             heads = torch.arange(num_heads, device=pages.device)
             slots = self._group.context_slots[:, None]
             rows = self._rows[num_heads] = (slots * num_heads + heads[:, None]).flatten()
-        found = pages.view(-1, width).index_select(0, rows)
-        return found.view(len(new), num_heads, -1, width).to(new.dtype)
+        # Values may have no width: Mistral Large 4 keeps there what it rotates, in some layers nothing.
+        found = pages.flatten(0, 2).index_select(0, rows)
+        return found.view(len(new), num_heads, self._group.mask.shape[1], width).to(new.dtype)
 
 
 class _PagedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
