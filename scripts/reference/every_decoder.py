@@ -71,6 +71,8 @@ _SMALL: dict[str, int | None] = {
     "pad_token_id": 0,
 }
 _HYBRID = ["linear_attention", "full_attention", "linear_attention", "linear_attention"]
+_WINDOWED = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16}
 _DELTA = {
     "layer_types": _HYBRID,
@@ -85,6 +87,13 @@ _DELTA = {
 # Types with constraints of their own, or whose layers would all be of one kind.
 _OF_TYPE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], **_MAMBA},
+    "chameleon": {"vocabulary_map": {"<image>": 3}},
+    "cohere_compass_text": {"layer_types": _WINDOWED, "rope_parameters": dict.fromkeys(_WINDOWED, _ROPE)},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
+        "ffn_config": {"ffn_hidden_size": _WIDE, "moe_num_experts": _EXPERTS, "moe_top_k": 2},
+    },
+    "dots1": {"n_routed_experts": _EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "granitemoehybrid": {"layer_types": _HYBRID, **_MAMBA},
     "kimi_linear": _DELTA,
     "bailing_hybrid": _DELTA,
@@ -154,8 +163,11 @@ def _scaled_down(
 
 
 def _sections(width: int) -> list[int]:
-    """Divide rotary dimensions among time, height and width, as models of images and videos do."""
-    return [width - 2 * (width // 3), width // 3, width // 3]
+    """Divide rotary dimensions among time, height and width, as models of images and videos do.
+
+    Ernie begins with height and width, which must have equally many.
+    """
+    return [width // 3, width // 3, width - 2 * (width // 3)]
 
 
 def _is_number(value: object, name: str) -> bool:
