@@ -142,6 +142,13 @@ def test_files_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytes
         Checkpoint.of(str(tmp_path), "main")
 
 
+def test_a_file_is_not_taken_for_a_folder_without_a_config(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match=r"model\.gguf', which is a file; it must be a folder with config\.json"):
+        Checkpoint.of(str(file), "main")
+
+
 DAMAGED: dict[str, tuple[str, bytes, str]] = {
     "an empty file": (
         SHARDS[1],

@@ -57,6 +57,11 @@ class Checkpoint:
                     f"model is {model!r}, which has a LoRA adapter; model must be the one that it changes, and "
                     "lora_modules must name the adapter"
                 )
+            if found.folder.is_file():
+                raise ValueError(
+                    f"model is {model!r}, which is a file; it must be a folder with {CONFIG_NAME} and weights in "
+                    "safetensors (GGUF is not read)"
+                )
             if not (found.folder / CONFIG_NAME).is_file():
                 raise ValueError(f"model is {model!r}, which has no {CONFIG_NAME}")
         except OSError as error:
