@@ -48,6 +48,30 @@ def _llava(tokenizer: Any) -> tuple[Any, Any]:
     return config, processor
 
 
+class _LlavaOnevisionProcessor(t.LlavaOnevisionProcessor):  # type: ignore[misc]
+    """Without videos, for which it would need torchvision."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
+        super().__init__(image_processor, tokenizer, num_image_tokens=16, vision_feature_select_strategy="full")
+
+
+def _llava_onevision(tokenizer: Any) -> tuple[Any, Any]:
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    sizes = {"image_grid_pinpoints": [[56, 56], [56, 112], [112, 56], [112, 112]]}
+    processor = _LlavaOnevisionProcessor(
+        image_processor=t.LlavaOnevisionImageProcessorPil(size={"height": 56, "width": 56}, **sizes),
+        tokenizer=tokenizer,
+    )
+    sight = {**_SIGHT, "model_type": "siglip_vision_model", "image_size": 56, "patch_size": 14}
+    config = t.LlavaOnevisionConfig(
+        vision_config={**sight, "vision_use_head": False},
+        text_config=_text(tokenizer, "qwen2"),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        **sizes,
+    )
+    return config, processor
+
+
 class _Qwen2_5VLProcessor(t.Qwen2_5_VLProcessor):  # type: ignore[misc]
     """Without videos, for which it would need torchvision."""
 
@@ -181,6 +205,7 @@ CHAT_TEMPLATE = (
 
 IMAGE_MODELS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "llava": _llava,
+    "llava_onevision": _llava_onevision,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "idefics3": _idefics3,

@@ -63,7 +63,7 @@ class Served:
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     served = Served(request.param, tmp_path_factory.mktemp(request.param))
     with pytest.MonkeyPatch.context() as patch:
-        if request.param.startswith(("qwen", "gemma4")):
+        if request.param.startswith(("qwen", "gemma4", "llava_onevision")):
             # transformers loads them with a processor of videos, for which torchvision is needed.
             patch.setattr(transformers.AutoProcessor, "from_pretrained", lambda *_, **__: served.processor)
         yield served

@@ -67,6 +67,7 @@ _HARMLESS = frozenset(
         "return_dict",
         "head_mask",
         "layer_idx",
+        "logits_to_keep",
         "max_length_q",
         "max_length_k",
         "cu_seq_lens_q",

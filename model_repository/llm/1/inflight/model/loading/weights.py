@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,11 @@ def _with_our_attention_or_its_own(load: Callable[..., Any]) -> Any:
     except (ValueError, KeyError) as error:
         if interface.NAME not in str(error):
             raise
-    return load(attn_implementation=None)
+    loaded = load(attn_implementation=None)
+    # Perhaps only its encoder of images has no choice, such as SAM's.
+    with suppress(ValueError, KeyError):
+        interface.choose_attention(loaded[0], interface.NAME)
+    return loaded
 
 
 def load_divided_module(
