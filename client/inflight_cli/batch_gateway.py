@@ -25,6 +25,8 @@ from inflight_client import (
 _FIELDS = ("custom_id", "method", "url", "body")
 _OF_ALL = (401, 403, 429, 502, 503)
 """Statuses that other requests would get, too."""
+# A proxy that the environment names, such as in `http_proxy`, would look for these on its own host.
+_LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 
 
 def is_for_gateway(document: Mapping[str, Any]) -> bool:
@@ -50,6 +52,7 @@ class Gateway:
             verify=True if certificates is None else ssl.create_default_context(cafile=certificates),
             timeout=httpx.Timeout(seconds.total, connect=seconds.connect),
             limits=httpx.Limits(max_connections=None),
+            mounts=dict.fromkeys(_LOOPBACK),  # None: without a proxy.
         )
 
     async def __aenter__(self) -> Self:

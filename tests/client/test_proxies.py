@@ -1,6 +1,7 @@
 """Responses that come only from other servers, or from proxies in front of Triton."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,20 +54,37 @@ def test_pushback_of_grpc(grpc_url: str, kind: Any) -> None:
     assert failure.value.retry_after == 2.5
 
 
-@KINDS
-def test_another_program_that_speaks_grpc(kind: Any) -> None:
-    """The request is not to blame: another server may take it."""
+@pytest.fixture
+def other_program() -> Iterator[str]:
+    """A gRPC server that is not Triton."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    try:
-        with (
-            kind(f"127.0.0.1:{port}", retry=ONCE) as client,
-            pytest.raises(ModelNotReady, match="there is no Triton server: Method not found!"),
-        ):
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@KINDS
+def test_another_program_that_speaks_grpc(other_program: str, kind: Any) -> None:
+    """The request is not to blame: another server may take it."""
+    with (
+        kind(other_program, retry=ONCE) as client,
+        pytest.raises(ModelNotReady, match="there is no Triton server: Method not found!"),
+    ):
+        client.generate("one")
+
+
+@KINDS
+@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy"])
+def test_a_proxy_of_the_environment_is_not_asked(
+    other_program: str, monkeypatch: pytest.MonkeyPatch, name: str, kind: Any
+) -> None:
+    """Docker and companies set it for the internet, and it does not know the servers of this host or network."""
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))  # It does not listen, so it takes no connection.
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        with kind(other_program, retry=ONCE) as client, pytest.raises(ModelNotReady):
             client.generate("one")
-    finally:
-        server.stop(None).wait()
 
 
 EVENTS = """\

@@ -16,9 +16,9 @@ from tests.gateway.gateway_process import GatewayProcess
 class Batch:
     """A batch in a folder of its own, whose lines go to one gateway."""
 
-    def __init__(self, folder: Path, server: TritonServer, gateway_url: str) -> None:
+    def __init__(self, folder: Path, server: TritonServer, gateway_url: str, **environment: str) -> None:
         self._input, self._output = folder / "in.jsonl", folder / "out.jsonl"
-        self._program = Program(server.grpc_url, INFLIGHT_GATEWAY=gateway_url)
+        self._program = Program(server.grpc_url, INFLIGHT_GATEWAY=gateway_url, **environment)
 
     def run(self, *options: str, lines: list[Any] | None = None) -> tuple[int, str]:
         """Return the exit status and what is on standard error. Without `lines`, those of the last run remain."""
@@ -75,6 +75,14 @@ def test_the_address_may_be_that_of_openais_clients(
     batch = Batch(tmp_path, server, f"{gateway.url}/v1/")
     assert batch.run(lines=[line("a", "completions", prompt="x", max_tokens=1)]) == (0, "")
     assert batch.answers()[0]["response"]["status_code"] == 200
+
+
+def test_a_proxy_is_not_asked_for_a_gateway_on_this_host(
+    tmp_path: Path, server: TritonServer, gateway: GatewayProcess
+) -> None:
+    (nobody,) = fill_ports(None)
+    batch = Batch(tmp_path, server, gateway.url, http_proxy=f"http://127.0.0.1:{nobody}", no_proxy="")
+    assert batch.run(lines=[line("a", "completions", prompt="x", max_tokens=1)]) == (0, "")
 
 
 BAD = {

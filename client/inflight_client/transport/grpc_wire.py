@@ -44,6 +44,8 @@ def channel_options(options: Options) -> list[tuple[str, int | str]]:
         ("grpc.max_send_message_length", -1),
         # Otherwise a new channel would take over the connection of another one to the same server, which may be dead.
         ("grpc.use_local_subchannel_pool", 1),
+        # Otherwise gRPC would ask the proxy of `http_proxy` for every server, also for one on this host.
+        ("grpc.enable_http_proxy", 0),
     ]
     if options.authority is not None:
         settings.append(("grpc.default_authority", options.authority))
