@@ -5,6 +5,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,23 @@ def test_what_is_wrong_with_the_compiler_is_named(
     assert not kernels.load_kernels_for(["AVX2"])
     assert says in caplog.text
     assert list((tmp_path / "kernels").iterdir()) == []
+
+
+def test_the_reason_why_a_library_cannot_be_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a folder on a file system whose programs may not be executed."""
+
+    def build(library: Path, flags: Sequence[str]) -> None:
+        content = b"no library"
+        library.touch(mode=0o700)
+        library.write_bytes(content + kernels._checksum(content))
+
+    monkeypatch.setattr(kernels, "_build", build)
+    monkeypatch.setenv("INFLIGHT_CACHE", str(tmp_path))
+    assert not kernels.load_kernels_for(["AVX2"])
+    assert "torch's own operators serve instead" in caplog.text
+    assert "file too short" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["kernels", "library"])

@@ -139,6 +139,9 @@ def _add_ninja_to_path() -> None:
 
 def _main_line(error: Exception) -> str:
     """The compiler's first error, if there is one in the text, or its last line."""
+    # torch says only that it cannot load a library. The reason, such as a file system without execution, is the cause.
+    if isinstance(error.__cause__, OSError):
+        error = error.__cause__
     text = str(error).strip() or type(error).__name__
     found = _COMPILERS_ERROR.search(text)
     return found[0] if found else text.splitlines()[-1]
