@@ -98,6 +98,17 @@ def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
     assert free_memory(tmp_path) == 0
 
 
+def test_memory_that_would_be_slow_is_not_free(tmp_path: Path) -> None:
+    write_version_2(tmp_path)
+    memory_2(tmp_path, "max", 3 * GIB)
+    write(tmp_path, f"{GROUP_2}/memory.high", f"{4 * GIB}\n")
+    assert free_memory(tmp_path) == GIB
+    memory_2(tmp_path, f"{8 * GIB}", 3 * GIB)
+    assert free_memory(tmp_path) == GIB
+    write(tmp_path, f"{GROUP_2}/memory.high", "max\n")
+    assert free_memory(tmp_path) == 5 * GIB
+
+
 def test_a_limit_over_the_memory_of_the_host_changes_nothing(tmp_path: Path) -> None:
     write_version_2(tmp_path)
     memory_2(tmp_path, f"{100 * GIB}", GIB)

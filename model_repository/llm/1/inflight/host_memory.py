@@ -9,6 +9,9 @@ from inflight.cgroup import ControlGroup, control_groups
 # Version 1 has these numbers for a group alone, too; `total_` includes the groups below it.
 _CACHED = {1: ("total_active_file", "total_inactive_file"), 2: ("active_file", "inactive_file")}
 _MAPPED = {1: "total_mapped_file", 2: "file_mapped"}
+# Above the second one, which is systemd's MemoryHigh, the kernel ends nobody but slows everybody down.
+_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+_USAGE = {1: "memory.usage_in_bytes", 2: "memory.current"}
 _MOST_MAPPED = re.compile(r"^Max address space +(\d+)", re.MULTILINE)
 
 
@@ -47,13 +50,11 @@ def _left_to_map(root: Path) -> int | None:
 
 def _left_in(group: ControlGroup) -> int | None:
     """Return the bytes that a control group leaves. None if it has no limit."""
-    names = (
-        ("memory.max", "memory.current") if group.version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    )
-    limit, usage = (group.words(name) for name in names)
-    if not limit or limit == ["max"]:
+    limits = [int(word) for name in _LIMITS[group.version] for word in group.words(name) if word != "max"]
+    if not limits:
         return None
+    (usage,) = group.words(_USAGE[group.version])
     words = group.words("memory.stat")
     pages = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     cached = sum(pages[name] for name in _CACHED[group.version]) - pages[_MAPPED[group.version]]
-    return max(0, int(limit[0]) - int(usage[0]) + max(0, cached))
+    return max(0, min(limits) - int(usage) + max(0, cached))
