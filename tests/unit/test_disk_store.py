@@ -1,6 +1,7 @@
 """Blocks in files: bounded in size, whole or not there, and found by every store on the folder."""
 
 import os
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -179,6 +180,29 @@ def test_files_and_folders_are_private(tmp_path: Path) -> None:
     for path in (folder, *folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0
     assert [path.name for path in folder.iterdir() if path.is_file()] == ["key"]
+
+
+def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    """As someone does who wants a running server to forget its prompts."""
+    folder = open_folder(str(tmp_path / "kv"))
+    store = DiskStore(folder, "a", BYTES, 3 * FILE_BYTES)
+    store.write(NAMES[0], content(NAMES[0]))
+    shutil.rmtree(folder)
+    assert found(store, NAMES[0]) == 0
+    store.write(NAMES[0], content(NAMES[0]))
+    assert found(store, NAMES[0]) == 1
+    assert open_folder(str(folder)) == folder  # Nobody else can read it.
+
+
+def test_nothing_is_written_to_a_folder_in_place_of_the_deleted_one_that_others_can_change(tmp_path: Path) -> None:
+    folder = open_folder(str(tmp_path / "kv"))
+    store = DiskStore(folder, "a", BYTES, 3 * FILE_BYTES)
+    folder.rmdir()
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by other users"):
+        store.write(NAMES[0], content(NAMES[0]))
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:

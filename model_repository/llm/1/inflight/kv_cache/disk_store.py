@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.private_files import private_folder
+
 _CHECKSUM_BYTES = 4
 _BLOCK_FILE = re.compile(r"[0-9a-f]{32}\Z")
 _DRAFT_FILE = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\Z")
@@ -91,8 +93,11 @@ class DiskStore:
         path = self._path(name)
         target = self._folder / path
         draft = target.with_name(f"{target.name}.{self._draft}")
-        for parent in (target.parent.parent, target.parent):
-            parent.mkdir(mode=0o700, exist_ok=True)
+        if not target.parent.is_dir():
+            # Whoever wanted the prompts on disk to be forgotten may have deleted the whole folder.
+            private_folder(self._folder)
+            for parent in (target.parent.parent, target.parent):
+                parent.mkdir(mode=0o700, exist_ok=True)
         try:
             with open(draft, "wb", opener=_open_private) as file:
                 file.write(_checksum(name, data))
