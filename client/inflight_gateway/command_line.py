@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from inflight_gateway.app import create_app
-from inflight_gateway.connections import GatewayServer, TimedConnection
+from inflight_gateway.connections import GatewayServer, TimedConnection, allow_many_connections
 from inflight_gateway.memory import give_back_large_blocks
 from inflight_gateway.options import make_parser, settings_of
 
@@ -29,6 +29,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s")
     give_back_large_blocks()
+    allow_many_connections()
     config = uvicorn.Config(
         app,
         host=options.host,

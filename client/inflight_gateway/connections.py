@@ -1,12 +1,51 @@
-"""The gateway's connections: those on which nothing is asked in time are closed, and those of viewers at the end."""
+"""The gateway's connections: how many there can be, and which are closed.
+
+Those on which nothing is asked in time are closed, and those of viewers at the end.
+"""
 
 import asyncio
+import contextlib
+import errno
+import logging
+import math
+import resource
 import socket
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from inflight_gateway.ui.events import Viewers
+
+logger = logging.getLogger(__name__)
+
+_WARNING_SECONDS = 60.0
+
+
+def allow_many_connections() -> None:
+    """Let this process open as many files as the system permits. Each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError):  # macOS names no number and takes none; there the limit stays.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class RefusedConnections:
+    """Handles faults of the event loop: warns once a minute while no connection can be taken, and logs all others.
+
+    asyncio reports one such fault as often as connections may wait, with a traceback, and tries again each second.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """See `loop.set_exception_handler`."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + _WARNING_SECONDS
+            logger.warning("new connections must wait: %s; each is an open file, so raise `ulimit -Hn`", error)
 
 
 class GatewayServer(uvicorn.Server):
@@ -15,6 +54,11 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, viewers: Viewers) -> None:
         super().__init__(config)
         self._viewers = viewers
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called once, in the event loop."""
+        asyncio.get_running_loop().set_exception_handler(RefusedConnections())
+        await super().serve(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called after SIGTERM or Ctrl-C."""

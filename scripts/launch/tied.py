@@ -7,6 +7,7 @@ error"). A process without it is made by vfork(), which calls no handlers.
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 
@@ -19,6 +20,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != int(parent):
         sys.exit("whoever started this process has ended")
+    # Each connection is an open file. Most shells allow 1,024, though more are possible. A Triton that needs one more
+    # writes megabytes of warnings a second.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # If a script started the launcher in the background, SIGINT is ignored, and the server would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execvp(command[0], command)

@@ -1,14 +1,18 @@
-"""A connection on which nothing is asked is closed; one that waits for its answer is not."""
+"""There can be many connections. One on which nothing is asked is closed; one that waits for its answer is not."""
 
 import asyncio
 import contextlib
+import errno
+import logging
+import os
+import resource
 from collections.abc import AsyncIterator
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from inflight_gateway.connections import TimedConnection
+from inflight_gateway.connections import RefusedConnections, TimedConnection, allow_many_connections
 from scripts.launch.server_process import ADDRESS, fill_ports
 
 LIMIT_SECONDS = 1
@@ -55,3 +59,28 @@ def test_a_connection_without_a_whole_request_is_closed(sent: bytes) -> None:
 
 def test_a_request_that_takes_longer_is_answered_before_the_connection_is_closed() -> None:
     assert asyncio.run(asyncio.wait_for(_answer(REQUEST), 20)).endswith(b"\r\n\r\nok")
+
+
+def test_the_limit_of_open_files_is_as_high_as_the_system_permits() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] - 1, before[1]))
+    try:
+        allow_many_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_connections_that_find_no_free_file_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio reports them thousands of times a second."""
+    handler, loop = RefusedConnections(), asyncio.new_event_loop()
+    for number in (errno.EMFILE, errno.EMFILE, errno.EPERM, errno.ENFILE):
+        handler(loop, {"message": "a fault of the loop", "exception": OSError(number, os.strerror(number))})
+    loop.close()
+    assert [(record.levelno, record.message) for record in caplog.records] == [
+        (
+            logging.WARNING,
+            "new connections must wait: [Errno 24] Too many open files; each is an open file, so raise `ulimit -Hn`",
+        ),
+        (logging.ERROR, "a fault of the loop"),
+    ]

@@ -1,6 +1,7 @@
-"""A server that is paused."""
+"""A server that is paused, and how many files one may open."""
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -56,5 +57,20 @@ def test_nothing_watches_a_server_that_is_paused_no_more(end: str) -> None:
         getattr(server, end)()
         left = {child.pid for child in psutil.Process().children()} - before
         assert len(left) == (1 if end == "resume" else 0)
+    finally:
+        server.kill()
+
+
+def test_a_server_may_open_as_many_files_as_the_system_permits() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        server = CommandProcess("a server", ["sleep", "600"], dict(os.environ), port=1)
+        server.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        process = psutil.Process(server.pid)
+        assert eventually(lambda: process.rlimit(psutil.RLIMIT_NOFILE) == (hard, hard))
     finally:
         server.kill()
