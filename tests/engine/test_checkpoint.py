@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from inflight.model.loading import checkpoint
 from inflight.model.loading.checkpoint import Checkpoint
 from tests.hub_server import Hub, hub
 
@@ -129,6 +130,12 @@ def test_errors_name_what_is_wrong(commits: dict[str, Path], fetch: Fetch) -> No
     never_seen = fetch(served.url, model="someone/else")
     nowhere = "the cache has no copy of it, and the hub cannot be used: [Errno 111] Connection refused"
     assert f"model is 'someone/else'; its config cannot be read: {nowhere}" in never_seen.log
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "HF_HUB_CACHE", "~/.cache/huggingface/hub")
+    with pytest.raises(ValueError, match=f"model is '{MODEL}'; .*: this user has no home folder .* set HF_HOME"):
+        Checkpoint.of(MODEL, "main")
 
 
 def test_files_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 from huggingface_hub import HfApi, resolve_revision, snapshot_download
-from huggingface_hub.constants import CONFIG_NAME, SAFETENSORS_INDEX_FILE, SAFETENSORS_SINGLE_FILE
+from huggingface_hub.constants import CONFIG_NAME, HF_HUB_CACHE, SAFETENSORS_INDEX_FILE, SAFETENSORS_SINGLE_FILE
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -166,8 +166,11 @@ def hub_folder(hub_id: str, revision: str, patterns: tuple[str, ...]) -> Path:
     Where the hub cannot be used, it is the commit that a branch had when the cache was filled.
 
     Raises:
-        OSError: The hub cannot be used and the cache has no copy, or there is no such model.
+        OSError: The hub cannot be used and the cache has no copy, or there is no such model or no cache.
     """
+    # The library leaves the tilde where HOME is not set and the system does not know the user, as in some containers.
+    if HF_HUB_CACHE.startswith("~"):
+        raise OSError("this user has no home folder for the cache of the hub; set HF_HOME to a folder")
     obstacle = _obstacle(hub_id, revision)
     if obstacle is not None and not isinstance(obstacle, OfflineModeIsEnabled):
         logger.warning("the hub cannot be used, so %s must be in the cache: %r", hub_id, obstacle)
