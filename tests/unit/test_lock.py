@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from transformers.dependency_versions_table import deps
 
 ROOT = Path(__file__).parents[2]
 _PINNED = re.compile(r"^([\w.-]+)(?:\[[\w,]+\])?==(\S+)", re.MULTILINE)
@@ -38,3 +39,14 @@ def test_everything_that_is_locked_has_a_hash() -> None:
     entries = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)[1:]
     assert len(entries) > 100
     assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_no_dependency_may_be_older_than_transformers_wants() -> None:
+    # pip does not check those that are optional for transformers, such as Jinja. With an older one, it refuses chats.
+    by_transformers = {canonicalize_name(name): Requirement(text).specifier for name, text in deps.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {canonicalize_name(r.name): r.specifier for r in map(Requirement, project["dependencies"])}
+    shared = ours.keys() & by_transformers.keys()
+    assert shared >= {"jinja2", "safetensors", "numpy"}
+    lowest = {name: bound.version for name in shared for bound in ours[name] if bound.operator in (">=", "==")}
+    assert {name for name in shared if not by_transformers[name].contains(lowest[name])} == set()
