@@ -296,3 +296,13 @@ def test_values_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
     assert client.responses.create(model="llm", input="one", store=False, **codex).output_text == "one "
     more: Any = {"reasoning": {"effort": None}, "text": {"format": {"type": "text"}}, "prompt_cache_key": "a"}
     assert client.responses.create(model="llm", input="one", **harmless, **more).output_text == "one "
+
+
+def test_the_usage_may_be_asked_for_as_in_chats(client: OpenAI) -> None:
+    # NVIDIA's AIPerf does so. The last event has it in any case.
+    options: Any = {"include_usage": True}
+    with client.responses.create(model="llm", input="one two", stream=True, stream_options=options) as stream:
+        *_, last = stream
+    assert last.type == "response.completed"
+    assert last.response.usage is not None
+    assert last.response.usage.output_tokens == 2

@@ -100,6 +100,7 @@ _ToolChoice = Annotated[
 class ResponseStreamOptions(Strict):
     """What a stream contains in addition to the answer."""
 
+    include_usage: bool | None = Field(None, description="Ignored: the last event has the usage in any case.")
     include_obfuscation: Never | None = None
 
 
