@@ -2,14 +2,14 @@
 
 import sys
 
-from inflight_cli.interrupts import ending_at_once
+from inflight_cli.imports import importing
 
 _INTERRUPTED = 130
 
 
 def main() -> int:
     """Run a command and return the exit status: 1 after an error, 2 for bad arguments, 130 after Ctrl-C."""
-    with ending_at_once():
+    with importing("cli"):
         from inflight_cli.command_line import run
 
     try:

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Sequence
 
-from inflight_cli.interrupts import ending_at_once
+from inflight_cli.imports import importing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status. If it is 1, a line on standard error says why."""
-    with ending_at_once():
+    with importing("gateway"):
         from inflight_gateway.command_line import run
 
     return run(arguments)
