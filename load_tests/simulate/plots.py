@@ -29,7 +29,8 @@ def overview(results: Mapping[str, Result], path: Path, title: str) -> None:
     figure.suptitle(title)
     draw_latencies(axes.flat[:3], results)
     for label, result in results.items():
-        axes[1, 1].plot([s.at for s in result.samples], [s.running for s in result.samples], label=label, lw=0.8)
+        at, running = [s.at for s in result.samples], [s.running for s in result.samples]
+        axes[1, 1].plot(at, running, drawstyle="steps-post", label=label, lw=0.8)
     axes[1, 1].set(xlabel="time, s", ylabel="running requests")
     axes[0, 0].legend()
     save(figure, path)

@@ -93,6 +93,11 @@ class Recorder:
         self._preemptions[request.index] = request.num_preemptions
         self.num_ended += 1
 
+    @property
+    def last_running(self) -> int:
+        """How many requests ran at the last sample. 0 before the first one."""
+        return self._samples[-1].running if self._samples else 0
+
     def sample(self, now: float, running: int, tuned: Mapping[str, float]) -> None:
         """Record the state of the scheduler, with the settings that are tuned."""
         self._samples.append(SchedulerSample(now, running, dict(self._service), dict(self._waiting), tuned))

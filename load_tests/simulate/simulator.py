@@ -87,8 +87,12 @@ class Simulation:
             if outcome.finish_reason is not None:
                 self._ended(outcome.request, answered=True)
         if self._engine.steps % _STEPS_PER_SAMPLE == 0:
-            recorder.sample(self.now, len(scheduler.running), {} if scheduler.tuner is None else scheduler.tuner.values)
+            self._sample()
         return True
+
+    def _sample(self) -> None:
+        tuner = self.scheduler.tuner
+        self.recorder.sample(self.now, len(self.scheduler.running), {} if tuner is None else tuner.values)
 
     def _take_arrivals(self) -> None:
         for arrival in self._loop.due(self.now):
@@ -112,6 +116,8 @@ class Simulation:
         moment = min(self._loop.next_at, math.inf if wakes_at is None else wakes_at)
         if moment == math.inf:
             return False
+        if not self.scheduler.running and self.recorder.last_running:
+            self._sample()  # Otherwise the last sample before a pause would seem to hold throughout it.
         self.now = max(self.now, moment)
         return True
 

@@ -60,6 +60,13 @@ def test_steps_cost_what_their_tokens_and_keys_cost(config: EngineConfig) -> Non
     assert cost.prompt_seconds(4) == pytest.approx(prompt)
 
 
+def test_a_pause_shows_that_nothing_runs(config: EngineConfig) -> None:
+    """Samples are some steps apart, and a pause may come in between."""
+    result = simulate([Arrival(at, 4, 20, 20) for at in (0.0, 100.0)], config, StepCost(0.1, 0.0, 0.0))
+    assert [sample.running for sample in result.samples] == [1, 0, 1]
+    assert result.samples[1].at == result.finish[0]
+
+
 @pytest.mark.parametrize("settings", [{}, {"max_queue_size": 2, "max_num_seqs": 1}], ids=["all served", "some refused"])
 def test_in_a_closed_loop_a_user_has_one_request_at_a_time(
     config: EngineConfig, cost: StepCost, settings: dict[str, int]
