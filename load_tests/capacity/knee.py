@@ -10,6 +10,9 @@ _FEWEST_POINTS = 3
 # How far the curve must rise above the line between its ends, with both axes scaled to 0..1. A smaller bend may be
 # noise.
 _MIN_BEND = 0.05
+# By how much the throughput must rise above that of the lowest load. A smaller rise may be the noise of a server that
+# the lowest load fills.
+_MIN_RISE = 0.05
 
 
 def knee(loads: Sequence[float], throughputs: Sequence[float]) -> float | None:
@@ -22,7 +25,7 @@ def knee(loads: Sequence[float], throughputs: Sequence[float]) -> float | None:
     if len(loads) < _FEWEST_POINTS:
         return None
     rising = np.maximum.accumulate(throughputs)
-    if rising[0] == rising[-1]:
+    if rising[-1] <= rising[0] * (1 + _MIN_RISE):
         return None
     with warnings.catch_warnings():
         # Kneedle warns if it finds no knee, but that is a valid result here.

@@ -49,3 +49,8 @@ def test_no_knee_of_fewer_than_three_points(throughputs: list[float]) -> None:
 @pytest.mark.parametrize("throughputs", [[0.0] * 8, [80.0, 79, 77, 70, 60, 50, 40, 30]], ids=["nothing", "falls"])
 def test_no_knee_where_throughput_never_grows(throughputs: list[float]) -> None:
     assert knee(LOADS, throughputs) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_knee_in_the_noise_of_a_server_that_is_full_from_the_start(seed: int) -> None:
+    assert knee(LOADS, np.random.default_rng(seed).uniform(98, 102, len(LOADS)).tolist()) is None
