@@ -85,6 +85,20 @@ def test_a_higher_level_gets_in_at_once(sizes: dict[str, int]) -> None:
         assert step(scheduler)
 
 
+def test_nobody_makes_way_in_vain() -> None:
+    """A long request waits for one of its own level. Meanwhile a lower level goes on."""
+    scheduler = make_scheduler(
+        scheduling_policy="priority", policies=LEVELS, num_blocks=12, budget=64, prefix_caching=False
+    )
+    scheduler.add(make_request("high", 24, max_tokens=3, priority=1))
+    scheduler.add(make_request("low", 8, max_tokens=8, priority=3))
+    assert step(scheduler) == {"high": 24, "low": 8}
+    scheduler.add(make_request("long", 28, max_tokens=2, priority=1))
+    assert step(scheduler) == {"high": 1, "low": 1}
+    assert step(scheduler) == {"high": 1, "low": 1}
+    assert step(scheduler) == {"low": 1, "long": 28}, "now there is room for both"
+
+
 def test_the_only_one_that_runs_makes_way_in_the_same_step() -> None:
     scheduler = busy_with_low(max_num_seqs=2)
     for name in ("high1", "high2"):

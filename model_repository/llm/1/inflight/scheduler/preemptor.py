@@ -1,6 +1,6 @@
 """Preemption: running requests lose their blocks to others, and wait again."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from inflight.beam_search.beam_group import BeamGroup
 from inflight.kv_cache.block_tables import BlockTables
@@ -68,10 +68,15 @@ class Preemptor:
     # -- for a waiting request ---------------------------------------------------------------------------------------
 
     def preempt_for(self, request: Request) -> None:
-        """Preempt running requests that a waiting one outranks, until it can join."""
+        """Preempt running requests that a waiting one outranks, until it can join.
+
+        Where it could not join even without all of them, they keep running.
+        """
         if not self._admission.preempts or self._waiting.is_delayed(request) or self._has_room(request):
             return
         lower = self._policy.victims(request, self._running.ranked())
+        if not self._may_fit_without(lower, request):
+            return
         while lower and not self._has_room(request):
             if self._running.has(victim := lower.pop()):  # Beams go with their leader.
                 self.preempt(victim)
@@ -80,6 +85,13 @@ class Preemptor:
         hit = self._tables.prefixes.lookup(request)
         has_slots = request.num_sequences <= self._running.free_slots
         return has_slots and self._admission.allows(request, hit, self._running)
+
+    def _may_fit_without(self, others: Sequence[Request], request: Request) -> bool:
+        """Return whether a waiting request may have room after the preemption of others, if none of them share blocks
+        with those that stay."""
+        blocks = self._tables.pool.num_free + sum([len(other.blocks) for other in others])
+        needed = self._tables.fresh_blocks(request, self._tables.prefixes.lookup(request))
+        return needed <= blocks and request.num_sequences <= self._running.free_slots + len(others)
 
     def outranks(self, request: Request, other: Request) -> bool:
         """Return whether a waiting request may take the room of another one.
