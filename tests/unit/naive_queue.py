@@ -76,6 +76,9 @@ class NaiveQueue:
             self._late |= {request for request in waiting if request.latest_start <= now}
         if self._policy != "slo":
             return []
+        for entry in self.entries.values():
+            if not entry.delayed and not entry.request.num_output and entry.key <= now:
+                entry.key = entry.latest_start
         lost = [
             e for e in self.entries.values() if not e.delayed and not e.request.num_output and e.latest_start <= now
         ]

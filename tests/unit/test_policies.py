@@ -228,6 +228,19 @@ def test_a_preempted_beam_search_has_no_target_left_to_miss() -> None:
     assert [request.request_id for request, _, _ in scheduler.expire(1e6)] == ["new"]
 
 
+def test_one_that_cannot_end_in_time_passes_nobody_who_can_be_in_time() -> None:
+    scheduler = slo()
+    scheduler.times.decode_seconds = lambda decodes, cached: 0.01 * decodes  # type: ignore[method-assign]
+    plain, hopeless, possible = (make_request(name, 20, max_tokens=16) for name in ("plain", "hopeless", "possible"))
+    hopeless.deadline, possible.deadline = 0.15, 0.2
+    queued(scheduler, plain, hopeless, possible)
+    assert waiting(scheduler) == ["hopeless", "possible", "plain"]
+    assert scheduler.expire(0.0) == []
+    assert waiting(scheduler) == ["possible", "plain", "hopeless"]
+    assert scheduler.expire(0.03) == []
+    assert waiting(scheduler) == ["plain", "hopeless", "possible"], "now it is too late for the other one, too"
+
+
 def test_lost_requests_let_others_pass_and_still_finish() -> None:
     scheduler = slo(max_num_seqs=1)
     lost = make_request("lost", 50, max_tokens=1)

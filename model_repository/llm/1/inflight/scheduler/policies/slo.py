@@ -17,7 +17,7 @@ class SloAware(SchedulingPolicy):
     The latest start is the deadline for the first token minus the predicted prefill time. If the request has a time
     limit for all of its answer, it must also start early enough for the predicted length. Under overload, earliest
     deadline first breaks down: all requests are late, one after another. So a request that can no longer meet its
-    target is shed, or lets the others pass.
+    target is shed, or lets the others pass. One that can only no longer end within its limit does not hurry for it.
     """
 
     ranks_by_prefix = True
@@ -67,6 +67,7 @@ class _SlackOrder(Order):
         self._policy = policy
         self._keyed = KeyedOrder(self._key)
         self._begin_by: dict[str, float] = {}
+        self._latest_start: dict[str, float] = {}
         self._timers = Timers()
         self._lost: set[str] = set()
 
@@ -75,15 +76,16 @@ class _SlackOrder(Order):
         return self._begin_by[request.request_id] + grace
 
     def add(self, request: Request, *, newcomer: bool = False) -> None:
+        self._latest_start[request.request_id] = self._policy.latest_start(request)
         self._begin_by[request.request_id] = self._policy.begin_by(request)
         self._keyed.add(request)
         if request.first_token_at is None:
-            self._timers.set(request, self._policy.latest_start(request))
+            self._timers.set(request, self._begin_by[request.request_id])
 
     def remove(self, request_id: str) -> None:
         self._keyed.remove(request_id)
         self._timers.clear(request_id)
-        del self._begin_by[request_id]
+        del self._begin_by[request_id], self._latest_start[request_id]
         self._lost.discard(request_id)
 
     def first(self) -> Request | None:
@@ -97,12 +99,18 @@ class _SlackOrder(Order):
 
     def expire(self, now: float) -> list[tuple[Request, str]]:
         given_up = []
-        for request in self._timers.due(now):
-            if self._policy.shed:
-                target = round(self._policy.target_of(request) * 1e3)
-                given_up.append((request, f"target_ttft_ms is {target}; it can't be met any more"))
-            else:
-                self._lost.add(request.request_id)
+        while due := self._timers.due(now):
+            for request in due:
+                latest_start = self._latest_start[request.request_id]
+                if self._begin_by[request.request_id] < latest_start:  # It can still be in time with its first token.
+                    self._begin_by[request.request_id] = latest_start
+                    self._timers.set(request, latest_start)
+                elif self._policy.shed:
+                    target = round(self._policy.target_of(request) * 1e3)
+                    given_up.append((request, f"target_ttft_ms is {target}; it can't be met any more"))
+                    continue
+                else:
+                    self._lost.add(request.request_id)
                 self._keyed.remove(request.request_id)
                 self._keyed.add(request)
         return given_up
