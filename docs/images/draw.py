@@ -11,6 +11,7 @@ from matplotlib import pyplot
 from inflight.config import EngineConfig
 from load_tests.arrivals import AllAtOnce
 from load_tests.lengths import Exponential, Uniform
+from load_tests.simulate.plots import COLOURS
 from load_tests.simulate.simulator import Simulation
 from load_tests.simulate.step_cost import A100_LLAMA_8B
 from load_tests.traffic import Stream
@@ -57,7 +58,7 @@ def draw_slots(axes: "Axes", strategy: str) -> None:
     for number, (start, stop) in enumerate(spans):
         slot = min(range(SLOTS), key=lambda s: (free[s] > start, s))
         free[slot] = stop
-        axes.broken_barh([(start, stop - start)], (slot - 0.4, 0.8), facecolor=f"C{number % 10}", edgecolor="white")
+        axes.broken_barh([(start, stop - start)], (slot - 0.4, 0.8), facecolor=COLOURS[number % len(COLOURS)], edgecolor="white")
     busy = sum(stop - start for start, stop in spans) / (SLOTS * end)
     axes.set(ylabel="slot", yticks=[], ylim=(SLOTS - 0.4, -0.6))
     axes.set_title(f"{strategy}: {REQUESTS} requests in {end:.1f} s, slots {busy:.0%} busy", loc="left", fontsize=10)

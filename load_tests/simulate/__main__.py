@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         default="poisson",
         help="poisson, gamma:CV, on_off:ON:OFF, staircase:SECONDS:RATE:..., at_once, or a trace as .csv (%(default)s)",
     )
-    add("--rate", type=positive, default=4.0, help="requests per second (%(default)s)")
+    add("--rate", type=positive, default=4.0, help="requests per second; of on_off, outside the pauses (%(default)s)")
     add("--speed", type=positive, default=1.0, help="factor by which a trace is replayed faster (%(default)s)")
     add("--lengths", default="azure_chat", help="lengths of prompts and outputs (%(default)s)")
     add(
