@@ -9,7 +9,7 @@ from inflight.metric_families.families import FAMILIES
 from inflight.scheduler.plan import StepPlan
 from inflight.step_result import StepResult
 from inflight.tenant_costs import MAX_TENANTS, OTHERS, TenantCosts
-from tests.unit.builders import admit, make_plan, make_request, make_scheduler, make_tables
+from tests.unit.builders import admit, commit, make_plan, make_request, make_scheduler, make_tables
 
 PRICE = 7.2
 REQUESTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 12)), min_size=1, max_size=20)
@@ -60,6 +60,26 @@ def test_a_step_is_split_by_what_each_request_adds() -> None:
     assert {name: use.prompt_seconds for name, use in costs.by_tenant.items()} == {"long": 3.0, "short": 1.0}
     costs.charge(make_plan((long, 30), (short, 10)), (1.0, 0.0, 0.0, 0.0), 4.0)
     assert {name: use.prompt_seconds for name, use in costs.by_tenant.items()} == {"long": 5.0, "short": 3.0}
+
+
+def test_what_is_computed_again_is_no_output() -> None:
+    scheduler = make_scheduler(price_per_hour=PRICE, prefix_caching=False, budget=8)
+    request = make_request("r", 4, max_tokens=30, tenant="a")
+    scheduler.add(request)
+
+    def seconds(steps: int) -> tuple[float, float]:
+        for _ in range(steps):
+            plan = scheduler.schedule(0.0)
+            scheduler.observe(plan, 1.0)
+            commit(scheduler, plan, [7] * len(plan.sampling))
+        assert scheduler.costs is not None
+        use = scheduler.costs.by_tenant["a"]
+        return use.prompt_seconds, use.output_seconds
+
+    assert seconds(13) == (1.0, 12.0)
+    scheduler.preemptor.preempt(request)
+    assert seconds(2) == (3.0, 12.0), "all but the newest of its 17 tokens"
+    assert seconds(1) == (3.0, 13.0)
 
 
 def test_the_number_of_accounts_is_bounded() -> None:

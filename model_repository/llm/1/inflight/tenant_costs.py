@@ -72,10 +72,10 @@ class TenantCosts:
             use = self._use_of(request.tenant)
             if each.begins:
                 use.prompt_tokens += len(request.prompt_ids)
-            if each.last_token_at is None or each.first < len(request.prompt_ids):
-                use.prompt_seconds += weight * scale
-            else:
+            if each.last_token_at is not None and request.decodes:
                 use.output_seconds += weight * scale
+            else:
+                use.prompt_seconds += weight * scale
 
     def committed(self, outcomes: list[Committed]) -> None:
         """Count the new tokens of a step."""
