@@ -58,7 +58,8 @@ def draw_slots(axes: "Axes", strategy: str) -> None:
     for number, (start, stop) in enumerate(spans):
         slot = min(range(SLOTS), key=lambda s: (free[s] > start, s))
         free[slot] = stop
-        axes.broken_barh([(start, stop - start)], (slot - 0.4, 0.8), facecolor=COLOURS[number % len(COLOURS)], edgecolor="white")
+        colour = COLOURS[number % len(COLOURS)]
+        axes.broken_barh([(start, stop - start)], (slot - 0.4, 0.8), facecolor=colour, edgecolor="white")
     busy = sum(stop - start for start, stop in spans) / (SLOTS * end)
     axes.set(ylabel="slot", yticks=[], ylim=(SLOTS - 0.4, -0.6))
     axes.set_title(f"{strategy}: {REQUESTS} requests in {end:.1f} s, slots {busy:.0%} busy", loc="left", fontsize=10)
