@@ -28,6 +28,8 @@ _TAIL_LINES = 60
 _POLL_SECONDS = 0.1
 # Time that a server needs to write its last lines and exit, after its requests have finished.
 _EXIT_MARGIN_SECONDS = 5.0
+# Its other processes have this time afterwards. Python's resource tracker, for one, removes shared memory then.
+_REST_SECONDS = 2.0
 # A server that says that it dies has this time for it.
 _DEATH_SECONDS = 5.0
 # A process that is stopped does not notice the death of whoever started it.
@@ -204,6 +206,9 @@ class ServerProcess(ABC):
             self.resume()  # A paused server does not react to SIGTERM.
         deadline = time.monotonic() + self.drain_seconds + _EXIT_MARGIN_SECONDS
         while self._process.poll() is None and time.monotonic() < deadline and not self._is_idle():
+            time.sleep(_POLL_SECONDS)
+        deadline = time.monotonic() + _REST_SECONDS
+        while self._process.poll() is not None and group_members(self.pid) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self.kill()
 

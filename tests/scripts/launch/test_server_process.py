@@ -1,4 +1,4 @@
-"""A server that is paused, and how many files one may open."""
+"""A server that is paused, one that leaves its memory to a helper, and how many files one may open."""
 
 import os
 import resource
@@ -59,6 +59,28 @@ def test_nothing_watches_a_server_that_is_paused_no_more(end: str) -> None:
         assert len(left) == (1 if end == "resume" else 0)
     finally:
         server.kill()
+
+
+SHARER = """
+import os, signal
+from multiprocessing.shared_memory import SharedMemory
+
+memory = SharedMemory(create=True, size=1)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+print(memory.name, flush=True)
+signal.pause()
+"""
+
+
+def test_what_a_server_shares_is_removed_after_its_end() -> None:
+    """Python has a process for that, which goes to work once the others have ended."""
+    server = CommandProcess("a server", [sys.executable, "-c", SHARER], dict(os.environ), port=1)
+    server.start()
+    assert eventually(lambda: bool(server.log_tail()))
+    memory = Path("/dev/shm", server.log_tail())
+    assert memory.exists()
+    server.stop()
+    assert not memory.exists()
 
 
 def test_a_server_may_open_as_many_files_as_the_system_permits() -> None:
