@@ -32,7 +32,7 @@ def allow_many_connections() -> None:
 class RefusedConnections:
     """Handles faults of the event loop: warns once a minute while no connection can be taken, and logs all others.
 
-    asyncio reports one such fault as often as connections may wait, with a traceback, and tries again each second.
+    For one such fault, asyncio writes as many tracebacks as connections may wait, and it tries again each second.
     """
 
     def __init__(self) -> None:

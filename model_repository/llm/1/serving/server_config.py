@@ -36,7 +36,7 @@ class ServerConfig:
     with token ids in place of texts. For its ensembles, and for clients with a tokenizer of their own.
     `tensorrt_llm_ensemble`: those of the reference page, in the shapes that the clients of its models `ensemble` and
     `tensorrt_llm_bls` expect: `text_output` has no batch dimension, and a request that names the output
-    `sequence_index` gets responses for each sample apart."""
+    `sequence_index` gets separate responses for each sample."""
 
     step_timeout_seconds: float = 300.0
     """Longest time that a step may take. After that the engine counts as standing still: every request gets an error,

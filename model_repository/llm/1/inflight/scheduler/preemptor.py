@@ -75,7 +75,7 @@ class Preemptor:
         if not self._admission.preempts or self._waiting.is_delayed(request) or self._has_room(request):
             return
         lower = self._policy.victims(request, self._running.ranked())
-        if not self._may_fit_without(lower, request):
+        if not lower or not self._may_fit_without(lower, request):
             return
         while lower and not self._has_room(request):
             if self._running.has(victim := lower.pop()):  # Beams go with their leader.
@@ -87,8 +87,10 @@ class Preemptor:
         return has_slots and self._admission.allows(request, hit, self._running)
 
     def _may_fit_without(self, others: Sequence[Request], request: Request) -> bool:
-        """Return whether a waiting request may have room after the preemption of others, if none of them share blocks
-        with those that stay."""
+        """Return whether a waiting request may have room after the preemption of others.
+
+        It may still have none: blocks that they share with requests that stay count as free here.
+        """
         blocks = self._tables.pool.num_free + sum([len(other.blocks) for other in others])
         needed = self._tables.fresh_blocks(request, self._tables.prefixes.lookup(request))
         return needed <= blocks and request.num_sequences <= self._running.free_slots + len(others)

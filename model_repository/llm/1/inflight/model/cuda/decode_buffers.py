@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from inflight.model.ragged_batch import RaggedBatch
 
@@ -58,13 +59,11 @@ class DecodeBuffers:
         If there are fewer than `rows` tokens, the first one is repeated.
         """
         tables, places = batch.block_tables, batch.positions
-        starts = np.array(batch.query_starts)
-        lengths = np.diff(starts)
         if batch.num_tokens > batch.num_rows:
+            lengths = np.diff(batch.query_starts)
             tables = tables[torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(tables.device)]
         if batch.images is not None:
-            in_batch = np.arange(batch.num_tokens) + np.repeat(batch.context_lens - starts[1:], lengths)
-            places = torch.from_numpy(in_batch).to(tables.device)
+            places = torch.from_numpy(_places(batch)).to(tables.device)
         count, width = tables.shape
         inputs = self.first(rows)
         for mine, theirs in (
@@ -76,3 +75,9 @@ class DecodeBuffers:
         ):
             mine[:count] = theirs
             mine[count:] = theirs[0]
+
+
+def _places(batch: RaggedBatch) -> NDArray[np.int64]:
+    """[tokens], the place of each token in its sequence."""
+    starts = np.array(batch.query_starts)
+    return np.arange(batch.num_tokens) + np.repeat(batch.context_lens - starts[1:], np.diff(starts))

@@ -17,7 +17,7 @@ class SloAware(SchedulingPolicy):
     The latest start is the deadline for the first token minus the predicted prefill time. If the request has a time
     limit for all of its answer, it must also start early enough for the predicted length. Under overload, earliest
     deadline first breaks down: all requests are late, one after another. So a request that can no longer meet its
-    target is shed, or lets the others pass. One that can only no longer end within its limit does not hurry for it.
+    target is shed, or lets the others pass. Where only the time limit can no longer be met, the target alone counts.
     """
 
     ranks_by_prefix = True
