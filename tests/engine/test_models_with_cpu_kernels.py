@@ -18,6 +18,8 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading import optimize
 from scripts.reference.tiny_models import SERVED, save_model
 from tests.engine.models import Tiny, greedy, make_engine, make_prompt
+from tests.parity.test_long_rope import CONFIGS as LONG_ROPE
+from tests.parity.test_long_rope import PROMPTS as AROUND_THE_SWITCH
 
 pytestmark = pytest.mark.usefixtures("cpu_kernels")
 
@@ -246,3 +248,16 @@ def test_torch_attends_if_the_kernels_do_not_support_the_block_size(
     assert "the CPU kernels cannot attend: block_size is 8, keys have " in caplog.text
     assert engine.model.backend.name == "torch"
     assert any(isinstance(module, PackedLinear) for module in engine.model.module.modules())
+
+
+def test_scores_of_short_and_long_sequences_are_those_of_the_model(tmp_path: Path) -> None:
+    """They are in one batch, whose graph was traced with short ones. Long ones have other rotary embeddings."""
+    module = save_model(LONG_ROPE["phi3"], tmp_path)
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16)
+    assert isinstance(engine.model.forward, TracedForward)
+    outputs = engine.generate(AROUND_THE_SWITCH, greedy(1, prompt_logprobs=0))
+    for prompt, output in zip(AROUND_THE_SWITCH, outputs, strict=True):
+        with torch.inference_mode():
+            wanted = module(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        found = [score.chosen for score in output.prompt_logprobs or () if score is not None]
+        assert found == pytest.approx([float(wanted[i, t]) for i, t in enumerate(prompt[1:])], abs=0.05)

@@ -56,6 +56,8 @@ def make_connector(
         bytes_per_block=runner.bytes_per_block,
         read_blocks=runner.read_blocks,
         num_cached=lambda prompt_ids, options: tables.num_known_of(
-            Request("", prompt_ids, SamplingParams(), max_tokens=1, seed=0, options=options)
+            Request(
+                "", prompt_ids, SamplingParams(), max_tokens=1, seed=0, options=options, rope_switch=model.rope_switch
+            )
         ),
     )

@@ -77,6 +77,9 @@ class Request:
     """Those of its prompt."""
     embeds: PromptEmbeds | None = None
     """Those in its prompt. A request with images has none."""
+    rope_switch: int | None = None
+    """The model rotates the keys and queries of sequences with more tokens in another way. None if no length changes
+    that."""
     arrival: float = 0.0
     """Seconds on the monotonic clock."""
     options: RequestOptions = field(default_factory=RequestOptions)
@@ -215,6 +218,16 @@ class Request:
         """Whether all uncomputed tokens came in the last step with a new token. Otherwise the request has a prompt to
         compute, or tokens to compute again."""
         return self.num_uncomputed <= self.num_new
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the sequence has more tokens than `rope_switch`."""
+        return self.rope_switch is not None and len(self.token_ids) > self.rope_switch
+
+    @property
+    def became_long(self) -> bool:
+        """Whether the last step with a new token made the sequence long. Then all keys and values are of no use."""
+        return self.is_long and self.num_output > 0 and len(self.token_ids) - self.num_new <= (self.rope_switch or 0)
 
     @property
     def num_output(self) -> int:

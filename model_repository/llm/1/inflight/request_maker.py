@@ -101,6 +101,7 @@ class RequestMaker:
             priority=self._scheduler.policies.level(0),
             images=prompt.images,
             embeds=prompt.embeds,
+            rope_switch=self._model.rope_switch,
         )
         if params.min_tokens > request.max_tokens:
             raise InvalidRequest(
@@ -124,6 +125,7 @@ class RequestMaker:
             max_tokens=0,
             seed=0,
             pooling=pooling,
+            rope_switch=self._model.rope_switch,
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
         )
@@ -179,6 +181,12 @@ class RequestMaker:
         if width > most:
             raise InvalidRequest(
                 f"beam_width is {width}; it must be at most {most}, the sequences that a step can have"
+            )
+        switch, known = request.rope_switch, len(request.prompt_ids)
+        if switch is not None and known <= switch < request.max_cached_tokens:
+            raise InvalidRequest(
+                f"max_tokens is {request.max_tokens}; with a beam_width it must be at most {switch - known + 1} after "
+                f"a prompt of {known} tokens, as the model's rotary embeddings change beyond {switch}"
             )
         search = BeamSearch(
             request.params,

@@ -61,6 +61,7 @@ class BeamGroup:
             adapter=leader.adapter,
             images=leader.images,
             embeds=leader.embeds,
+            rope_switch=leader.rope_switch,
         )
         other.prompt_ids, other.beams, other.has_run = leader.prompt_ids, self, True
         other.priority, other.number = leader.priority, leader.number

@@ -15,6 +15,8 @@ class CacheSalt:
     """The request's own `cache_salt`."""
     adapter: str = ""
     """The digest of its adapter, which changes keys and values."""
+    length: str = ""
+    """Whether its sequence is a long one, which changes keys, too."""
 
     @classmethod
     def of(cls, request: Request, *, per_tenant: bool) -> "CacheSalt":
@@ -23,7 +25,8 @@ class CacheSalt:
         `per_tenant` separates tenants, so that no tenant can learn from response times what another one asked.
         """
         adapter = "" if request.adapter is None else request.adapter.digest
-        return cls(request.tenant if per_tenant else "", request.options.cache_salt, adapter)
+        tenant, length = request.tenant if per_tenant else "", "long" if request.is_long else ""
+        return cls(tenant, request.options.cache_salt, adapter, length)
 
     def encode(self) -> bytes:
         """Return different bytes for different salts. The result is empty if all parts are empty."""

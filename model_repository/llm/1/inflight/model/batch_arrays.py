@@ -1,12 +1,13 @@
 """The arrays of a step's batch in numpy, before they are copied to a device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inflight.scheduler.plan import StepPlan, Want
+from inflight.scheduler.plan import ScheduledRequest, StepPlan, Want
 
 Ints = NDArray[np.int64]
 
@@ -49,6 +50,9 @@ class BatchArrays:
     order."""
     adapters: Ints
     """[T], the slot of each token's adapter, or `NO_ADAPTER`. [0] if no token has one."""
+    rotations: Ints
+    """[T], the positions for rotary embeddings: those of a long sequence are inverted, `~position`, so that they are
+    below 0. See `Request.is_long`. [0] if no sequence is long."""
 
     @classmethod
     def of(cls, plan: StepPlan, block_size: int) -> "BatchArrays":
@@ -85,4 +89,14 @@ class BatchArrays:
             context_lens=ends,
             logit_rows=logit_rows,
             adapters=np.repeat(slots[order], lengths) if slots.max() > NO_ADAPTER else slots[:0],
+            rotations=_rotations(scheduled, order, lengths, positions),
         )
+
+
+def _rotations(scheduled: Sequence[ScheduledRequest], order: Ints, lengths: Ints, positions: Ints) -> Ints:
+    if scheduled[0].request.rope_switch is None:  # It is the same for all requests of a model.
+        return positions[:0]
+    are_long = np.array([s.request.is_long for s in scheduled])[order]
+    if not are_long.any():
+        return positions[:0]
+    return np.where(np.repeat(are_long, lengths), ~positions, positions)

@@ -24,7 +24,10 @@ class RaggedBatch:
     token_ids: torch.Tensor
     """[T] int64."""
     positions: torch.Tensor
-    """[T] int64, for the model. They differ from the places in the sequences after an image with its own positions."""
+    """[T] int64, for the model. They differ from `places` after an image with its own positions, and in long sequences
+    of some models."""
+    places: torch.Tensor
+    """[T] int64, in the sequences."""
     slots: torch.Tensor
     """[T] int64."""
     partial_blocks: torch.Tensor
@@ -76,9 +79,15 @@ class RaggedBatch:
         def put(array: NDArray[np.int64]) -> torch.Tensor:
             return torch.from_numpy(array).to(device)
 
+        positions = places = put(arrays.positions)
+        if images is not None:
+            positions = put(images.positions)
+        elif len(arrays.rotations):
+            positions = put(arrays.rotations)
         return cls(
             token_ids=put(arrays.token_ids),
-            positions=put(arrays.positions if images is None else images.positions),
+            positions=positions,
+            places=places,
             slots=put(arrays.slots),
             partial_blocks=put(arrays.partial_blocks),
             block_tables=put(arrays.block_tables),

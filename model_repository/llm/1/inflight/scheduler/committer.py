@@ -83,6 +83,9 @@ class Committer:
                 # Attention cannot mask NaN, which may stand behind the tokens that count. Other blocks are cleared.
                 each.request.may_draft = False
                 self._preemptor.preempt(each.request, swap=False)
+            elif each.request.became_long and self._running.has(each.request):
+                each.request.block_hashes.clear()
+                self._preemptor.preempt(each.request, swap=False)
         return committed
 
     def _conclude(self, each: ScheduledRequest, result: StepResult, now: float) -> Committed:

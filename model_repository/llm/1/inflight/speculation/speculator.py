@@ -107,6 +107,8 @@ class Speculator(NoSpeculation):
         most = self._config.num_speculative_tokens if allowed is None else min(allowed, MAX_DRAFT)
         # The last token of an output is never computed.
         most = min(most, request.max_tokens - request.num_output - 1)
+        if request.rope_switch is not None and not request.is_long:
+            most = min(most, request.rope_switch - len(request.token_ids))
         if most <= 0:
             return None
         probability = self._drafter.outlook(request)

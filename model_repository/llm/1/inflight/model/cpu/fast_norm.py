@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from inflight.model.cpu.replacement import replace_layers
+from inflight.model.replacement import Replaced, replace_layers
 
 _LANES = 16
 _TOLERANCE = 1e-2  # transformers' own layers round to bfloat16 twice, the kernel once.
@@ -48,10 +48,10 @@ class FastLayerNorm(nn.Module):
         return y
 
 
-def replace_norms(module: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+def replace_norms(module: nn.Module) -> Replaced:
     """Replace the layers that behave like an RMSNorm or a LayerNorm, which multiply by their weight or by 1 + weight.
 
-    A trial run decides whether a layer does. Returns parent, name in the parent and original of each replaced layer.
+    A trial run decides whether a layer does.
     """
     return replace_layers(module, _fast)
 

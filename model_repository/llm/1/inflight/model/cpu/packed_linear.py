@@ -9,6 +9,7 @@ from torch import nn
 from inflight.model.cache.huge_pages import zeros_huge_pages
 from inflight.model.cpu.int4 import BYTES_OF_WEIGHT, GROUP, multiples, pack_int4, rounded_to_int4
 from inflight.model.loading.attention_probe import probe_layers
+from inflight.model.replacement import Replaced
 
 _PANEL = 32
 
@@ -123,14 +124,10 @@ class PackedLinear(nn.Module):
         return self.group.columns(self._index, x)
 
 
-def pack_linears(
-    module: nn.Module, quantization: str | None = None, int4_scales: Int4Scales | None = None
-) -> list[tuple[nn.Module, str, nn.Linear]]:
+def pack_linears(module: nn.Module, quantization: str | None = None, int4_scales: Int4Scales | None = None) -> Replaced:
     """Replace the linear layers of a model that the kernels support. `quantization` is `int8`, `int4` or None.
 
-    `int4` needs what `round_linears_to_int4` has returned.
-    A layer whose weight the model's code reads stays as it is. Returns parent, name in the parent and original of each
-    replaced layer.
+    `int4` needs what `round_linears_to_int4` has returned. A layer whose weight the model's code reads stays as it is.
     """
     parents = {layer: (parent, name) for parent, name, layer in _linears(module)}
     siblings_found, read = _siblings(module, parents)
@@ -138,7 +135,7 @@ def pack_linears(
         del parents[layer]
     if not parents:
         return []
-    replaced = []
+    replaced: Replaced = []
     bits = {layer: _bits(module, layer, quantization) for layer in parents}
     room = WeightRoom(bits)
     for siblings in siblings_found:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from inflight.model.ragged_batch import RaggedBatch
 
@@ -18,7 +17,7 @@ class DecodeInputs(NamedTuple):
     positions: torch.Tensor
     """[R] int64, for the model."""
     places: torch.Tensor
-    """[R] int64, the places in the sequences. They differ from the positions after an image with its own positions."""
+    """[R] int64, the places in the sequences."""
     slots: torch.Tensor
     """[R] int64."""
     block_tables: torch.Tensor
@@ -58,26 +57,18 @@ class DecodeBuffers:
 
         If there are fewer than `rows` tokens, the first one is repeated.
         """
-        tables, places = batch.block_tables, batch.positions
+        tables = batch.block_tables
         if batch.num_tokens > batch.num_rows:
             lengths = np.diff(batch.query_starts)
             tables = tables[torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(tables.device)]
-        if batch.images is not None:
-            places = torch.from_numpy(_places(batch)).to(tables.device)
         count, width = tables.shape
         inputs = self.first(rows)
         for mine, theirs in (
             (inputs.token_ids, batch.token_ids),
             (inputs.positions, batch.positions),
-            (inputs.places, places),
+            (inputs.places, batch.places),
             (inputs.slots, batch.slots),
             (inputs.block_tables[:, :width], tables),
         ):
             mine[:count] = theirs
             mine[count:] = theirs[0]
-
-
-def _places(batch: RaggedBatch) -> NDArray[np.int64]:
-    """[tokens], the place of each token in its sequence."""
-    starts = np.array(batch.query_starts)
-    return np.arange(batch.num_tokens) + np.repeat(batch.context_lens - starts[1:], np.diff(starts))

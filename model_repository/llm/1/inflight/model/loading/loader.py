@@ -1,6 +1,7 @@
 """Loads a model from a Hugging Face folder or hub id and checks that it can be served."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -33,12 +34,14 @@ from inflight.model.loading.reading import Reading, bound_of_own_attention, with
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.tokenizer import load_tokenizer, warn_of_others_tokens
 from inflight.model.loading.weights import check_fractions, load_divided_module, load_module
+from inflight.model.long_rope import switch_rope
 from inflight.model.lora.adapters import Adapters
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 from inflight.model.recurrent.state_layer import StateLayer
+from inflight.model.replacement import Replaced, restore
 from inflight.model.routed_forward import RoutedForward, has_adapters
 
 if TYPE_CHECKING:
@@ -66,6 +69,8 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     defaults: GenerationDefaults
     max_model_len: int
+    rope_switch: int | None
+    """See `Request.rope_switch`."""
     vocab_size: int
     """Prompts may hold the tokens below this number."""
     num_logits: int
@@ -137,7 +142,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     if tokenizer is not None:
         warn_of_others_tokens(tokenizer, vocab_size(module))
     worst = float if shards is None else shards.greatest
-    check, reading, max_model_len = _read(
+    check, reading, max_model_len, rope_switch = _read(
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst), length
     )
     passes = _passes(module, reading, config, check, is_divided=shards is not None)
@@ -151,6 +156,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
         eos_token_ids=eos_token_ids(config.model, generation, tokenizer),
         defaults=GenerationDefaults.of(generation),
         max_model_len=max_model_len,
+        rope_switch=rope_switch,
         vocab_size=vocab_size(module),
         num_logits=check.num_logits,
         has_head=has_head,
@@ -209,34 +215,41 @@ def _passes(module: Any, reading: Reading, config: EngineConfig, check: SelfChec
 
 def _read(
     module: Any, config: EngineConfig, tokenizer: Any | None, check_of: Callable[..., SelfCheck], length: int | None
-) -> tuple[SelfCheck, Reading, int]:
-    """Find out how to serve a model. Return the self-check, the reading that passed it, and the longest context.
+) -> tuple[SelfCheck, Reading, int, int | None]:
+    """Find out how to serve a model.
 
-    Our attention is tried first, then the model's own.
+    Return the self-check, the reading that passed it, the longest context, and the length beyond which its rotary
+    embeddings are switched. Our attention is tried first, then the model's own.
 
     Raises:
         UnsupportedModel: Neither comes out right.
         ValueError: `max_model_len` is missing or too large.
     """
     text_config = module.config.get_text_config(decoder=True)
+    switched: Replaced = []
     try:
         readings, bound = with_our_attention(module, text_config, LONGEST)
-        max_model_len = _max_model_len(config, text_config, tokenizer, bound, length)
+        switch = support.rope_switch(module.config)
+        if switch is not None and not readings[0].states and (config.max_model_len or math.inf) > switch:
+            switched = switch_rope(module, switch)
+        longest = support.max_positions(text_config) if switched else support.max_length(text_config)
+        max_model_len = _max_model_len(config, tokenizer, bound, longest, length)
         check = check_of(module, readings, max_model_len)
-        return check, check.right_reading(readings), max_model_len
+        return check, check.right_reading(readings), max_model_len, switch if switched else None
     except UnsupportedModel as error:
         reason = str(error)
+        restore(switched)
     try:
         support.check_settings_of_own_attention(module.config, config)
         bound = bound_of_own_attention(text_config, LONGEST)
-        max_model_len = _max_model_len(config, text_config, tokenizer, bound, length)
+        max_model_len = _max_model_len(config, tokenizer, bound, support.max_length(text_config), length)
         readings = with_own_attention(module, text_config, max_model_len, LONGEST)
         check = check_of(module, readings, max_model_len)
         reading = check.right_reading(readings)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{reason}; its own attention cannot be used either: {error}") from error
     logger.warning("the model attends by its own code, which is slower, because %s", reason)
-    return check, reading, max_model_len
+    return check, reading, max_model_len, None
 
 
 def _set_threads(config: EngineConfig) -> None:
@@ -280,10 +293,9 @@ def device_of(config: EngineConfig, rank: int = 0) -> torch.device:
 
 
 def _max_model_len(
-    config: EngineConfig, text_config: PreTrainedConfig, tokenizer: Any | None, bound: int | None, length: int | None
+    config: EngineConfig, tokenizer: Any | None, bound: int | None, longest: int | None, length: int | None
 ) -> int:
-    known = [b for b in (bound, support.max_length(text_config)) if b is not None]
-    bound = min(known, default=None)
+    bound = min((b for b in (bound, longest) if b is not None), default=None)
     if bound is None and tokenizer is not None and tokenizer.model_max_length < _NO_LENGTH:
         bound = tokenizer.model_max_length
     wanted = config.max_model_len

@@ -20,6 +20,7 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.replacement import restore
 from inflight.model.routed_forward import RoutedForward, has_images
 from inflight.prompt_content import PromptContent
 
@@ -83,8 +84,7 @@ def _on_cpu(
         logger.warning(
             "the CPU kernels fail the self-check with %s; torch's own operators serve", module.config.model_type
         )
-        for parent, name, original in replaced:
-            setattr(parent, name, original)
+        restore(replaced)
         return None
     if config.quantization is not None:
         _warn_of_unquantized(module, config.quantization, num_weights)

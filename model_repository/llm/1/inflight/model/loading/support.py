@@ -198,15 +198,41 @@ def allows_padding(text_config: PreTrainedConfig, max_model_len: int) -> bool:
 
 
 def max_length(text_config: PreTrainedConfig) -> int | None:
-    """The longest sequence that the model computes correctly, or None if the config does not say."""
-    bounds = [getattr(text_config, name, None) for name in _LENGTHS]
-    for rope in _rope_parameters(text_config):
-        # Its frequencies change for the whole batch once one sequence exceeds the original length. Those of "dynamic"
-        # change beyond max_position_embeddings, which is a bound in any case.
-        if rope.get("rope_type", rope.get("type")) == "longrope":
-            original = rope.get("original_max_position_embeddings")
-            bounds.append(original or getattr(text_config, "original_max_position_embeddings", None))
+    """The longest sequence that the model computes correctly, or None if the config does not say.
+
+    With LongRoPE, longer ones are correct if the frequencies can be switched, see `rope_switch`.
+    """
+    bounds = (max_positions(text_config), longrope_length(text_config))
     return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def max_positions(text_config: PreTrainedConfig) -> int | None:
+    """The number of positions for which the model is made, or None if the config does not say."""
+    bounds = (getattr(text_config, name, None) for name in _LENGTHS)
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def longrope_length(text_config: PreTrainedConfig) -> int | None:
+    """The tokens beyond which the frequencies of LongRoPE change. None if the model has another kind of RoPE.
+
+    transformers' code changes them for the whole batch once one sequence is longer. Those of "dynamic" change beyond
+    max_position_embeddings, which is a bound in any case.
+    """
+    for rope in _rope_parameters(text_config):
+        if rope.get("rope_type", rope.get("type")) == "longrope":
+            original: int | None = rope.get("original_max_position_embeddings")
+            return original or getattr(text_config, "original_max_position_embeddings", None)
+    return None
+
+
+def rope_switch(config: PreTrainedConfig) -> int | None:
+    """The tokens beyond which `generate` computes all keys and values of a sequence anew, with other frequencies.
+
+    It does so for models that have the field. For others, it would keep keys that do not fit the later ones.
+    """
+    text_config = config.get_text_config(decoder=True)
+    length = longrope_length(text_config)
+    return length if config is text_config and hasattr(config, "original_max_position_embeddings") else None
 
 
 def _rope_parameters(text_config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
