@@ -51,6 +51,8 @@ class ModelDescription:
     """How many token ids a draft of an answer may have; 0 where the model takes none."""
     lora_modules: tuple[str, ...] = ()
     """The names of its LoRA adapters."""
+    labels: tuple[str, ...] = ()
+    """The classes that it tells apart, if it classifies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def description(model: str) -> Question[ModelDescription]:
             eos_token_ids=tuple(answer["eos_token_ids"]),
             max_draft_input_ids=answer.get("max_draft_input_ids", 0),
             lora_modules=tuple(answer.get("lora_modules", ())),
+            labels=tuple(answer.get("labels", ())),
         )
 
     return Question(_request(model, "describe_model"), read)

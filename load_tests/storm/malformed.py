@@ -92,7 +92,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (embedding({"input": "x", "pooling_params": {"pooling": "cls"}}), "pooling is 'cls'; it must be last or mean"),
     (embedding({"input": "x", "pooling_params": {"dimensions": [5, 6]}}), "dimensions is [5, 6]; it must be a whole"),
     (embedding({"input": "x", "pooling_params": {"dimensions": 577}}), "dimensions is 577; it must be at most 576"),
-    (embedding({"input": "x", "pooling_params": {"task": "score"}}), "task of pooling_params is 'score'; it must be"),
+    (embedding({"input": "x", "pooling_params": {"task": "score"}}), "task is 'score'; it must be embed or classify"),
     (embedding({"input": [49152]}), "holds token 49152; it must be at least 0 and below 49152"),
     ({**embedding({"input": "x"}), **PROMPT}, "not text_input and embedding_request"),
     ({**embedding({"input": "x"}), "max_tokens": 3}, "max_tokens is given beside embedding_request"),

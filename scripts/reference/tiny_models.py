@@ -319,7 +319,8 @@ def save_model(config: PreTrainedConfig, folder: Path, auto: Any = None) -> Any:
             if weight.dim() > 1:
                 # The weights are large enough that attention affects the next token, not only the embedding.
                 weight.normal_(0, 0.06)
-    model.generation_config.do_sample = False
+    if model.can_generate():
+        model.generation_config.do_sample = False
     model.save_pretrained(folder)
     served: Any = auto.from_pretrained(folder, dtype=torch.float32)
     return served.eval()

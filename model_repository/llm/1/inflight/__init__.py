@@ -12,6 +12,7 @@ from inflight.prompts import EmbedsPrompt, ImagePrompt
 from inflight.request_options import RequestOptions
 from inflight.sampling_params import SamplingParams
 from inflight.structured_outputs import StructuredOutputs
+from inflight.text.text_pair import TextPair
 
 if TYPE_CHECKING:
     from inflight.engine import Engine
@@ -30,6 +31,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputs",
+    "TextPair",
     "UnsupportedModel",
 ]
 

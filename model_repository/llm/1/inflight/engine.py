@@ -24,7 +24,7 @@ from inflight.model.loading.loader import LoadedModel
 from inflight.model.parallel.divided_model import DividedModel
 from inflight.offline_inference import OfflineInference
 from inflight.output_handler import OutputHandler
-from inflight.pooling_params import LAST, PoolingParams
+from inflight.pooling_params import CLASSIFY, LAST, PoolingParams
 from inflight.prompts import AnyPrompt
 from inflight.request_maker import RequestMaker
 from inflight.request_options import RequestOptions
@@ -295,3 +295,22 @@ class Engine:
         params = PoolingParams(pooling=pooling, normalize=normalize, dimensions=dimensions)
         rows = self._offline.embed(prompts, params, progress=progress)
         return np.stack(rows) if rows else np.zeros((0, dimensions or self.model.hidden_width or 0), np.float32)
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], *, use_activation: bool = True, progress: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the probabilities [prompts, classes] of a model that classifies. In all else this is like `embed`.
+
+        Args:
+            prompts: texts or lists of token ids. A single prompt gives a single row.
+            use_activation: False returns the logits, as reward models need them.
+            progress: show a progress bar.
+
+        Raises:
+            InvalidRequest: a prompt cannot be served, or the model has no head for classes.
+            RuntimeError: a step failed.
+        """
+        params = PoolingParams(task=CLASSIFY, use_activation=use_activation)
+        rows = self._offline.embed(prompts, params, progress=progress)
+        classifier = self.model.classifier
+        return np.stack(rows) if rows else np.zeros((0, len(classifier.labels) if classifier else 0), np.float32)

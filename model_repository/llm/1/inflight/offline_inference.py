@@ -22,6 +22,7 @@ from inflight.request_output import RequestOutput
 from inflight.request_submitter import RequestSubmitter
 from inflight.sampling_params import SamplingParams
 from inflight.text.prompt_encoder import Prompt
+from inflight.text.text_pair import TextPair
 
 T = TypeVar("T", bound=AnyPrompt)
 
@@ -148,6 +149,6 @@ class OfflineInference:
 
 
 def _as_list(prompts: T | Sequence[T]) -> list[T]:
-    if isinstance(prompts, str | ImagePrompt | EmbedsPrompt) or (prompts and isinstance(prompts[0], Number)):
+    if isinstance(prompts, str | TextPair | ImagePrompt | EmbedsPrompt) or (prompts and isinstance(prompts[0], Number)):
         return [cast(T, prompts)]
     return list(cast("Sequence[T]", prompts))

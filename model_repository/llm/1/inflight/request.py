@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from inflight.classifier import Classifier
 from inflight.draws import Draws
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.logits_processors.processor import LogitsProcessor
@@ -72,7 +73,9 @@ class Request:
     beams: "BeamGroup | None" = None
     """The beam search that the request is part of."""
     pooling: PoolingParams | None = None
-    """How to make an embedding, if the request wants one."""
+    """How to make an embedding, or probabilities of classes, if the request wants that."""
+    classifier: Classifier | None = None
+    """The head that computes these probabilities."""
     images: PromptImages | None = None
     """Those of its prompt."""
     embeds: PromptEmbeds | None = None
@@ -263,9 +266,14 @@ class Request:
             self.pooled = states if self.pooled is None else self.pooled + states
 
     def embedding(self) -> NDArray[np.float32] | None:
-        """Return the embedding, [dimensions], of a request that wants one and whose tokens have all been read."""
+        """Return the embedding, [dimensions], of a request that wants one and whose tokens have all been read.
+
+        For a request that classifies, these are the probabilities or logits of the classes.
+        """
         if self.pooling is None or self.pooled is None or self.num_read < self.read_end:
             return None
+        if self.classifier is not None:
+            return self.classifier.values(self.pooled, activated=self.pooling.use_activation)
         return self.pooling.embedding(self.pooled, 1 if self.pooling.pooling == LAST else self.read_end)
 
     def sampled_at(self, now: float) -> None:

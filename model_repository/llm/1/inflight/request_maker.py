@@ -15,7 +15,7 @@ from inflight.guided_decoding.grammars import Grammars
 from inflight.logits_processors.factory import make_processors
 from inflight.lora.adapter import Adapter
 from inflight.model.loading.loader import LoadedModel
-from inflight.pooling_params import PoolingParams
+from inflight.pooling_params import CLASSIFY, PoolingParams
 from inflight.prompt_content import PromptContent
 from inflight.request import Request
 from inflight.request_options import RequestOptions
@@ -64,7 +64,8 @@ class RequestMaker:
     ) -> Request:
         """Make a request that wants tokens or scores. Without the `grammar` that it needs, this waits for it."""
         if not self._model.has_head:
-            raise InvalidRequest("text is asked for, but the model's weights have no output head; it makes embeddings")
+            use = "classifies" if self._model.classifier is not None else "makes embeddings"
+            raise InvalidRequest(f"text is asked for, but the model's weights have no output head; it {use}")
         if grammar is None and params.structured_outputs is not None:
             grammar = self._grammars.compile(params.structured_outputs).result()
         params = self._filled(params)
@@ -113,8 +114,14 @@ class RequestMaker:
         return request
 
     def embedding_request(self, prompt_ids: list[int], pooling: PoolingParams, request_id: str) -> Request:
-        """Make a request that wants an embedding."""
-        width = self._check_hidden_states("an embedding")
+        """Make a request that wants an embedding, or probabilities of classes."""
+        classifier = None
+        if pooling.task == CLASSIFY:
+            classifier = self._model.classifier
+            if classifier is None:
+                raise InvalidRequest("task is classify, but the model has no head for classes")
+            prompt_ids = classifier.read_part(prompt_ids)
+        width = self._check_hidden_states("classify" if classifier is not None else "an embedding")
         if pooling.dimensions is not None and pooling.dimensions > width:
             raise InvalidRequest(f"dimensions is {pooling.dimensions}; it must be at most {width}, the model's width")
         self._check_length(len(prompt_ids), self._model.max_model_len)
@@ -126,6 +133,7 @@ class RequestMaker:
             seed=0,
             pooling=pooling,
             rope_switch=self._model.rope_switch,
+            classifier=classifier,
             arrival=time.monotonic(),
             priority=self._scheduler.policies.level(0),
         )

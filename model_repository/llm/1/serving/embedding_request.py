@@ -1,13 +1,15 @@
 """Reads the field `embedding_request`, in vllm_backend's format with some additions.
 
 {"input": "text" or [token ids], "pooling_params": {"dimensions": 256, "pooling": "mean", "normalize": true}}
+{"input": {"query": "text", "document": "text"}, "pooling_params": {"task": "classify", "use_activation": true}}
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from inflight import InvalidRequest, PoolingParams, SamplingParams
+from inflight import InvalidRequest, PoolingParams, SamplingParams, TextPair
+from inflight.text.chat import Chat
 from serving import values
 from serving.fields import GROUPS
 
@@ -15,11 +17,12 @@ MAX_CHARACTERS = 2**24
 _FOR_ALL = ("Prompt", "Answer", "Queue and limits", "LoRA adapters", "Tracing")
 _FOR_GENERATION = {field.name for heading, group in GROUPS.items() if heading not in _FOR_ALL for field in group}
 _FOR_GENERATION |= {field.name for field in dataclasses.fields(SamplingParams)}
+_OF_PAIRS = ("query", "document")
 _POOLING = [field.name for field in dataclasses.fields(PoolingParams)]
 
 
-def read_embedding_request(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...], PoolingParams]:
-    """Return the prompt, and how to make its embedding.
+def read_embedding_request(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | TextPair | Chat, PoolingParams]:
+    """Return the prompt, and what to make of it.
 
     Raises:
         InvalidRequest: the JSON is malformed, or the request also has a field of another kind of request.
@@ -31,24 +34,31 @@ def read_embedding_request(fields: Mapping[str, Any]) -> tuple[str | tuple[int, 
     return _input(decoded.get("input")), _pooling(decoded.get("pooling_params"))
 
 
-def _input(given: Any) -> str | tuple[int, ...]:
+def _input(given: Any) -> str | tuple[int, ...] | TextPair | Chat:
     if given in ("", [], None):
         raise InvalidRequest("input of embedding_request is missing or empty; it must have at least 1 element")
     if isinstance(given, str):
         return values.text("input of embedding_request", given)
+    if isinstance(given, dict):
+        _check_object("input of embedding_request", given, _OF_PAIRS)
+        query, document = (values.text(f"{name} in input of embedding_request", given.get(name)) for name in _OF_PAIRS)
+        return TextPair(query, document)
     if isinstance(given, list):
+        if isinstance(given[0], dict):
+            return Chat(given, add_generation_prompt=False)  # As in vLLM. Reward models read whole chats.
         if isinstance(given[0], str | list):
             raise InvalidRequest("input of embedding_request is a list of prompts; a request has one")
         return values.integers("input of embedding_request", given)
-    raise InvalidRequest(f"input of embedding_request is {given!r}; it must be a text or a list of token ids")
+    raise InvalidRequest(
+        f"input of embedding_request is {given!r}; it must be a text or a list of token ids, a list of messages, or an "
+        "object with query and document"
+    )
 
 
 def _pooling(given: Any) -> PoolingParams:
     if given is None:
         return PoolingParams()
-    _check_object("pooling_params", given, (*_POOLING, "task"))
-    if given.get("task", "embed") != "embed":
-        raise InvalidRequest(f"task of pooling_params is {given['task']!r}; it must be embed")
+    _check_object("pooling_params", given, tuple(_POOLING))
     found = {name: given[name] for name in _POOLING if given.get(name) is not None}
     if isinstance(dimensions := found.get("dimensions"), list):
         # vllm_backend takes a list and reads its first element.

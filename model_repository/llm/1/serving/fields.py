@@ -111,7 +111,10 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             "embedding_request",
             TEXT,
             'JSON with a prompt to embed, as in vllm_backend: `{"input": text or token ids, "pooling_params": '
-            '{"dimensions": 256, "pooling": "mean", "normalize": true}}`. An empty `text_input` may come with it.',
+            '{"dimensions": 256, "pooling": "mean", "normalize": true}}`. Or with a prompt '
+            '[to classify](../requests.md#classes-and-scores): `{"input": {"query": text, "document": text}, '
+            '"pooling_params": {"task": "classify", "use_activation": true}}`. The input may also be a list of '
+            "messages. An empty `text_input` may come with it.",
         ),
         Field(
             "tools",
@@ -121,7 +124,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field(
             "chat_template_kwargs",
             JSON_OBJECT,
-            "Variables for the chat template, such as `enable_thinking`. Only with `messages`.",
+            "Variables for the chat template, such as `enable_thinking`. Only with messages, or with a query "
+            "and a document.",
         ),
         Field(
             "add_generation_prompt",
@@ -231,7 +235,8 @@ GROUPS: dict[str, tuple[Field, ...]] = {
         Field(
             "return_embedding",
             TRUTH,
-            "Send an embedding as the output `embedding`, and leave `text_output` empty.",
+            "Send an embedding, or the probabilities of classes, as the output `embedding`, and leave `text_output` "
+            "empty.",
         ),
         Field("return_cumulative_logprob", TRUTH, "Add the output `cumulative_logprob`."),
         Field("return_log_probs", TRUTH, "Add TensorRT-LLM's outputs `cum_log_probs` and `output_log_probs`."),

@@ -1,5 +1,6 @@
 """Which prompts take long to turn into tokens."""
 
+from inflight import TextPair
 from serving.parse import ParsedRequest
 
 # Shorter ones take less than some milliseconds.
@@ -11,6 +12,8 @@ def is_long(parsed: ParsedRequest) -> bool:
     """Whether the prompt must be tokenized, and this may take long."""
     if parsed.embeds is not None:
         return True
+    if isinstance(parsed.prompt, TextPair):
+        return len(parsed.prompt.query) + len(parsed.prompt.document) > _LONG_CHARACTERS
     if parsed.chat is None:
         return isinstance(parsed.prompt, str) and len(parsed.prompt) > _LONG_CHARACTERS
     messages = parsed.chat.messages

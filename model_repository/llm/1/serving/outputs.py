@@ -18,8 +18,8 @@ OUTPUTS = (
         "text_output",
         "TYPE_STRING",
         (-1,),
-        "Streaming: the text that is new, always whole characters. Otherwise the whole text. For an embedding: a JSON "
-        "list of its numbers.",
+        "Streaming: the text that is new, always whole characters. Otherwise the whole text. For an embedding or a "
+        "classification: a JSON list of its numbers.",
     ),
     Output(
         "finish_reason",
@@ -62,7 +62,7 @@ OUTPUTS = (
         "`do_remote_decode`: a JSON object, or `null` if that server has to compute the prompt itself. It is in the "
         "same response as `prompt`.",
     ),
-    Output("embedding", "TYPE_FP32", (-1,), "The embedding of the prompt."),
+    Output("embedding", "TYPE_FP32", (-1,), "The embedding of the prompt, or the probabilities of its classes."),
     Output("cum_log_probs", "TYPE_FP32", (-1,), "TensorRT-LLM's name of `cumulative_logprob`."),
     Output("output_log_probs", "TYPE_FP32", (-1, -1), "The log-probability of each new token."),
     Output("num_input_tokens", "TYPE_UINT32", (1,), "Tokens of the prompt."),

@@ -17,7 +17,7 @@ from inflight.text.chat import Chat
 from serving.beam_fields import beam_width, check_beams
 from serving.embeds import read_embeds
 from serving.output_options import OutputOptions
-from serving.prompt_fields import prompt_images, prompt_truncation, read_prompt
+from serving.prompt_fields import Prompt, prompt_images, prompt_truncation, read_prompt
 from serving.read_request import read_request
 from serving.structured_output_fields import structured_outputs
 
@@ -38,8 +38,8 @@ _OUTPUTS = [field.name for field in dataclasses.fields(OutputOptions)]
 class ParsedRequest:
     """One client request, after all checks that do not need the model."""
 
-    prompt: str | tuple[int, ...] | None
-    """Text, or token ids."""
+    prompt: Prompt | None
+    """Text, two texts, or token ids."""
     chat: Chat | None
     """Exactly one of `prompt` and `chat` is set, unless `embeds` are the prompt."""
     images: tuple[str | bytes, ...]
@@ -50,7 +50,7 @@ class ParsedRequest:
     """How many tokens of the prompt to keep, at most; -1: as many as there is room for."""
     params: SamplingParams
     pooling: PoolingParams | None
-    """How to make an embedding, if that is what is asked for."""
+    """What to make of the prompt, if an embedding or a classification is asked for."""
     options: RequestOptions
     num_samples: int
     num_beams: int

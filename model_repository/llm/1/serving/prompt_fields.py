@@ -1,9 +1,10 @@
 """Reads the prompt of a request, in each of its forms, and refuses what does not go together with it."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from inflight import InvalidRequest, PoolingParams
+from inflight import InvalidRequest, PoolingParams, TextPair
 from inflight.text.chat import Chat
 from serving import values
 from serving.embedding_request import read_embedding_request
@@ -20,8 +21,11 @@ _OF_CHATS = {
 """The fields that need messages, and their names in `Chat`."""
 
 
-def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None, Chat | None, PoolingParams | None]:
-    """Return the prompt or the chat, and how to make an embedding of the prompt if that is asked for.
+Prompt: TypeAlias = str | tuple[int, ...] | TextPair
+
+
+def read_prompt(fields: Mapping[str, Any]) -> tuple[Prompt | None, Chat | None, PoolingParams | None]:
+    """Return the prompt or the chat, and what to make of it if that is an embedding or a classification.
 
     Raises:
         InvalidRequest: there is not exactly one prompt, or it is empty, or a field of chats is given without one.
@@ -39,16 +43,20 @@ def read_prompt(fields: Mapping[str, Any]) -> tuple[str | tuple[int, ...] | None
     value = fields[given[0]]
     if not value:
         raise InvalidRequest(f"{given[0]} is empty; it must have at least 1 element")
+    pooling = None
     if given[0] == "messages":
-        messages = values.decoded("messages", value, MAX_MESSAGES_CHARACTERS)
-        return None, Chat(messages, **{mine: fields[name] for name, mine in _OF_CHATS.items() if name in fields}), None
+        value = Chat(values.decoded("messages", value, MAX_MESSAGES_CHARACTERS))
+    elif given[0] == "embedding_request":
+        value, pooling = read_embedding_request(fields)
+    of_chat = {mine: fields[name] for name, mine in _OF_CHATS.items() if name in fields}
+    if isinstance(value, Chat):
+        return None, replace(value, **of_chat), pooling
+    if isinstance(value, TextPair) and of_chat.keys() == {"template_kwargs"}:
+        return replace(value, **of_chat), None, pooling
     for name in _OF_CHATS:
         if name in fields:
             raise InvalidRequest(f"{name} is given with {given[0]}; it needs messages")
-    if given[0] == "embedding_request":
-        prompt, pooling = read_embedding_request(fields)
-        return prompt, None, pooling
-    return value, None, None
+    return value, None, pooling
 
 
 def prompt_images(fields: Mapping[str, Any], pooling: PoolingParams | None) -> tuple[str | bytes, ...]:

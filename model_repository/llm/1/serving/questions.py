@@ -46,6 +46,7 @@ class Questions:
             "chat_template": template,
             "template_variables": [] if template is None else template_variables(template),
             "special_tokens": {token_id: token.content for token_id, token in added.items() if token.special},
+            "labels": [] if engine.model.classifier is None else list(engine.model.classifier.labels),
             "eos_token_ids": sorted(engine.model.eos_token_ids),
             "lora_modules": [] if engine.model.adapters is None else engine.model.adapters.names(),
             "image_placeholder": None if engine.model.images is None else engine.model.images.placeholder,

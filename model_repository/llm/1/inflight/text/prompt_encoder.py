@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 from inflight.errors import InvalidRequest
 from inflight.text.chat import Chat, chat_ids
 from inflight.text.longest_token import LongestToken
+from inflight.text.text_pair import TextPair, reads_pairs
 from inflight.text.unicode import check_unicode
 from inflight.text.unknown_text import unknown_text_refused
 
-Prompt: TypeAlias = str | Sequence[int]
+Prompt: TypeAlias = str | TextPair | Sequence[int]
 
 # The bound where one token can stand for a text of any length. Words have about five characters.
 _CHARACTERS_PER_TOKEN = 64
@@ -39,7 +40,7 @@ class PromptEncoder:
         self._longest_token = None if tokenizer is None else LongestToken.of(tokenizer)
 
     def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the tokens of a text, or a list of tokens as it is.
+        """Return the tokens of a text or a pair of texts, or a list of tokens as it is.
 
         `add_special_tokens`: with those that the model expects around every text, if there are any.
 
@@ -47,6 +48,8 @@ class PromptEncoder:
             InvalidRequest: the prompt is no text and no list of whole numbers, or a text that is too long or that the
                 tokenizer has no tokens for.
         """
+        if isinstance(prompt, TextPair):
+            return self._encode_pair(prompt)
         if not isinstance(prompt, str):
             return _whole_numbers(prompt)
         tokenizer = self.tokenizer("a text prompt")
@@ -64,6 +67,8 @@ class PromptEncoder:
             InvalidRequest: the prompt is no text and no list of whole numbers, or a text that the tokenizer has no
                 tokens for.
         """
+        if isinstance(prompt, TextPair):
+            raise InvalidRequest("truncate_prompt_tokens is given with a query and a document, which stay whole")
         if not isinstance(prompt, str):
             return _whole_numbers(prompt)[-most:]
         tokenizer = self.tokenizer("a text prompt")
@@ -87,6 +92,20 @@ class PromptEncoder:
             self._check_size("messages", text, ", chat template included")
 
         return chat_ids(self.tokenizer("messages"), chat, check_size)
+
+    def _encode_pair(self, pair: TextPair) -> list[int]:
+        """Return the tokens of a query and a document: by the chat template if it reads pairs, or as the tokenizer
+        puts two texts together."""
+        tokenizer = self.tokenizer("a query")
+        if reads_pairs(tokenizer.chat_template):
+            return self.encode_chat(Chat(pair.messages, template_kwargs=pair.template_kwargs))
+        if pair.template_kwargs:
+            raise InvalidRequest("chat_template_kwargs is given, but the chat template knows no query and document")
+        for name, text in (("query", pair.query), ("document", pair.document)):
+            check_unicode(name, text)
+        with unknown_text_refused("query and document"):
+            self._check_size("query and document", pair.query + pair.document)
+            return list(tokenizer(pair.query, pair.document)["input_ids"])
 
     def tokenizer(self, needed_for: str) -> Any:
         """Return the tokenizer, which a request needs for one of its fields.

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
+from inflight.classifier import Classifier
 from inflight.config import EngineConfig
 from inflight.cpu_count import allowed_cpus, usable_cpus
 from inflight.errors import UnsupportedModel
@@ -25,6 +26,7 @@ from inflight.model.head import vocab_size
 from inflight.model.images.load_reader import load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.classification_head import is_classifier, load_classifier
 from inflight.model.loading.description import describe
 from inflight.model.loading.generation_files import eos_token_ids, generation_config
 from inflight.model.loading.model_digest import model_digest
@@ -76,7 +78,7 @@ class LoadedModel:
     num_logits: int
     """Outputs may hold the tokens below this number. For some models, it is less than `vocab_size`."""
     has_head: bool
-    """Whether the weights have an output head. If not, the logits are random."""
+    """Whether the weights have an output head for text. If not, the logits are random."""
     hidden_width: int | None
     """The width of the hidden states that the head reads; None if they cannot be had apart from the logits."""
     device: torch.device
@@ -91,6 +93,8 @@ class LoadedModel:
     """Reads the images of prompts; None if the model takes none."""
     embeds: EmbedsReader | None = None
     """Reads embeddings in prompts; None unless `enable_prompt_embeds` is set."""
+    classifier: Classifier | None = None
+    """The head of a model that classifies."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -127,6 +131,9 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     except OSError as error:
         raise ValueError(f"model is {named!r}; its weights cannot be downloaded: {error}") from error
     description.checkpoint.check_weights()
+    classifier = None
+    if is_classifier(hf_config):
+        classifier = load_classifier(hf_config, description.checkpoint.weight_files)
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
@@ -159,7 +166,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
         rope_switch=rope_switch,
         vocab_size=vocab_size(module),
         num_logits=check.num_logits,
-        has_head=has_head,
+        has_head=has_head and classifier is None,
         hidden_width=check.hidden_width(passes.forward, reading.layers, passes.backend),
         device=device,
         dtype=module.dtype,
@@ -168,6 +175,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
         adapters=passes.adapters,
         images=passes.images,
         embeds=passes.embeds,
+        classifier=classifier,
     )
 
 

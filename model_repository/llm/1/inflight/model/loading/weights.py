@@ -17,6 +17,7 @@ from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.attention import interface
 from inflight.model.loading.auto_class import auto_class
+from inflight.model.loading.classification_head import HEAD_WEIGHTS
 from inflight.model.loading.config_errors import reason
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
@@ -184,10 +185,10 @@ def _check_weights(config: EngineConfig, module: Any, report: Mapping[str, Any])
     if others := sorted(missing - _names_of_head(module)):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise ValueError(f"model is {config.model!r}; its weights lack {others[0]}{more}")
-    if unused := sorted(report["unexpected_keys"]):
+    if unused := sorted(report["unexpected_keys"] - HEAD_WEIGHTS):
         logger.warning("%d tensors of the weights are not part of the model, such as %s", len(unused), unused[0])
     if missing:
-        logger.warning("the weights have no output head, so the model makes embeddings but no text")
+        logger.warning("the weights have no output head, so the model makes no text")
     return not missing
 
 
