@@ -17,9 +17,9 @@ from inflight_client.errors import (
 from inflight_client.metrics import MetricsSnapshot, Sample
 from inflight_client.options import TLS, Timeouts
 from inflight_client.prefill.prefill import Prefill
-from inflight_client.prompt import Prompt
+from inflight_client.prompt import Prompt, TextPair
 from inflight_client.questions import DrainState, ModelDescription, Tokenization, UnfinishedRequest
-from inflight_client.request import Message, Queueing, Sampling
+from inflight_client.request import AnyPrompt, Message, Queueing, Sampling
 from inflight_client.response import (
     Choice,
     Chunk,
@@ -39,6 +39,7 @@ from inflight_client.stream import TextStream
 __all__ = [
     "TLS",
     "AccessDenied",
+    "AnyPrompt",
     "AsyncClient",
     "AsyncTextStream",
     "Choice",
@@ -68,6 +69,7 @@ __all__ = [
     "ServerInfo",
     "ServerOverloaded",
     "TensorInfo",
+    "TextPair",
     "TextStream",
     "Timeouts",
     "Timings",

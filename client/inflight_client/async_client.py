@@ -29,6 +29,7 @@ from inflight_client.progress import progress_bar
 from inflight_client.prompt import Prompt, check_several
 from inflight_client.questions import Question
 from inflight_client.request import (
+    AnyPrompt,
     Message,
     Queueing,
     Request,
@@ -44,6 +45,7 @@ from inflight_client.transport.grpc_async import AsyncGrpcConnection
 from inflight_client.transport.http_async import AsyncHttpConnection
 
 _T = TypeVar("_T")
+_P = TypeVar("_P")
 
 _TRANSPORTS: dict[str, Callable[[Options], AsyncConnection]] = {
     "grpc": AsyncGrpcConnection,
@@ -171,7 +173,8 @@ class AsyncClient(AsyncAsking):
         **queueing: Unpack[Queueing],
     ) -> Embedding:
         """Return the embedding of a prompt, like `Client.embed`."""
-        async with self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing) as stream:
+        params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
+        async with self._embedding(prompt, params, timeout, queueing) as stream:
             return await stream.embedding()
 
     async def embed_many(
@@ -187,9 +190,43 @@ class AsyncClient(AsyncAsking):
         **queueing: Unpack[Queueing],
     ) -> list[Embedding]:
         """Return the embeddings of many prompts in their order, like `Client.embed_many`."""
+        params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
         return await self._all(
             prompts,
-            lambda prompt: self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing),
+            lambda prompt: self._embedding(prompt, params, timeout, queueing),
+            AsyncTextStream.embedding,
+            concurrency,
+            progress,
+        )
+
+    async def classify(
+        self,
+        prompt: AnyPrompt,
+        *,
+        use_activation: bool = True,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> Embedding:
+        """Return how likely each class of a model that classifies is for a prompt, like `Client.classify`."""
+        params = {"task": "classify", "use_activation": use_activation}
+        async with self._embedding(prompt, params, timeout, queueing) as stream:
+            return await stream.embedding()
+
+    async def classify_many(
+        self,
+        prompts: Sequence[AnyPrompt],
+        *,
+        use_activation: bool = True,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> list[Embedding]:
+        """Return how likely the classes are for many prompts, in their order, like `Client.classify_many`."""
+        params = {"task": "classify", "use_activation": use_activation}
+        return await self._all(
+            prompts,
+            lambda prompt: self._embedding(prompt, params, timeout, queueing),
             AsyncTextStream.embedding,
             concurrency,
             progress,
@@ -197,8 +234,8 @@ class AsyncClient(AsyncAsking):
 
     async def _all(
         self,
-        prompts: Sequence[Prompt],
-        start: Callable[[Prompt], AsyncTextStream],
+        prompts: Sequence[_P],
+        start: Callable[[_P], AsyncTextStream],
         result_of: Callable[[AsyncTextStream], Awaitable[_T]],
         concurrency: int,
         progress: bool,
@@ -315,15 +352,12 @@ class AsyncClient(AsyncAsking):
 
     def _embedding(
         self,
-        prompt: Prompt,
-        pooling: str,
-        normalize: bool,
-        dimensions: int | None,
+        prompt: AnyPrompt,
+        pooling_params: Mapping[str, object],
         timeout: float | None,
         queueing: Queueing,
     ) -> AsyncTextStream:
-        request = make_embedding_request(self._model, prompt, pooling, normalize, dimensions, queueing)
-        return self._send(request, timeout)
+        return self._send(make_embedding_request(self._model, prompt, pooling_params, queueing), timeout)
 
     def _send(self, request: Request, timeout: float | None) -> AsyncTextStream:
         return AsyncTextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

@@ -29,6 +29,7 @@ from inflight_client.progress import progress_bar
 from inflight_client.prompt import Prompt, check_several
 from inflight_client.questions import Question
 from inflight_client.request import (
+    AnyPrompt,
     Message,
     Queueing,
     Request,
@@ -45,6 +46,7 @@ from inflight_client.transport.grpc_sync import GrpcConnection
 from inflight_client.transport.http_sync import HttpConnection
 
 _T = TypeVar("_T")
+_P = TypeVar("_P")
 
 _TRANSPORTS: dict[str, Callable[[Options], Connection]] = {"grpc": GrpcConnection, "http": HttpConnection}
 
@@ -217,7 +219,8 @@ class Client(Asking):
         >>> len(embedding.values), embedding.usage.prompt_tokens
         (8, 7)
         """
-        with self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing) as stream:
+        params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
+        with self._embedding(prompt, params, timeout, queueing) as stream:
             return stream.embedding()
 
     def embed_many(
@@ -233,9 +236,51 @@ class Client(Asking):
         **queueing: Unpack[Queueing],
     ) -> list[Embedding]:
         """Return the embeddings of many prompts in their order: `embed` for each, as `generate_many` does it."""
+        params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
         return self._all(
             prompts,
-            lambda prompt: self._embedding(prompt, pooling, normalize, dimensions, timeout, queueing),
+            lambda prompt: self._embedding(prompt, params, timeout, queueing),
+            TextStream.embedding,
+            concurrency,
+            progress,
+        )
+
+    def classify(
+        self,
+        prompt: AnyPrompt,
+        *,
+        use_activation: bool = True,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> Embedding:
+        """Return how likely each class is for a prompt, from a model that classifies. Rerankers have one class.
+
+        Args:
+            prompt: text or token ids, or messages, or for a reranker a `TextPair`.
+            use_activation: False returns logits in place of probabilities, as reward models need them.
+            timeout, queueing: as in `embed`.
+
+        The numbers are the `values` of what this returns; `describe_model` has the names of the classes.
+        """
+        params = {"task": "classify", "use_activation": use_activation}
+        with self._embedding(prompt, params, timeout, queueing) as stream:
+            return stream.embedding()
+
+    def classify_many(
+        self,
+        prompts: Sequence[AnyPrompt],
+        *,
+        use_activation: bool = True,
+        concurrency: int = 32,
+        progress: bool = False,
+        timeout: float | None = None,
+        **queueing: Unpack[Queueing],
+    ) -> list[Embedding]:
+        """Return how likely the classes are for many prompts, in their order: `classify` for each."""
+        params = {"task": "classify", "use_activation": use_activation}
+        return self._all(
+            prompts,
+            lambda prompt: self._embedding(prompt, params, timeout, queueing),
             TextStream.embedding,
             concurrency,
             progress,
@@ -243,8 +288,8 @@ class Client(Asking):
 
     def _all(
         self,
-        prompts: Sequence[Prompt],
-        start: Callable[[Prompt], TextStream],
+        prompts: Sequence[_P],
+        start: Callable[[_P], TextStream],
         result_of: Callable[[TextStream], _T],
         concurrency: int,
         progress: bool,
@@ -254,7 +299,7 @@ class Client(Asking):
         streams: set[TextStream] = set()
         stopping = threading.Event()
 
-        def answer(prompt: Prompt) -> _T:
+        def answer(prompt: _P) -> _T:
             with start(prompt) as stream:
                 streams.add(stream)
                 # Check after `add`: the thread that sets `stopping` only cancels the streams that it finds in the set.
@@ -360,15 +405,12 @@ class Client(Asking):
 
     def _embedding(
         self,
-        prompt: Prompt,
-        pooling: str,
-        normalize: bool,
-        dimensions: int | None,
+        prompt: AnyPrompt,
+        pooling_params: Mapping[str, object],
         timeout: float | None,
         queueing: Queueing,
     ) -> TextStream:
-        request = make_embedding_request(self._model, prompt, pooling, normalize, dimensions, queueing)
-        return self._send(request, timeout)
+        return self._send(make_embedding_request(self._model, prompt, pooling_params, queueing), timeout)
 
     def _send(self, request: Request, timeout: float | None) -> TextStream:
         return TextStream(self._connection, request, within(self._timeouts, timeout), self._retry)

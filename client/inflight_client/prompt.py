@@ -1,13 +1,25 @@
-"""What a model is asked: a text or tokens."""
+"""What a model is asked: a text or tokens, or two texts."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from inflight_client.errors import InvalidRequest
 
 Prompt: TypeAlias = str | Sequence[int]
 """Text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """A query and a document, which a reranker reads together."""
+
+    query: str
+    document: str
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Variables for a chat template that knows queries and documents, such as an instruction."""
+
 
 _LARGEST_ID = 2**31 - 1
 _BYTES = (bytes, bytearray, memoryview)
@@ -40,7 +52,7 @@ def checked(prompt: Prompt) -> Prompt:
     return ids
 
 
-def check_several(prompts: Sequence[Prompt]) -> None:
+def check_several(prompts: Sequence[object]) -> None:
     """Raise TypeError if there is one prompt in place of several: each of its characters would become a request."""
     if isinstance(prompts, str | bytes):
         raise TypeError(f"prompts is {_shown(prompts)}; it must be a list of prompts")

@@ -7,11 +7,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Required, TypedDict
+from typing import Literal, Required, TypeAlias, TypedDict, cast
 
 from inflight_client.embeds import Embeds
 from inflight_client.errors import InvalidRequest
-from inflight_client.prompt import Prompt, checked
+from inflight_client.prompt import Prompt, TextPair, checked
 from inflight_client.schema import AnswerSchema, Schema
 
 _PER_SECOND = {"deadline_ms": 1_000, "timeout": 1_000_000}
@@ -36,6 +36,10 @@ class Message(TypedDict, total=False):
     tool_calls: Sequence[Mapping[str, object]]
     # Of a tool: the call that the content answers.
     tool_call_id: str
+
+
+AnyPrompt: TypeAlias = Prompt | TextPair | Sequence[Message]
+"""Text, token ids, a query and a document, or a chat."""
 
 
 class Tracing(TypedDict, total=False):
@@ -259,23 +263,34 @@ def _images(images: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def make_embedding_request(
-    model: str, prompt: Prompt, pooling: str, normalize: bool, dimensions: int | None, queueing: Queueing
+    model: str, prompt: AnyPrompt, pooling_params: Mapping[str, object], queueing: Queueing
 ) -> Request:
-    """Check the caller's arguments and make a request for an embedding.
+    """Check the caller's arguments and make a request for an embedding, or for probabilities of classes.
 
     Raises:
-        TypeError: an argument is unknown, or the prompt is neither a text nor token ids.
+        TypeError: an argument is unknown, or the prompt is none.
         InvalidRequest: JSON cannot represent a value, or the prompt contains a lone surrogate or a number that cannot
             be a token id.
     """
     if unknown := queueing.keys() - Queueing.__optional_keys__:
         raise TypeError(f"no such argument: {', '.join(sorted(unknown))}")
-    pooling_params = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
-    asked = {"input": checked(prompt), "pooling_params": pooling_params}
-    parameters = {**queueing, "return_embedding": True}
+    parameters: dict[str, object] = {**queueing, "return_embedding": True}
+    if isinstance(prompt, TextPair):
+        given: object = {"query": checked(prompt.query), "document": checked(prompt.document)}
+        if prompt.chat_template_kwargs:
+            parameters["chat_template_kwargs"] = prompt.chat_template_kwargs
+    elif _is_chat(prompt):
+        given = prompt
+    else:
+        given = checked(cast(Prompt, prompt))
+    asked = {"input": given, "pooling_params": pooling_params}
     for name, value in parameters.items():
         _written({name: value}, name)
     return Request(model, "embedding_request", _written(asked), parameters, stream=False)
+
+
+def _is_chat(prompt: object) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], Mapping)
 
 
 def _written(value: object, name: str = "the request") -> str:

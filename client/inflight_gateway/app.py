@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
-from inflight_gateway import chat, completions, embeddings, errors, health, models, router_info, tokenize
+from inflight_gateway import chat, completions, embeddings, errors, health, models, router_info, scoring, tokenize
 from inflight_gateway.disconnect import CancelOnDisconnect
 from inflight_gateway.health_check import HealthCheck
 from inflight_gateway.keys import RequireKey
@@ -117,6 +117,7 @@ def _add_routers(app: FastAPI, settings: Settings) -> None:
     app.include_router(completions.router, dependencies=key)
     app.include_router(chat.router, dependencies=key)
     app.include_router(embeddings.router, dependencies=key)
+    app.include_router(scoring.router, dependencies=key)
     app.include_router(responses_api.router, dependencies=key)
     app.include_router(messages_api.router, dependencies=key)
     app.include_router(tokenize.router, dependencies=key)

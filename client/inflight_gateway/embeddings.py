@@ -20,7 +20,7 @@ router = APIRouter(route_class=JsonRoute)
 
 # A field of the server, with the one that it comes from.
 _FIELDS = {"prompt": "input"}
-_AT_ONCE = 32
+AT_ONCE = 32
 """How many inputs of one request are on the server at once. The others wait here, so that they don't fill its queue."""
 
 
@@ -33,7 +33,7 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     """Embed one or several inputs."""
     adapter = await service.adapter(body.model)
     note_request("embeddings", body.model)
-    concurrency = min(_AT_ONCE, len(body.inputs))
+    concurrency = min(AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
     options = queueing(body, request.scope, adapter)
     if body.truncate_prompt_tokens is not None:

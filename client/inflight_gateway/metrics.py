@@ -23,6 +23,12 @@ _PATHS = frozenset(
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/embeddings",
+        "/classify",
+        "/score",
+        "/v1/score",
+        "/rerank",
+        "/v1/rerank",
+        "/v2/rerank",
         "/v1/models",
         "/tokenize",
         "/detokenize",
@@ -100,7 +106,7 @@ class Metrics:
         self.tokens.labels("completion").inc(usage.completion_tokens)
 
     def count_prompt_tokens(self, count: int) -> None:
-        """Add the tokens of prompts that were embedded."""
+        """Add the tokens of prompts that were embedded or classified."""
         self.tokens.labels("prompt").inc(count)
 
 

@@ -155,6 +155,72 @@ class EmbeddingList(TypedDict):
     usage: PromptCount
 
 
+class ClassItem(TypedDict):
+    """How likely the classes are for one input."""
+
+    index: int
+    label: str
+    """The likeliest class."""
+    probs: list[float]
+    num_classes: int
+
+
+class Classification(TypedDict):
+    """The answer to POST /classify."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ClassItem]
+    usage: PromptCount
+
+
+class Score(TypedDict):
+    """How well a document answers a query."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(TypedDict):
+    """The answer to POST /v1/score."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: PromptCount
+
+
+class RankedText(TypedDict):
+    """The text of a document."""
+
+    text: str
+
+
+class Ranked(TypedDict):
+    """A document, and how well it answers the query."""
+
+    index: int
+    """Its place in the request."""
+    relevance_score: float
+    document: NotRequired[RankedText]
+
+
+class Reranking(TypedDict):
+    """The answer to POST /v1/rerank."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    results: list[Ranked]
+    usage: PromptCount
+
+
 class LikelyToken(TypedDict):
     """A token and its log-probability."""
 

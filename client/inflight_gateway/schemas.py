@@ -45,7 +45,7 @@ def text_or_list(value: Any) -> str:
     return "a list" if isinstance(value, list) else "a text"
 
 
-_Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 ShortText = Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARACTERS)]
 _TokenId = Annotated[int, Field(ge=0, le=_INT32_MAX)]
 TokenIds = Annotated[list[_TokenId], Field(min_length=1, fail_fast=True)]
@@ -57,15 +57,15 @@ _WrittenTokenId = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 _Bias = Annotated[float, Field(ge=-100, le=100)]
 
 _Prompt = Annotated[
-    Annotated[_Text, Tag("a text")]
-    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("a list")]
+    Annotated[Text, Tag("a text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("a list")]
     | Annotated[TokenIds, Tag("a list of tokens")]
     | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True), Tag("a list of lists")],
     Discriminator(_prompt_form),
 ]
-_Input = Annotated[
-    Annotated[_Text, Tag("a text")]
-    | Annotated[list[_Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list")]
+Input = Annotated[
+    Annotated[Text, Tag("a text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list")]
     | Annotated[TokenIds, Tag("a list of tokens")]
     | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list of lists")],
     Discriminator(_prompt_form),
@@ -76,9 +76,10 @@ _Stop = Annotated[
 ]
 
 
-def _several(prompts: Any) -> list[Prompt]:
-    several = isinstance(prompts, list) and not isinstance(prompts[0], int)
-    return cast(list[Prompt], prompts if several else [prompts])
+def several(prompts: Any) -> list[Prompt]:
+    """Return prompts as a list, even if there is only one."""
+    are_several = isinstance(prompts, list) and not isinstance(prompts[0], int)
+    return cast(list[Prompt], prompts if are_several else [prompts])
 
 
 class StreamOptions(Strict):
@@ -113,7 +114,7 @@ class Authored(Strict):
 class Generation(Authored, GuidedFields):
     """The common fields of completions and chats."""
 
-    model: _Text
+    model: Text
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -252,14 +253,14 @@ class CompletionRequest(Generation):
     @property
     def prompts(self) -> list[Prompt]:
         """The prompts as a list, even if there is only one."""
-        return _several(self.prompt)
+        return several(self.prompt)
 
 
 class EmbeddingRequest(Authored):
     """The body of POST /v1/embeddings."""
 
-    model: _Text
-    input: _Input
+    model: Text
+    input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")
 
@@ -271,4 +272,4 @@ class EmbeddingRequest(Authored):
     @property
     def inputs(self) -> list[Prompt]:
         """The inputs as a list, even if there is only one."""
-        return _several(self.input)
+        return several(self.input)

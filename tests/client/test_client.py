@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight_client import Client, InvalidRequest, PromptTokens
+from inflight_client import Client, InvalidRequest, PromptTokens, TextPair
 from scripts.launch.triton_server import TritonServer
 
 
@@ -137,6 +137,18 @@ def test_embeddings(client: Client) -> None:
         client.embed("one", max_tokens=3)
     with pytest.raises(InvalidRequest, match="failed with INVALID_ARG"):
         client.embed("!error INVALID_ARG")
+
+
+def test_classes(client: Client) -> None:
+    found = client.classify("one two three")
+    assert (found.values, found.usage.prompt_tokens) == ((3, 1), 3)
+    assert client.classify([{"role": "user", "content": "one"}]).values[1] == 1
+    pairs = [TextPair("one two", document) for document in ("two", "three", "two one")]
+    assert [each.values for each in client.classify_many(pairs)] == [(1,), (0,), (2,)]
+    assert client.classify(pairs[0], use_activation=False, priority=1).values == (-1,)
+    assert client.describe_model().labels == ("long", "active")
+    with pytest.raises(InvalidRequest, match="the prompt is no text of whole characters"):
+        client.classify(TextPair("one", "\ud800"))
 
 
 def test_sampling_key_that_does_not_exist_is_refused(client: Client) -> None:

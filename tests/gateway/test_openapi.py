@@ -90,7 +90,11 @@ def test_answers_are_as_documented(case: schemathesis.Case, gateway: GatewayProc
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"]
+    "path",
+    [
+        *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"),
+        *("/v1/embeddings", "/v1/score", "/v1/rerank", "/classify"),
+    ],
 )
 def test_errors_are_documented(gateway: GatewayProcess, path: str) -> None:
     responses = httpx.get(f"{gateway.url}/openapi.json").json()["paths"][path]["post"]["responses"]
@@ -100,5 +104,6 @@ def test_errors_are_documented(gateway: GatewayProcess, path: str) -> None:
         if status != "200":
             form = "ErrorDocument" if path == "/v1/messages" else "Error"
             assert response["content"]["application/json"]["schema"]["$ref"].endswith(f"/{form}")
-    streams = {"text/event-stream"} if path != "/v1/embeddings" else set()
+    generates = path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+    streams = {"text/event-stream"} if generates else set()
     assert responses["200"]["content"].keys() == {"application/json"} | streams

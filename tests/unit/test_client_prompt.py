@@ -29,7 +29,7 @@ def test_what_is_neither_text_nor_token_ids_is_refused(prompt: Any) -> None:
     with pytest.raises(TypeError, match="it must be a text or a list of token ids"):
         token_ids(prompt)
     with pytest.raises(TypeError, match="it must be a text or a list of token ids"):
-        make_embedding_request("llm", prompt, "last", True, None, {})
+        make_embedding_request("llm", prompt, {}, {})
 
 
 @pytest.mark.parametrize("token", [-1, 2**31, 2**70])

@@ -82,7 +82,7 @@ def test_long_prompts_to_generate_from_go_to_the_server_for_prompts() -> None:
     assert not PREFILL.is_for(ask(prompt_embeds=rows))
     assert not PREFILL.is_for(ask(sampling_parameters={"prompt_embeds": [[0.0]]}))
     assert not PREFILL.is_for(ask(sampling_parameters={"kv_transfer_params": OFFER}))
-    assert not PREFILL.is_for(make_embedding_request("llm", LONG, "last", True, None, {}))
+    assert not PREFILL.is_for(make_embedding_request("llm", LONG, {}, {}))
 
 
 def test_the_first_call_has_all_that_makes_the_prompt() -> None:

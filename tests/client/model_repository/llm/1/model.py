@@ -9,6 +9,8 @@ A token is a word of the answer, and its id is the length of the word. A word th
 
 Each word of a prompt is one of its tokens. All have the log-probability -0.5.
 An embedding holds the number of words, the dimensions asked for or 0, and whether it is a mean and normalised.
+A classification has two classes, with the number of words, and 1 if there is an activation. That of a query and a
+document has one class, with the number of words that both have, and minus that without an activation.
 
 It also answers questions about itself. A token of `tokenize` is a character, and a prompt of such tokens is its text.
 With the template variable `open`, the prompt has begun a thought (true), or has ended it too (false).
@@ -139,7 +141,8 @@ def prompt(request: dict[str, Any]) -> str:
     if "messages" in request:
         return str(json.loads(request["messages"])[-1]["content"])
     if "embedding_request" in request:
-        return str(json.loads(request["embedding_request"])["input"])
+        given = json.loads(request["embedding_request"])["input"]
+        return " ".join(given.values()) if isinstance(given, dict) else str(given)
     if "text_input" in request:
         return str(request["text_input"])
     ids = request["input_ids"]
@@ -160,6 +163,7 @@ def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | Non
             "template_variables": ["messages", "tools", "enable_thinking"],
             "special_tokens": {"0": "[TOOL_CALLS]"},
             "eos_token_ids": [2],
+            "labels": ["long", "active"],
         }
     if "tokenize" in parameters:
         given = arrived(request)
@@ -204,10 +208,19 @@ def of_prompt(request: dict[str, Any], sampling: dict[str, Any]) -> list[Any]:
         ]
         tensors.append(text_tensor("prompt_logprobs", json.dumps([None, *entries])))
     if sampling.get("return_embedding"):
-        pooling = json.loads(request["embedding_request"])["pooling_params"]
-        values = [len(words), pooling["dimensions"] or 0, pooling["pooling"] == "mean", pooling["normalize"]]
+        values = embedding(json.loads(request["embedding_request"]), len(words))
         tensors.append(pb_utils.Tensor("embedding", np.array(values, dtype=np.float32)))
     return tensors
+
+
+def embedding(asked: dict[str, Any], num_words: int) -> list[float]:
+    given, pooling = asked["input"], asked["pooling_params"]
+    if pooling.get("task") != "classify":
+        return [num_words, pooling["dimensions"] or 0, pooling["pooling"] == "mean", pooling["normalize"]]
+    if not isinstance(given, dict):
+        return [num_words, pooling["use_activation"]]
+    common = set(given["query"].split()) & set(given["document"].split())
+    return [len(common) if pooling["use_activation"] else -len(common)]
 
 
 def text_tensor(name: str, text: str) -> Any:

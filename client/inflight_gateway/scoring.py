@@ -1,0 +1,129 @@
+"""POST /classify, /v1/score and /v1/rerank: the probabilities of classes, of a model that classifies."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from inflight_client import AnyPrompt, Embedding, TextPair, Usage
+from inflight_gateway.embeddings import AT_ONCE
+from inflight_gateway.errors import ApiError
+from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_route import JsonRoute
+from inflight_gateway.limits import take_samples
+from inflight_gateway.messages import images_of, sent_messages
+from inflight_gateway.responses import Classification, PromptCount, Reranking, Scores
+from inflight_gateway.sampling import queueing
+from inflight_gateway.scoring_requests import (
+    ClassifyRequest,
+    ClassifyText,
+    OfPairs,
+    RerankRequest,
+    ScoreRequest,
+    Scoring,
+)
+from inflight_gateway.service import Service, TheService
+from inflight_gateway.tracing import note_answer, note_request
+
+router = APIRouter(route_class=JsonRoute)
+
+# A field of the server, with the one that it comes from.
+_OF_INPUTS, _OF_PAIRS = {"prompt": "input"}, {"prompt": "documents", "query": "documents"}
+
+
+@router.post("/classify", response_model=None, responses={200: {"model": Classification}})
+async def classify(body: ClassifyRequest, service: TheService, request: Request) -> Response:
+    """Say how likely each class is for one or several inputs, or for a chat. As in vLLM."""
+    prompts: Sequence[AnyPrompt]
+    if isinstance(body, ClassifyText):
+        prompts = body.inputs
+    elif images_of(body.messages):
+        raise ApiError(400, "unsupported_field", "messages has an image; only texts are classified", param="messages")
+    else:
+        prompts = [sent_messages(body.messages)]
+    with naming_fields(_OF_INPUTS):
+        found = await _classified(prompts, body, service, request)
+    labels = (await service.client.describe_model()).labels
+    return _answer(
+        "classify",
+        body,
+        found,
+        data=[
+            {
+                "index": index,
+                "label": labels[each.values.index(max(each.values))],
+                "probs": list(each.values),
+                "num_classes": len(each.values),
+            }
+            for index, each in enumerate(found)
+        ],
+    )
+
+
+@router.post("/score", include_in_schema=False, response_model=None)
+@router.post("/v1/score", response_model=None, responses={200: {"model": Scores}})
+async def score(body: ScoreRequest, service: TheService, request: Request) -> Response:
+    """Say how well documents answer queries. As in vLLM."""
+    scores, found = await _scores(body.pairs, body, service, request)
+    data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
+    return _answer("score", body, found, data=data)
+
+
+@router.post("/rerank", include_in_schema=False, response_model=None)
+@router.post("/v2/rerank", include_in_schema=False, response_model=None)
+@router.post("/v1/rerank", response_model=None, responses={200: {"model": Reranking}})
+async def rerank(body: RerankRequest, service: TheService, request: Request) -> Response:
+    """Order documents by how well they answer a query, the best first. As of Cohere and Jina."""
+    texts = body.texts
+    scores, found = await _scores([(body.query, text) for text in texts], body, service, request)
+    best = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
+    if body.return_documents is not False:
+        for result in results:
+            result["document"] = {"text": texts[result["index"]]}
+    return _answer("rerank", body, found, results=results)
+
+
+async def _scores(
+    pairs: Sequence[tuple[str, str]], body: OfPairs, service: Service, request: Request
+) -> tuple[list[float], list[Embedding]]:
+    """Return the score of each query with its document."""
+    kwargs = body.chat_template_kwargs or {}
+    with naming_fields(_OF_PAIRS):
+        found = await _classified([TextPair(*pair, kwargs) for pair in pairs], body, service, request)
+    if (count := len(found[0].values)) != 1:
+        message = f"model is {body.model!a}, which has {count} classes; a score needs a model with 1. Use /classify"
+        raise ApiError(400, "invalid_value", message, param="model")
+    return [each.values[0] for each in found], found
+
+
+async def _classified(
+    prompts: Sequence[AnyPrompt], body: Scoring, service: Service, request: Request
+) -> list[Embedding]:
+    adapter = await service.adapter(body.model)
+    note_request("classify", body.model)
+    concurrency = min(AT_ONCE, len(prompts))
+    take_samples(request.scope, concurrency)
+    found = await service.client.classify_many(
+        prompts,
+        use_activation=body.use_activation is not False,
+        concurrency=concurrency,
+        **queueing(body, request.scope, adapter),
+    )
+    tokens = _tokens(found)
+    service.metrics.count_prompt_tokens(tokens)
+    note_answer(Usage(tokens, 0))
+    return found
+
+
+def _answer(kind: str, body: Scoring, found: Sequence[Embedding], **content: Any) -> Response:
+    usage: PromptCount = {"prompt_tokens": _tokens(found), "total_tokens": _tokens(found)}
+    head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
+    return JSONResponse({**head, **content, "usage": usage})
+
+
+def _tokens(found: Sequence[Embedding]) -> int:
+    return sum(each.usage.prompt_tokens for each in found)

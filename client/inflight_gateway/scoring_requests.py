@@ -1,0 +1,142 @@
+"""Requests to classify, to score and to rerank, by the names of vLLM, Cohere and Jina."""
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from inflight_client import Prompt
+from inflight_gateway.chat_request import MAX_MESSAGES, ChatMessage
+from inflight_gateway.schemas import MAX_INPUTS, Authored, Count, Input, Text, several, text_or_list
+from inflight_gateway.strict import Strict
+
+_Texts = Annotated[
+    Annotated[Text, Tag("a text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True), Tag("a list")],
+    Discriminator(text_or_list),
+]
+
+
+class Scoring(Authored):
+    """The common fields of these requests."""
+
+    model: Text
+    use_activation: bool | None = Field(
+        None, description="As in vLLM. False: logits in place of probabilities. Default: true."
+    )
+
+
+class OfPairs(Scoring):
+    """The fields of requests for scores of a query and a document."""
+
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
+        None, description="Variables for a chat template that reads pairs, such as an instruction."
+    )
+
+
+class ClassifyText(Scoring):
+    """One or several texts."""
+
+    input: Input
+
+    @property
+    def inputs(self) -> list[Prompt]:
+        """The inputs as a list, even if there is only one."""
+        return several(self.input)
+
+
+class ClassifyChat(Scoring):
+    """The messages of a chat."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+def _classify_form(value: Any) -> str:
+    return "a chat" if isinstance(value, dict) and "messages" in value else "inputs"
+
+
+ClassifyRequest = Annotated[
+    Annotated[ClassifyText, Tag("inputs")] | Annotated[ClassifyChat, Tag("a chat")], Discriminator(_classify_form)
+]
+
+
+class ScoreTexts(OfPairs):
+    """One query and documents, or as many queries as documents, by vLLM's older names."""
+
+    text_1: _Texts
+    text_2: _Texts
+
+    @field_validator("text_2")
+    @classmethod
+    def _as_many(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
+        return _check_as_many(info.data.get("text_1"), value)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each query with its document."""
+        return _pairs(self.text_1, self.text_2)
+
+
+class ScoreDocuments(OfPairs):
+    """One query and documents, or as many queries as documents."""
+
+    queries: _Texts
+    documents: _Texts
+
+    @field_validator("documents")
+    @classmethod
+    def _as_many(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
+        return _check_as_many(info.data.get("queries"), value)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each query with its document."""
+        return _pairs(self.queries, self.documents)
+
+
+def _check_as_many(queries: str | list[str] | None, documents: str | list[str]) -> str | list[str]:
+    if isinstance(queries, list) and len(queries) > 1 and len(queries) != len(documents):
+        raise ValueError(f"it must have {len(queries)} texts, one for each query")
+    return documents
+
+
+def _pairs(queries: str | list[str], documents: str | list[str]) -> list[tuple[str, str]]:
+    left, right = ([each] if isinstance(each, str) else each for each in (queries, documents))
+    return list(zip(left * len(right) if len(left) == 1 else left, right, strict=True))
+
+
+def _score_form(value: Any) -> str:
+    return "queries" if isinstance(value, dict) and "queries" in value else "texts"
+
+
+ScoreRequest = Annotated[
+    Annotated[ScoreTexts, Tag("texts")] | Annotated[ScoreDocuments, Tag("queries")], Discriminator(_score_form)
+]
+
+
+class Document(Strict):
+    """A document as Jina has it."""
+
+    text: Text
+
+
+def _document_form(value: Any) -> str:
+    return "an object" if isinstance(value, dict | Document) else "a text"
+
+
+_Document = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[Document, Tag("an object")], Discriminator(_document_form)
+]
+
+
+class RerankRequest(OfPairs):
+    """The body of POST /v1/rerank and /v2/rerank."""
+
+    query: Text
+    documents: Annotated[list[_Document], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+    top_n: Count | None = Field(None, description="So many of the best documents. Default: all.")
+    return_documents: bool | None = Field(None, description="Whether results have the documents. Default: true.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [each if isinstance(each, str) else each.text for each in self.documents]
